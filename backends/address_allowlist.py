@@ -21,6 +21,9 @@ NEVER: tuple[Network, ...] = tuple(
 )
 
 
+ANY: tuple[Network, ...] = tuple(map(ip_network, ("0.0.0.0/0", "::/0")))
+
+
 class AddressRefusedError(OSError):
     """The address is not allowed for a backend."""
 

@@ -393,7 +393,9 @@ class Gateway:
         cut: Values = {(reason,): number for reason, number in self._handlers.server.cuts.items()}
         reload_failed: Values = {} if self._reloading is None else {(): self._reloading.has_failed}
         lost = {LINES_LOST: lines, SPANS_LOST: spans, CLIENTS_CUT: cut, RELOAD_FAILED: reload_failed}
-        return {**lost, **self._replicas()}
+        notices = None if self._management is None else self._management.notices
+        budgets = {} if notices is None else notices.values(self.metrics.calls.series.names)
+        return {**lost, **budgets, **self._replicas()}
 
     def _replicas(self) -> dict[Family, Values]:
         """What is known of the other processes with the same order; nothing where there are none."""

@@ -27,6 +27,7 @@ from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
+from gateway.notices.assembly import BudgetNotices
 from gateway.scheduling.pools import Pools
 from gateway.state.budget_accounts import BudgetLimits, limits_of
 from gateway.state.budgets import BUDGETED, Budgets
@@ -89,6 +90,7 @@ class Management:
         self.prices = PriceBook()
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
+        self.notices: BudgetNotices | None = None  # from `open` on, in the process that has the state
         self.on_found: Callable[[int, frozenset[str]], None] = lambda _number, _urls: None
         """Called with what each source of discovery has found."""
         name, started_s = config.cluster.name or socket.gethostname(), time.time()
@@ -124,6 +126,16 @@ class Management:
         self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
         self.registry.subscribe(self._budgets_changed)
         await self.budgets.start()
+        if self._has_state:
+            self.notices = BudgetNotices(
+                self._config.budgets,
+                self.budgets,
+                self._store,
+                prices=self.prices,
+                today=self.usage.today,
+                replica=self._config.cluster.name or socket.gethostname(),
+            )
+            self.notices.start()
 
     @property
     def has_backends(self) -> bool:
@@ -316,6 +328,8 @@ class Management:
         """Write usage and budgets, and close the store. Call it once nothing runs any more."""
         if self._fingerprint_check is not None:
             await self._fingerprint_check.stop()
+        if self.notices is not None:
+            await self.notices.stop()
         if self._is_open:
             await self.budgets.stop()
             await self.usage.stop()

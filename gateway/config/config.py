@@ -24,6 +24,7 @@ from backends.tls import tls_context
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
+from gateway.config.budgets import BudgetsSection
 from gateway.config.cluster import ClusterSection
 from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.files import resolve_files
@@ -86,6 +87,7 @@ class Config(BaseSettings):
     tiers: dict[Name, TierSection] = {}
     tenants: dict[TenantName, TenantSection] = {}
     prices: dict[PoolName, PriceSection] = {}
+    budgets: BudgetsSection = BudgetsSection()
     endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
     pools: dict[PoolName, PoolSettings] = {}

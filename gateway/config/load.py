@@ -129,6 +129,9 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     # With the admin port enabled there may be no keys yet.
     if config.auth.mode == "keys" and not (config.admin.enabled and not config.auth.keys_file.exists()):
         checks.append((("auth", "keys_file"), lambda: _keys(config)))
+    if config.budgets.webhook is not None:
+        checks.append((("budgets", "webhook", "secret_file"), config.budgets.webhook.secrets))
+        checks.append((("budgets", "webhook", "ca_file"), partial(_certificates, config.budgets.webhook.ca_file)))
     if config.admin.enabled:
         checks.append((("admin", "key_file"), lambda: _see_that_it_is_not_elsewhere(config.admin.key_file)))
     if config.state.redis is not None:

@@ -109,6 +109,11 @@ TENANT_UNPRICED: Final = Family(
     ("tenant",),
     total=True,
 )
+TENANT_BUDGET: Final = Family(
+    "fairlead_tenant_budget_used_ratio",
+    "Used of the tenant's budget of this day or month, in tokens or cost; of others the most, if at a threshold.",
+    ("tenant", "unit", "period"),
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -225,12 +230,18 @@ RELOAD_FAILED: Final = Family(
     "1: the configuration file as it is now is not valid, and the last one is in force.",
 )
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
+NOTICES: Final = Family(
+    "fairlead_notices_total",
+    "Notices of budgets: delivered, given up; and attempts that failed.",
+    ("outcome",),
+    total=True,
+)
 LINES_LOST: Final = Family(
     "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
 )
 
 FAMILIES: Final = (
-    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_WAITED,
+    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
@@ -242,7 +253,7 @@ FAMILIES: Final = (
     *TENANT_SLO, *TIER_SLO,
     TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF,
     CLUSTER_LEADS, CLUSTER_EPOCH, CLUSTER_ELECTIONS, CLUSTER_FACTS, CLUSTER_ROUND_TRIP,
-    RELOAD_FAILED, CLIENTS_CUT, SPANS_LOST, LINES_LOST,
+    RELOAD_FAILED, CLIENTS_CUT, SPANS_LOST, LINES_LOST, NOTICES,
 )  # fmt: skip
 
 

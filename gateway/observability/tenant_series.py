@@ -8,7 +8,7 @@ No step takes time in proportion to all tenants at once: they are seen one by on
 that have just received service are compared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import nlargest, nsmallest
 from math import exp
 from typing import Final
@@ -39,6 +39,11 @@ class TenantSeries:
     @property
     def shown(self) -> int:
         return len(self._shown)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tenants that have series of their own."""
+        return frozenset(self._shown)
 
     @property
     def known(self) -> int:

@@ -102,6 +102,7 @@ class Budgets:
         """What is reserved at other gateways, by tally (`tally_name`)."""
         self.claim_elsewhere: Callable[[BudgetClaim], Awaitable[Overrun | None]] | None = None
         """Asks the process that admits to budgets for all, where that is another one. Raises StoreUnavailable."""
+        self._touched: set[Holder] = set()
         self._replicas = 1  # that divide the rest while this process is alone
         self._today, self._ends_s = "", dict[Period, float]()
         book.counted = self._counted
@@ -125,6 +126,7 @@ class Budgets:
             return
         account = self._accounts.setdefault(holder, BudgetAccount(limits))
         account.limits, before = limits, account.tallies
+        self._touched.add(holder)
         account.tallies = {unit: before.get(unit) or BudgetTally() for unit in limits.units()}
         new = account.tallies.keys() - before.keys()
         if new:
@@ -155,7 +157,7 @@ class Budgets:
         over = [
             Overrun(use.renewed_at_s - self._clock(), LIMIT_KINDS[use.unit, use.period])
             for holder in self.holders(claim.tenant, claim.key)
-            for use in self._uses(holder)
+            for use in self.uses(holder)
             if self._is_over(use, claim)
         ]
         return max(over, default=None)
@@ -234,6 +236,7 @@ class Budgets:
                 account = self._accounts.get(holder)
                 tally = None if account is None else account.tallies.get(unit)
                 if tally is not None and (unit is Unit.TOKENS or priced_by == self.priced_by):
+                    self._touched.add(holder)
                     tally.told(writer, day, amount)
 
     def cut_off(self, replicas: int) -> None:
@@ -250,12 +253,20 @@ class Budgets:
     def overview(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
         """The use of every budget of at most `limit` holders, by holder, after `after`."""
         holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
-        return [use for holder in holders for use in self._uses(holder)]
+        return [use for holder in holders for use in self.uses(holder)]
+
+    def take_touched(self) -> set[Holder]:
+        """The holders whose use or limits may have changed since this was asked last."""
+        touched, self._touched = self._touched, set()
+        return touched
 
     # -- internals -----------------------------------------------------------------------------------------
 
-    def _uses(self, holder: Holder) -> Iterator[BudgetUse]:
-        account, today = self._accounts[holder], self._book.today()
+    def uses(self, holder: Holder) -> Iterator[BudgetUse]:
+        """The use of every budget of this holder."""
+        account, today = self._accounts.get(holder), self._book.today()
+        if account is None:
+            return
         if today != self._today:
             self._today, self._ends_s = today, renewal_times_s(today)
         for unit, tally in account.tallies.items():
@@ -300,6 +311,7 @@ class Budgets:
     def _counted(self, of: UsageKey, totals: Totals) -> None:
         """Add a call that the usage book has just counted."""
         for holder in self.holders(of.tenant, of.key):
+            self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():
                 tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
 
@@ -340,6 +352,7 @@ class Budgets:
         for of, totals in self._book.rows():  # newer than the store's
             self._add(sums, holders, UsageRow(self._book.writer, of, totals))
         for holder in holders & self._accounts.keys():
+            self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():
                 days = sums[holder, unit]
                 if replaces_costs and unit is Unit.COST:

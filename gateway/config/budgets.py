@@ -1,0 +1,73 @@
+"""Budgets section: at which parts of a budget to tell about it, and the webhook that is told."""
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from backends.address_allowlist import ANY, AddressAllowlist, literal
+from gateway.config.sections import SECRET_BYTES_MIN, Section, file_text, not_bool
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - of the Standard Webhooks specification, before a secret in base64
+SECRETS_MAX = 4
+THRESHOLDS_MAX = 16
+PERCENT_MAX = 1_000  # a budget may be exceeded by the calls that run
+
+ANYWHERE = AddressAllowlist(ANY)
+"""All addresses but those of metadata services and the like (address_allowlist.NEVER)."""
+Percent = Annotated[int, Field(ge=1, le=PERCENT_MAX), BeforeValidator(not_bool)]
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+        raise ValueError("must be like https://host/path, without credentials")
+    address = literal(parts.hostname)
+    if address is not None and not ANYWHERE.allows(address):
+        raise ValueError("is at an address where nothing may be told: link-local, multicast or 0.0.0.0")
+    return value
+
+
+class WebhookSection(Section):
+    """`secret_file`: what requests are signed with, one secret a line; the first lines sign, too, while a receiver
+    changes to the last.
+    """
+
+    url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"}), AfterValidator(_url)]
+    secret_file: Path
+    ca_file: Path | None = None
+
+    def secrets(self) -> list[bytes]:
+        """The secrets that requests are signed with. Raises ValueError where the file has none that is good enough."""
+        lines = [line.strip() for line in file_text(self.secret_file).splitlines() if line.strip()]
+        if len(lines) > SECRETS_MAX:
+            raise ValueError(f"the file {self.secret_file} holds more than {SECRETS_MAX} secrets")
+        found = [_secret(line) for line in lines]
+        if any(len(each) < SECRET_BYTES_MIN for each in found):
+            raise ValueError(f"the file {self.secret_file} must hold secrets of at least {SECRET_BYTES_MIN} bytes")
+        return found
+
+
+class BudgetsSection(Section):
+    """`thresholds`: percents of a budget at which its use is told, once per budget and period."""
+
+    thresholds: Annotated[tuple[Percent, ...], Field(max_length=THRESHOLDS_MAX)] = (50, 80, 100)
+    webhook: WebhookSection | None = None
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if list(self.thresholds) != sorted(set(self.thresholds)):
+            raise ValueError("thresholds must rise")
+        return self
+
+
+def _secret(line: str) -> bytes:
+    if not line.startswith(SECRET_PREFIX):
+        return line.encode()
+    try:
+        return base64.b64decode(line.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error:
+        raise ValueError(f"what follows {SECRET_PREFIX} must be base64") from None

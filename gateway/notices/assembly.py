@@ -1,0 +1,77 @@
+"""BudgetNotices: the watch on budgets, and the webhook that is told, put together."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+
+from backends.tls import tls_context
+from gateway.config.budgets import BudgetsSection, WebhookSection
+from gateway.money.pricing import PriceBook
+from gateway.notices.claims import NoticeClaims
+from gateway.notices.sender import NoticeSender
+from gateway.notices.thresholds import BudgetWatch
+from gateway.notices.webhook import Webhook
+from gateway.observability.instruments import NOTICES, Family, Values
+from gateway.state.budgets import Budgets
+from gateway.store.base import Store
+from gateway.store.periodic import Periodic
+
+LOOK_S = 0.5
+
+
+class BudgetNotices:
+    """Tells of budgets that reach thresholds. Create it on the loop that runs it; call `start` and `stop`."""
+
+    def __init__(
+        self,
+        settings: BudgetsSection,
+        budgets: Budgets,
+        store: Store,
+        *,
+        prices: PriceBook,
+        today: Callable[[], str],
+        replica: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`replica` is the name of this gateway among those that share the state. Raises ValueError where the secret
+        of the webhook cannot be read.
+        """
+        self._watch = BudgetWatch(budgets, settings.thresholds, today)
+        self._sender: NoticeSender | None = None
+        if settings.webhook is not None:
+            self._sender = NoticeSender(
+                make_webhook(settings.webhook),
+                NoticeClaims(store, replica=replica, clock=clock),
+                currency=lambda: prices.currency,
+                clock=clock,
+                rng=Random(),  # noqa: S311 - jitter
+            )
+        self._looker = Periodic(self._look, LOOK_S, "tell of budgets")
+
+    def start(self) -> None:
+        self._looker.start()
+
+    async def stop(self) -> None:
+        if self._looker.is_running:
+            await self._looker.stop()
+        if self._sender is not None:
+            await self._sender.stop()
+
+    def values(self, shown: Collection[str]) -> Mapping[Family, Values]:
+        """The metrics of budgets, with these tenants by name."""
+        outcomes: Values = {}
+        if self._sender is not None:
+            outcomes = {(outcome,): count for outcome, count in self._sender.outcomes.items()}
+        return {**self._watch.values(shown), NOTICES: outcomes}
+
+    async def _look(self) -> None:
+        notices = self._watch.look()
+        if self._sender is not None:
+            self._sender.offer(notices)
+            await self._sender.send_due()
+
+
+def make_webhook(settings: WebhookSection) -> Webhook:
+    """The webhook of these settings. Raises ValueError where its secret or CA cannot be read."""
+    tls = None if settings.ca_file is None else tls_context(settings.ca_file)
+    return Webhook(settings.url, settings.secrets(), tls=tls)

@@ -1,0 +1,120 @@
+"""BudgetWatch: which budgets have reached which of their thresholds.
+
+Every process looks at what it knows of usage, its own and others'. So several find the same; who tells it is decided
+elsewhere (claims.py). A notice names its budget, period and threshold, and has an id made of just these: whoever tells
+it, and however often, it is the same notice.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.money.amounts import to_text
+from gateway.observability.instruments import TENANT_BUDGET, Family, Values
+from gateway.observability.tenant_series import OTHER
+from gateway.state.budget_accounts import BudgetUse, Holder, Period, Unit
+from gateway.state.budgets import Budgets
+
+EVENT = "budget.threshold_reached"
+ID_PREFIX, ID_CHARS = "budget_", 32
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A budget that has reached a threshold, in percent. `start` is the first day of its period."""
+
+    use: BudgetUse
+    start: str
+    threshold: int
+
+    @property
+    def name(self) -> str:
+        """The budget, whatever its period. No part contains a space."""
+        tenant, key = self.use.holder
+        return f"{tenant} {key or '-'} {self.use.unit.value} {self.use.period}"
+
+    @property
+    def id(self) -> str:
+        """The same for the same budget, period and threshold, in every process."""
+        named = f"{self.name} {self.start} {self.threshold}"
+        return ID_PREFIX + hashlib.sha256(named.encode()).hexdigest()[:ID_CHARS]
+
+    def document(self, now_s: float, currency: str | None) -> dict[str, Any]:
+        """The notice as it is sent. `now_s`: seconds since 1970."""
+        use = self.use
+        is_cost = use.unit is Unit.COST
+        return {
+            "type": EVENT,
+            "timestamp": datetime.fromtimestamp(int(now_s), UTC).isoformat().replace("+00:00", "Z"),
+            "data": {
+                "tenant": use.holder[0],
+                "key": use.holder[1] or None,
+                "unit": use.unit.value,
+                "currency": currency if is_cost else None,
+                "period": use.period,
+                "period_start": self.start,
+                "threshold_percent": self.threshold,
+                "limit": to_text(use.limit) if is_cost else use.limit,
+                "used": to_text(use.used) if is_cost else use.used,
+            },
+        }
+
+
+class BudgetWatch:
+    """Finds budgets that reach thresholds. Mutable."""
+
+    def __init__(self, budgets: Budgets, thresholds: Sequence[int], today: Callable[[], str]) -> None:
+        """`thresholds` are percents; `today` is the day in UTC."""
+        self._budgets = budgets
+        self._thresholds = tuple(thresholds)
+        self._today = today
+        self._found: dict[str, str] = {}  # first days of periods, by id of a notice
+        self._reached: set[Holder] = set()  # tenants that have reached the first threshold of something
+        self._day = ""
+
+    def look(self) -> list[Notice]:
+        """The notices since the last look, by budget, the lowest threshold first."""
+        today = self._today()
+        if today != self._day:
+            self._day = today
+            starts = {_start(today, period) for period in ("day", "month")}
+            self._found = {id_: start for id_, start in self._found.items() if start in starts}
+            self._reached.clear()
+        notices = [
+            notice
+            for holder in sorted(self._budgets.take_touched())
+            for use in self._budgets.uses(holder)
+            for notice in self._notices_of(use, today)
+        ]
+        self._found |= {notice.id: notice.start for notice in notices}
+        return notices
+
+    def values(self, shown: Collection[str]) -> Mapping[Family, Values]:
+        """How much of their budgets these tenants have used, and the others' most, of those at a threshold."""
+        values: Values = {}
+        holders = {(tenant, "") for tenant in shown}
+        for holder in (*holders, *(self._reached - holders)):
+            label = holder[0] if holder in holders else OTHER
+            for use in self._budgets.uses(holder):
+                if use.limit:
+                    labels = (label, use.unit.value, use.period)
+                    values[labels] = max(values.get(labels, 0.0), use.used / use.limit)
+        return {TENANT_BUDGET: values}
+
+    def _notices_of(self, use: BudgetUse, today: str) -> Iterator[Notice]:
+        start = _start(today, use.period)
+        for threshold in self._thresholds:
+            if not use.limit or use.used * 100 < threshold * use.limit:
+                return
+            if not use.holder[1]:
+                self._reached.add(use.holder)
+            notice = Notice(use, start, threshold)
+            if notice.id not in self._found:
+                yield notice
+
+
+def _start(day: str, period: Period) -> str:
+    """The first day of the period that this day is in."""
+    return day if period == "day" else f"{day[:7]}-01"

@@ -1,0 +1,57 @@
+"""A webhook's receiver: a real server that checks signatures as the Standard Webhooks specification says."""
+
+import base64
+import contextlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+SECRET = b"a secret of the receiver"
+
+
+@dataclass
+class Receiver:
+    """What it was told. `statuses` are its next answers; then 204."""
+
+    url: str = ""
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # ids and documents that it took
+    attempts: int = 0
+    statuses: list[int] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.attempts += 1
+        body, id_, at = await request.read(), request.headers["webhook-id"], request.headers["webhook-timestamp"]
+        assert is_signed(id_, at, body, request.headers["webhook-signature"])
+        status = self.statuses.pop(0) if self.statuses else 204
+        if status == 204:
+            self.events.append((id_, json.loads(body)))
+        return web.Response(status=status, headers={"location": self.url + "/elsewhere"} if status == 307 else {})
+
+    def thresholds(self) -> list[tuple[str, int]]:
+        data = [document["data"] for _, document in self.events]
+        return [(each["tenant"], each["threshold_percent"]) for each in data]
+
+
+def is_signed(id_: str, at: str, body: bytes, signatures: str, secret: bytes = SECRET) -> bool:
+    """Whether one of the signatures is of these bytes by this secret."""
+    expected = base64.b64encode(hmac.digest(secret, f"{id_}.{at}.".encode() + body, "sha256")).decode()
+    return f"v1,{expected}" in signatures.split(" ")
+
+
+@contextlib.asynccontextmanager
+async def receiver():
+    """A Receiver that listens."""
+    made, app = Receiver(), web.Application()
+    app.router.add_post("/hook", made.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield made
+    finally:
+        await runner.cleanup()
