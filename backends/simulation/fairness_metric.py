@@ -42,6 +42,9 @@ class RequestRecord:
     """Time per output token since the first one came, and since it was due: both known of requests with an envelope
     and two tokens at least (pace.py)."""
     tpot_envelope_s: float | None = None
+    interruptions: int = 0
+    recomputed_tokens: int = 0
+    """Tokens that were computed again because the request was interrupted."""
 
     @property
     def served(self) -> bool:

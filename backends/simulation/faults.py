@@ -1,8 +1,8 @@
 """Faults of a simulated pool: engines that die and return, or slow down; tenants that change; metrics that lag.
 
 An engine that dies loses what it runs: a request without a token is queued again (the gateway retries it), one with
-tokens loses its answer. Until the death is noticed the pool keeps counting on the engine, and a dispatch to it returns
-at once. The engine comes back empty.
+tokens loses its answer unless it is resumable. Until the death is noticed the pool keeps counting on the engine, and a
+dispatch to it returns at once. The engine comes back empty.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +31,15 @@ class EngineDies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDrains:
+    """An operator drains the backend from `at_s` to `until_s`."""
+
+    backend_id: str
+    at_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSlows:
     """The engine's steps take `factor` times as long."""
 
@@ -49,7 +58,7 @@ class TenantsChange:
     removed: tuple[str, ...] = ()
 
 
-Fault = EngineDies | EngineSlows | TenantsChange
+Fault = EngineDies | EngineDrains | EngineSlows | TenantsChange
 
 
 class FaultyWorld(World):
@@ -70,6 +79,7 @@ class FaultyWorld(World):
         self._make_engine = make_engine
         self._metrics_lag_s = metrics_lag_s
         self._dead: set[str] = set()
+        self._draining: set[str] = set()
         for fault in faults:
             self._schedule(fault)
 
@@ -80,6 +90,9 @@ class FaultyWorld(World):
                 self._at(fault.at_s + fault.noticed_after_s, partial(self._is_missed, fault.backend_id))
                 if fault.returns_at_s < inf:
                     self._at(fault.returns_at_s + fault.noticed_after_s, partial(self._return, fault.backend_id))
+            case EngineDrains():
+                self._at(fault.at_s, partial(self._drain, fault.backend_id, drains=True))
+                self._at(fault.until_s, partial(self._drain, fault.backend_id, drains=False))
             case EngineSlows():
                 self._at(fault.at_s, partial(self._slow, fault))
             case TenantsChange():
@@ -92,7 +105,7 @@ class FaultyWorld(World):
         for call in [call for call in self._in_flight.values() if _is_at(call, backend_id)]:
             assert call.slot is not None
             call.slot.engine.abort(call.request.id)
-            if call.emitted:
+            if call.emitted and not call.request.is_resumable:
                 self._finish(call, Outcome.BACKEND_FAILED, now)
                 self._end(call, total_latency_s=None)
             else:
@@ -102,12 +115,20 @@ class FaultyWorld(World):
         """Remove the engine from the pool: its death is noticed."""
         if backend_id in self._dead:
             self._slots.pop(backend_id)
-            self._report([self._load(slot) for slot in self._slots.values()], now)
+            self._tell_who_is_there(now)
 
     def _return(self, backend_id: str, now: float) -> None:
         self._dead.discard(backend_id)
         self._slots[backend_id] = Slot(backend_id, self._make_engine())
-        self._report([self._load(slot) for slot in self._slots.values()], now)
+        self._tell_who_is_there(now)
+
+    def _drain(self, backend_id: str, now: float, *, drains: bool) -> None:
+        (self._draining.add if drains else self._draining.discard)(backend_id)
+        self._tell_who_is_there(now)
+
+    def _load(self, slot: Slot) -> BackendLoad:
+        load = super()._load(slot)
+        return replace(load, available=False, drains=True) if slot.backend_id in self._draining else load
 
     def _slow(self, fault: EngineSlows, now: float) -> None:
         slot = self._slots.get(fault.backend_id)
@@ -132,9 +153,7 @@ class FaultyWorld(World):
 
     def _come_back(self, call: SimulatedCall, now: float) -> None:
         """Queue the call again, and hold its engine for a while."""
-        call.slot, call.cached_tokens = None, 0
-        del self._in_flight[call.request.id]
-        self._scheduler.returned(call.request.id, now, REFUSED_HOLD_S)
+        self._wait_again(call, now, hold_s=REFUSED_HOLD_S)
         self._is_poll_due = True
 
     # -- the pool --------------------------------------------------------------------------------------------
@@ -142,6 +161,9 @@ class FaultyWorld(World):
     def _change(self, fault: TenantsChange, now: float) -> None:
         self._scheduler.tenants_changed(changed=fault.changed, removed=fault.removed, now=now)
         self._is_poll_due = True
+
+    def _tell_who_is_there(self, now: float) -> None:
+        super()._report([self._load(slot) for slot in self._slots.values()], now)
 
     def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
         """Report measurements late; which engines exist is known without delay."""

@@ -38,6 +38,7 @@ class Arrival:
     program_id: str | None = None
     uses_tools: bool = False
     envelope: SloEnvelope | None = None
+    is_resumable: bool = False
 
 
 def from_csv(lines: Iterable[str], *, output_tokens_max: int | None = None, speed: float = 1.0) -> Iterator[Arrival]:

@@ -32,6 +32,7 @@ from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Rejec
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 SENDER = ""  # of all requests: one gateway
+BLOCK_BITS = 24  # of a block's number in a request, in the hashes that the world makes: negative, as no other is
 
 Happening = Callable[[float], None]
 
@@ -48,6 +49,9 @@ class SimulatedCall:
     emitted: int = 0
     reported: int = 0  # emitted tokens that were reported to the scheduler
     first_token_at: float | None = None
+    continued_from: int = 0  # emitted before it was interrupted last
+    interruptions: int = 0
+    recomputed_tokens: int = 0
     pace: AnswerPace | None = None  # for a request with an envelope
 
 
@@ -166,6 +170,7 @@ class World:
             endpoint=arrival.endpoint,
             uses_tools=arrival.uses_tools,
             envelope=arrival.envelope,
+            is_resumable=arrival.is_resumable,
         )
         pace = None if arrival.envelope is None else AnswerPace(request)
         self._calls[request.id] = SimulatedCall(request, arrival, pace=pace)
@@ -202,7 +207,10 @@ class World:
                 call.pace.emitted(1, now)
         for request_id, cached_tokens in report.prefilled.items():
             call = in_flight[request_id]
-            call.first_token_at, call.cached_tokens = now, cached_tokens
+            if call.continued_from:
+                call.recomputed_tokens += call.request.prompt_tokens + call.continued_from - cached_tokens
+            else:
+                call.first_token_at, call.cached_tokens = now, cached_tokens
             self._is_poll_due |= self._somebody_waits  # the prompt's true size is known now
         for request_id in report.finished:
             call = in_flight[request_id]
@@ -268,7 +276,7 @@ class World:
                 self._dispatch(call, self._slots[action.backend_id], now)
             elif isinstance(action, Reject):
                 self._end(call, total_latency_s=None, rejected=action.reason)
-            elif not call.emitted:
+            elif not call.emitted or call.request.is_resumable:
                 preempted.append(call)
         for call in preempted:
             self._preempt(call, now)
@@ -294,9 +302,9 @@ class World:
         self._in_flight[call.request.id] = call
         request = EngineRequest(
             id=call.request.id,
-            prompt_tokens=call.request.prompt_tokens,
-            output_tokens=call.arrival.output_tokens,
-            prefix=call.request.prefix,
+            prompt_tokens=call.request.prompt_tokens + call.continued_from,
+            output_tokens=call.arrival.output_tokens - call.continued_from,
+            prefix=self._blocks(call),
             tenant_id=call.request.tenant_id,
             envelope=call.request.envelope,
             arrived_at=call.request.arrived_at,
@@ -306,9 +314,31 @@ class World:
     def _preempt(self, call: SimulatedCall, now: float) -> None:
         assert call.slot is not None
         call.slot.engine.abort(call.request.id)
-        call.slot, call.cached_tokens = None, 0
+        self._wait_again(call, now, hold_s=0.0)
+
+    def _wait_again(self, call: SimulatedCall, now: float, *, hold_s: float) -> None:
+        """The call has left its engine, and is to begin, or to be continued, at any."""
+        call.slot = None
         del self._in_flight[call.request.id]
-        self._scheduler.returned(call.request.id, now)
+        if call.emitted > call.continued_from:
+            call.interruptions += 1
+            call.continued_from = call.reported = call.emitted
+            usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
+            self._scheduler.interrupted(call.request.id, usage, now, hold_s)
+        else:
+            self._scheduler.returned(call.request.id, now, hold_s)
+
+    def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
+        """Hashes of the call's leading blocks. One that may be continued has a hash for every block up to its end: the
+        engine caches outputs, too, and finds them again.
+        """
+        prefix = call.request.prefix
+        if not call.request.is_resumable:
+            return prefix
+        tokens = call.request.prompt_tokens + call.arrival.output_tokens
+        own = range(len(prefix), tokens // int(self._block_tokens()))
+        first = int(call.request.id[1:]) << BLOCK_BITS
+        return (*prefix, *(-1 - first - number for number in own))
 
     def _begin_steps(self, now: float) -> None:
         for slot in self._slots.values():
@@ -352,6 +382,8 @@ class World:
                 rejected=rejected,
                 tpot_s=None if pace is None else pace.timing().tpot_s,
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
+                interruptions=call.interruptions,
+                recomputed_tokens=call.recomputed_tokens,
             )
         )
 

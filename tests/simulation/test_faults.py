@@ -5,6 +5,7 @@ Tenants ask for more than the engines can do, in different shapes. Chance is see
 failure's name.
 """
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -14,19 +15,21 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.bound_checkers import ServiceBound
 from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
-from backends.simulation.faults import EngineDies, EngineSlows, FaultyWorld, TenantsChange
+from backends.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange
 from backends.simulation.queue_accounts import QueueWatcher, WatchedPlacement
-from backends.simulation.recording import Polled, Recorder, replay
+from backends.simulation.recording import Polled, Recorder, Submitted, replay
 from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
+from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
-from policies.types import Outcome, Tenant
+from policies.types import Outcome, Preempt, Tenant
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS, ahead_service
 
 ENGINES = ("x", "y")
+PREEMPT_SERVICE = 500.0
 TENANTS = (Tenant("chat"), Tenant("batch", weight=2.0), Tenant("short"), Tenant("rare", weight=0.5))
 SHAPES = {  # calls per second, prompt tokens, output tokens
     "chat": (6.0, (100, 500), (20, 200)),
@@ -48,11 +51,11 @@ dies = EngineDies(backend_id="x", at_s=8.0, returns_at_s=16.0)
 slows = EngineSlows(backend_id="y", at_s=7.0, until_s=20.0, factor=4.0)
 
 
-def workload(seed, patience_s=None):
+def workload(seed, patience_s=None, *, is_resumable=False):
     """Calls; of clients without much patience there are twice as many."""
     times = 1.0 if patience_s is None else 2.0
     rng = Random(seed)
-    return merged(
+    arrivals = merged(
         *(
             poisson(
                 tenant_id,
@@ -67,13 +70,15 @@ def workload(seed, patience_s=None):
             for tenant_id, (rate, prompts, outputs) in SHAPES.items()
         )
     )
+    return (replace(arrival, is_resumable=is_resumable) for arrival in arrivals)
 
 
 class FaultyRun:
     """One run to its end, and what was judged."""
 
-    def __init__(self, policy, placement="least-reserved", *, seed=1, patience_s=None, faults=(), **world):
-        self.policy, self.placement = policy, placement
+    def __init__(self, policy, placement="least-reserved", *, seed=1, patience_s=None, faults=(), rules=None, **world):
+        """With `rules` all answers can be continued, and tenants give way to each other by them."""
+        self.policy, self.placement, self.rules = policy, placement, rules
         self.entries = []
         self.bounds = []
         self.compared_at = 0.0
@@ -104,7 +109,7 @@ class FaultyRun:
             faults=faults,
             **world,
         )
-        self.records = list(self.world.run(workload(seed, patience_s)))
+        self.records = list(self.world.run(workload(seed, patience_s, is_resumable=rules is not None)))
         accounts.conclude(scheduler.snapshot(self.world.now))
         assert list(replay(self.entries, self.scheduler(PLACEMENT[placement]()))) == []
 
@@ -115,6 +120,8 @@ class FaultyRun:
             placement=placement,
             admission=(),
             wait_s_max=1e6,
+            preempt_service=PREEMPT_SERVICE if self.rules and self.rules.times_max else None,
+            interrupt_rules=self.rules or NO_INTERRUPTIONS,
         )
 
     def judges(self, accounts, place, *, stays):
@@ -141,6 +148,9 @@ class FaultyRun:
 
     def finished(self):
         return [entry for entry in self.entries if getattr(entry, "call", "") == "finished"]
+
+    def interrupted(self):
+        return [entry for entry in self.entries if getattr(entry, "call", "") == "interrupted"]
 
     def came_back(self):
         return [entry for entry in self.entries if getattr(entry, "call", "") == "returned"]
@@ -196,6 +206,57 @@ def test_tenants_come_go_and_change_weight_while_engines_die(policy):
     rejected = [record for record in run.records if record.rejected is not None]
     assert {record.tenant_id for record in rejected} == {"short"}
     assert any(record.tenant_id == "short" and record.arrived_at > 16.0 for record in run.records if record.served)
+
+
+CUTS = (
+    EngineDies(backend_id="x", at_s=6.0, returns_at_s=9.0),
+    EngineDrains(backend_id="y", at_s=12.0, until_s=16.0),
+    EngineDies(backend_id="y", at_s=18.0, returns_at_s=20.0, noticed_after_s=0.5),
+    EngineDrains(backend_id="x", at_s=23.0, until_s=26.0),
+    EngineDies(backend_id="x", at_s=24.1, returns_at_s=27.0),
+)
+RULES = InterruptRules(times_max=2, tokens_between_min=8, drain_s=1.0)
+
+
+@pytest.mark.parametrize("seed", mostly_long([1, 2, 3], 1))
+@pytest.mark.parametrize("policy", mostly_long(sorted(FAIRNESS), "vtc", "fifo"))
+def test_no_answer_breaks_that_can_be_continued_and_none_is_charged_or_served_unfairly_for_it(policy, seed):
+    run = FaultyRun(policy, faults=CUTS, seed=seed, rules=RULES)
+    assert not run.lost
+    assert all(record.total_latency_s is not None for record in run.records)
+    assert run.interrupted()
+    preempted = {action for entry in run.entries for action in getattr(entry, "actions", ()) if type(action) is Preempt}
+    assert preempted
+    assert sum(record.interruptions for record in run.records) == len(run.interrupted())
+    assert sum(record.recomputed_tokens for record in run.records) > 0
+
+
+@pytest.mark.parametrize("placement", mostly_long(sorted(PLACEMENT), "d2lpm"))
+def test_with_every_placement_answers_are_continued(placement):
+    run = FaultyRun("vtc", placement, faults=CUTS, rules=RULES)
+    assert run.interrupted()
+    assert not run.lost
+    assert all(record.total_latency_s is not None for record in run.records)
+
+
+def test_clients_that_leave_while_their_answers_are_cut_leave_nothing_behind():
+    run = FaultyRun("vtc", faults=CUTS, rules=RULES, patience_s=6.0, metrics_lag_s=1.0)
+    assert any(entry.call == "cancel" for entry in run.entries)
+    assert run.interrupted()
+
+
+@pytest.mark.parametrize("policy", mostly_long(sorted(FAIRNESS), "vtc"))
+def test_a_pool_whose_answers_could_be_continued_decides_as_one_whose_could_not(policy):
+    """As long as nothing is cut, and but for saying that it may be."""
+    run = FaultyRun(policy, faults=[slows])
+    could = (
+        replace(entry, request=replace(entry.request, is_resumable=True)) if isinstance(entry, Submitted) else entry
+        for entry in run.entries
+    )
+    others = list(replay(could, run.scheduler(PLACEMENT["least-reserved"]())))
+    assert others, "it says so"
+    for poll in others:
+        assert tuple(replace(action, may_be_preempted=False) for action in poll.replayed) == poll.recorded
 
 
 @pytest.mark.parametrize("policy", mostly_long(MAIN, "vtc"))
