@@ -279,8 +279,11 @@ class RunAccounts:
         if request.tenant_id in self.tenants:
             queued = self.tenants[request.tenant_id].queued
             queued[request.id] = request
-            for later in [each for each in queued.values() if each.arrived_at > request.arrived_at]:
-                queued.move_to_end(later.id)
+            if accounts.output_before:
+                queued.move_to_end(request.id, last=False)
+            else:
+                for later in [each for each in queued.values() if each.arrived_at > request.arrived_at]:
+                    queued.move_to_end(later.id)
 
     def _parked(self, request_id: str) -> None:
         accounts = self.requests.get(request_id)

@@ -89,14 +89,18 @@ class Handover:
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
     def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> FairQueue:
-        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's.
-        `prepaid` is the usage that it was charged for by another scheduler; None: nothing, or it was parked here. What
-        its present `usage` exceeds that by is charged.
+        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's; one that
+        was interrupted goes first. `prepaid` is the usage that it was charged for by another scheduler; None: nothing,
+        or it was parked here. What its present `usage` exceeds that by is charged.
         """
         self.parked.pop(request.id, None)
         charge = self._prepay(request, prepaid, usage)
         request = self._continued(request)
-        self.queues.append(request, self.admission.queue_timeout.ends_at(request, now), by_arrival=True)
+        ends_at = self.admission.queue_timeout.ends_at(request, now)
+        if request.produced_tokens:
+            self.queues.prepend(request, ends_at)
+        else:
+            self.queues.append(request, ends_at, by_arrival=True)
         self.admission.outage.queued(request, now)
         fair_queue = self._place(request, now)
         fair_queue.charged(request.tenant_id, charge)

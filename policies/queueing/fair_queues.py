@@ -233,7 +233,8 @@ class QueuePerBackend(FairQueues):
     def move(self, request: Request, now: float) -> QueueMove:
         before = self.leave(request, sent=False)
         backend_id = self._assign(request, self._fleet.serving(request, now))
-        self._wait(request, backend_id).queues.add_back(request)
+        queues = self._wait(request, backend_id).queues
+        (queues.add_first if request.produced_tokens else queues.add_back)(request)
         return QueueMove(before, self._fair_queues[backend_id])
 
     def forget(self, tenant_id: str) -> None:
