@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.step_time.model import StepTime
 
@@ -181,6 +181,9 @@ ALONE = ReplicaShare()
 
 
 NO_USAGE = Usage(0, 0, 0)
+
+KV_BLOCK_TOKENS: Final = 16
+"""vLLM's block of KV memory: a reservation grows by blocks, so usage is told by blocks where it is told at all."""
 
 
 @dataclass(frozen=True, slots=True)

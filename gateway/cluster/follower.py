@@ -48,6 +48,7 @@ from gateway.cluster.wire import (
     frames_of,
 )
 from policies.types import (
+    KV_BLOCK_TOKENS,
     Action,
     Dispatch,
     Outcome,
@@ -67,7 +68,6 @@ RETRY_AFTER_S: Final = 1.0  # of a request that is refused here: by then there i
 UNTOLD_S: Final = 0.25  # rule 11
 PROGRESS_S: Final = 1.0
 STEP_S: Final = 0.02
-KV_BLOCK_TOKENS: Final = 16  # of vLLM: a reservation grows by blocks
 ASK_AGAIN_S: Final = 1.0  # after a failed call, a backend counts as unreachable for so long
 
 

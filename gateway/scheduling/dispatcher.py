@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar, Unpack
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from backends.upstream import UpstreamError
 from gateway.scheduling.usage_reports import UsageReports
@@ -22,6 +22,7 @@ from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.scheduler_protocol import PolicyChoices, SchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
+    KV_BLOCK_TOKENS,
     NO_USAGE,
     BackendLoad,
     Dispatch,
@@ -78,9 +79,6 @@ class QueueWatch(Protocol):
 
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
-
-    TOKENS_STEP: ClassVar[int] = 1
-    """A lease reports usage at multiples of so many output tokens, where decisions depend on it."""
 
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._scheduler = scheduler
@@ -472,8 +470,8 @@ class Lease:
         if not self._trued_up:
             self._trued_up = True
             self._dispatcher.trued_up()
-        told, step = max(usage.output_tokens, self.quiet_tokens), self._dispatcher.TOKENS_STEP
-        return told + step - told % step
+        told = max(usage.output_tokens, self.quiet_tokens)
+        return told + KV_BLOCK_TOKENS - told % KV_BLOCK_TOKENS  # a reservation grows by blocks
 
     def prefilled(self) -> Usage:
         """The part of its prompt that its backend has prefilled by now, as estimated."""

@@ -6,9 +6,9 @@ worker leads.
 
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from math import inf
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, Final, Unpack
 
-from gateway.cluster.follower import KV_BLOCK_TOKENS, STEP_S
+from gateway.cluster.follower import STEP_S
 from gateway.cluster.remote_scheduler import RemoteScheduler
 from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
@@ -112,8 +112,6 @@ class SharedScheduler(RemoteScheduler):
 
 class SharedDispatcher(Dispatcher):
     """Dispatches this worker's requests of one pool, as worker 0 decides."""
-
-    TOKENS_STEP: ClassVar[int] = KV_BLOCK_TOKENS  # rule 11: in between nothing is told
 
     def __init__(self, order: SharedOrder, pool: str) -> None:
         self._shared = SharedScheduler(order, pool)

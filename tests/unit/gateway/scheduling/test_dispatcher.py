@@ -25,6 +25,21 @@ async def test_a_measurement_is_told_after_the_tokens_that_it_measures():
         assert dispatcher.snapshot().backends["gpu"].external_tokens == 0
 
 
+async def test_what_outgrows_its_prediction_is_told_by_blocks_and_nothing_is_lost():
+    """A reservation grows by blocks of KV memory: to tell each token would cost more than to relay it."""
+    dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
+    dispatcher.load_changed((BackendLoad("gpu"),))
+    told, tell_at = [], 0.0
+    async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 20), Tenant("a")) as lease:
+        for output_tokens in range(1, 100):  # as the relay does
+            lease.passed = lambda tokens=output_tokens: Usage(100, 0, tokens)
+            if output_tokens >= tell_at:
+                told.append(output_tokens)
+                tell_at = lease.tokens(Usage(100, 0, output_tokens))
+            assert dispatcher.snapshot().tenants["a"].used.output_tokens == output_tokens
+    assert told == [1, 32, 48, 64, 80, 96], "the first token, then each block after the 20 that were predicted"
+
+
 async def test_a_call_of_which_nothing_was_told_is_not_charged():
     dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
     dispatcher.load_changed((BackendLoad("gpu"),))
