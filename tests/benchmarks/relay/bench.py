@@ -94,6 +94,10 @@ backends: [{{url: "http://127.0.0.1:{backend}", requests_running_max: 8192}}]
 """
 
 
+# A system's command, of a folder for its files, its port and the backend's.
+Command = Callable[[Path, int, int], list[str]]
+
+
 def nginx(directory: Path, port: int, backend: int) -> list[str]:
     conf = directory / "nginx.conf"
     conf.write_text(NGINX.format(dir=directory, port=port, backend=backend))
@@ -106,7 +110,7 @@ def fairlead(directory: Path, port: int, backend: int) -> list[str]:
     return [str(Path(sys.executable).with_name("fairlead")), "serve", "--config", str(config)]
 
 
-def fairlead_of(checkout: Path) -> Callable[[Path, int, int], list[str]]:
+def fairlead_of(checkout: Path) -> Command:
     """The fairlead of another checkout, with the packages of this one."""
 
     def command(directory: Path, port: int, backend: int) -> list[str]:
@@ -117,14 +121,14 @@ def fairlead_of(checkout: Path) -> Callable[[Path, int, int], list[str]]:
     return command
 
 
-def script(name: str) -> Callable[[Path, int, int], list[str]]:
+def script(name: str) -> Command:
     def command(_directory: Path, port: int, backend: int) -> list[str]:
         return [sys.executable, str(HERE / name), str(port), f"http://127.0.0.1:{backend}"]
 
     return command
 
 
-SYSTEMS = {
+SYSTEMS: dict[str, Command] = {
     "nginx": nginx,
     "naive": script("naive_relay.py"),
     "token-path": script("token_path.py"),

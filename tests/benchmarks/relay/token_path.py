@@ -22,7 +22,7 @@ from policies.types import Usage
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]
 UPSTREAM = web.AppKey("upstream", Upstream)
 BODY_BYTES_MAX = 1 << 26
-HEADERS = [("content-type", "application/json"), ("accept", "application/json")]
+HEADERS = {"content-type": "application/json", "accept": "application/json"}
 
 
 class Account:

@@ -1,0 +1,86 @@
+"""Fails when fairlead has become dearer beside the naive relay than ratios.json says.
+
+    python tests/benchmarks/relay/check.py [--record] [--slowed 0.3]
+
+A chunk and a whole answer, in short runs that take turns with the naive relay: their ratio depends little on the
+machine and on what else it does. A ratio may be WORSE_MAX above the recorded one. What other programs do makes a try
+worse by chance, so one of TRIES tries within the limits is enough. --record writes the median of all tries into
+ratios.json. --slowed measures a fairlead that is slowed down by this share (slowed.py), which has to fail.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+# This file is a program in the folder of bench.py.
+import bench
+
+RATIOS = bench.HERE / "ratios.json"
+TRIES = 3
+WORSE_MAX = 0.15  # of the recorded ratio; the ratio of one try wanders by about half as much on a shared machine
+TESTS = {
+    "chunk": bench.Test(20_000, "-c 300 -n 100 -w 1.5 -d 1.5 -R 1 -g 3", "cpu_us_per_chunk"),
+    "answer": bench.Test(0, "-c 32 -N -w 0.4 -d 1.5 -g 1", "cpu_us_per_req"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--record", action="store_true", help="write the median of all tries into ratios.json")
+    parser.add_argument("--slowed", type=float, metavar="SHARE", help="slow fairlead down by this share, on purpose")
+    options = parser.parse_args()
+    if options.slowed is not None:
+        bench.SYSTEMS["fairlead"] = slowed(options.slowed)
+    if options.record:
+        tries = list(measured())
+        found = {name: round(statistics.median(each[name] for each in tries), 3) for name in TESTS}
+        RATIOS.write_text(json.dumps(found, indent=2) + "\n")
+        return 0
+    missed = dearer(json.loads(RATIOS.read_text()), measured())
+    for text in missed:
+        print(text)
+    return 1 if missed else 0
+
+
+def dearer(recorded: dict[str, float], tries: Iterator[dict[str, float]]) -> list[str]:
+    """What no try had within its limit, in words. Stops at the first try after which that is nothing."""
+    best: dict[str, float] = {}
+    for ratios in tries:
+        best = {name: min(ratio, best.get(name, ratio)) for name, ratio in ratios.items()}
+        missed = [name for name in best if best[name] > recorded[name] * (1 + WORSE_MAX)]
+        if not missed:
+            break
+    return [f"DEARER {name}: {best[name]:.2f} of the naive relay, recorded {recorded[name]}" for name in missed]
+
+
+def measured() -> Iterator[dict[str, float]]:
+    """For each try, the CPU of fairlead over that of the naive relay, by test."""
+    bench.TESTS.update(TESTS)
+    subprocess.run(["make", "-s", "-C", str(bench.HERE)], check=True)
+    bench.RESULTS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fairlead-check-") as directory, ExitStack() as stack:
+        lab = bench.Lab(Path(directory), stack, one_process=True)
+        for _ in range(TRIES):
+            runs = list(lab.measure(["naive", "fairlead"], list(TESTS), reps=1))
+            if any(bench.errors(run) for run in runs):
+                sys.exit("requests went wrong")
+            cost = {(run["system"], run["test"]): run[TESTS[run["test"]].unit] for run in runs}
+            yield {name: cost["fairlead", name] / cost["naive", name] for name in TESTS}
+
+
+def slowed(share: float) -> bench.Command:
+    def command(directory: Path, port: int, backend: int) -> list[str]:
+        serve = bench.fairlead(directory, port, backend)[1:]
+        return [sys.executable, str(bench.HERE / "slowed.py"), str(share), *serve]
+
+    return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

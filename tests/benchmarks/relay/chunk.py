@@ -1,0 +1,137 @@
+"""What a chunk costs in this process alone: `data_received`, the meter and the write to the client, without a kernel.
+
+    python tests/benchmarks/relay/chunk.py [--streams 500] [--chunks 40] [--per-read 1] [--beside CHECKOUT]
+
+Each of so many streams gets one chunk in turn, as a backend's independent streams do: what a stream holds is in no
+near cache when its next chunk comes. The bytes are those of a real vLLM 0.32 that reports its usage in each chunk. The
+transport takes what is written and does nothing with it. --beside takes turns with another checkout, each round in a
+process of its own, and prints the ratio of the medians.
+"""
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import HttpVersion11
+
+# Of the checkout that PYTHONPATH names.
+from backends.connection import Connection
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import StreamCall
+from gateway.forwarding import relay
+
+ROOT = Path(__file__).resolve().parents[3]
+TASKS: list[asyncio.Task] = []
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+EVENT = (
+    b'data: {"id":"chatcmpl-8f3c2d1e4b5a6978%016x","object":"chat.completion.chunk","created":1795172665,'
+    b'"model":"mock-model","choices":[{"index":0,"delta":{"content":" token%03d"},"logprobs":null,"finish_reason":null,'
+    b'"token_ids":null}],"usage":{"prompt_tokens":210,"total_tokens":%d,"completion_tokens":%d,'
+    b'"completion_tokens_details":null}}\n\n'
+)
+
+
+class Sink:
+    """A transport that drops what is written: to write is to call a function of C."""
+
+    def __init__(self) -> None:
+        self.write = len
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Nothing is read."""
+
+    resume_reading = abort = pause_reading
+
+
+def framed(event: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
+
+def chunk(stream: int, number: int) -> bytes:
+    return framed(EVENT % (stream, number % 1000, 210 + number, number))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--chunks", type=int, default=40, help="of each stream")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--per-read", type=int, default=1, help="chunks that come in one read, as when CPU is short")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT")
+    options = parser.parse_args()
+    if options.rounds == 1:
+        print(asyncio.run(measure(options.streams, options.chunks, options.per_read)))
+        return
+    checkouts = {"this": ROOT} | ({"beside": options.beside.resolve()} if options.beside is not None else {})
+    figures: dict[str, list[float]] = {name: [] for name in checkouts}
+    for _ in range(options.rounds):
+        for name, checkout in checkouts.items():
+            figures[name].append(in_process(checkout, options))
+    for name, found in figures.items():
+        print(f"{name:8} {statistics.median(found):6.3f} us per chunk ({min(found):.3f} to {max(found):.3f})")
+    if "beside" in figures:
+        print(f"ratio    {statistics.median(figures['this']) / statistics.median(figures['beside']):6.3f}")
+
+
+def in_process(checkout: Path, options: argparse.Namespace) -> float:
+    command = [sys.executable, __file__, "--rounds", "1"]
+    command += ["--streams", str(options.streams), "--chunks", str(options.chunks)]
+    command += ["--per-read", str(options.per_read)]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+async def measure(streams: int, chunks: int, per_read: int) -> float:
+    """CPU in us per chunk."""
+    receivers = [await begun(stream) for stream in range(streams)]
+    reads = [
+        [b"".join(chunk(stream, number + i) for i in range(per_read)) for stream in range(streams)]
+        for number in range(3, chunks * per_read + 3, per_read)
+    ]
+    begun_ns = time.process_time_ns()
+    for turn in reads:
+        for receive, data in zip(receivers, turn, strict=True):
+            receive(data)
+    return (time.process_time_ns() - begun_ns) / 1000 / (streams * chunks * per_read)
+
+
+async def begun(stream: int) -> Any:
+    """The `data_received` of a stream whose first two tokens have passed."""
+    owner = SimpleNamespace(give_back=lambda _connection: None, lost=lambda _connection: None)
+    connection = Connection(owner, asyncio.get_running_loop())
+    connection.connection_made(Sink())
+    exchange = connection.begin()
+    connection.data_received(HEAD)
+    request = SimpleNamespace(transport=Sink(), version=HttpVersion11)
+    meter = ChunkMeter(StreamCall())
+    stream_relay = relay._StreamRelay(
+        request, exchange, meter, None, on_usage=lambda _usage: 1e9, timeliness=None, on_unread=lambda _seconds: None
+    )
+    TASKS.append(asyncio.create_task(stream_relay.run()))
+    await asyncio.sleep(0)
+    for number in (1, 2):
+        connection.data_received(chunk(stream, number))
+    return connection.data_received
+
+
+if __name__ == "__main__":
+    main()
