@@ -181,7 +181,6 @@ class Connection(asyncio.Protocol):
         "_head_received",
         "_heard",
         "_owner",
-        "_parse",
         "_parser",
         "_paused",
         "_pieces",
@@ -206,7 +205,6 @@ class Connection(asyncio.Protocol):
         self._pieces: deque[bytes] = deque()
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
-        self._parse = self._parser.feed_data
         self._exchange: HttpExchange | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
@@ -323,9 +321,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        parse, sink = self._parse, self._sink  # locals: a method call on a slot is a slow look-up in 3.11
+        parser, sink = self._parser, self._sink
         try:
-            parse(data)
+            parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.fail(UpstreamProtocolError(f"not HTTP: {error}"))
         if sink is None:

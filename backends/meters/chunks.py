@@ -1,10 +1,10 @@
 """Meters of chat completions, completions and transcriptions: chunks of choices, a chunk of usage, [DONE].
 
-The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can charge
-each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM event with
-one token is recognised by byte search. That is exact: `"usage":{` cannot occur inside a JSON string, where quotes are
-escaped. Every other event (first seen spacing, finish, errors, several choices) is parsed. Events without usage are
-counted, and the last usage corrects the count.
+The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can
+charge each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM
+event like the one before is recognised by its last bytes, which are known but for its token counts. That is exact:
+`"usage":{` cannot occur inside a JSON string, where quotes are escaped. Every other event (first seen spacing,
+finish, errors, several choices) is parsed. Events without usage are counted, and the last usage corrects the count.
 
 The last finish event is held until the next event, which decides what it contains: `system_fingerprint` (vLLM puts it
 on the usage event if there is one, else on every finish event), and the usage of a server that reports it only on the
@@ -17,19 +17,20 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from backends.meters.events import EventMeter, StreamCall, Uncounted, json_object, payload
+from backends.meters.events import EventEnd, EventMeter, StreamCall, Uncounted, json_object, payload
 from backends.meters.usage import count, openai_usage, response_usage, texts
 from policies.types import Usage
 
 # A vLLM event that is not the last of its choice: the bytes before and after its token counts.
 _TOKEN_EVENT = re.compile(
-    rb'("finish_reason":null[^\[\]{}]*\}\])(,"usage":\{"prompt_tokens":)(\d+)(,"total_tokens":)\d+,"completion_tokens":\d+'
+    rb'("finish_reason":null[^\[\]{}]*\}\])(,"usage":\{"prompt_tokens":)\d+,"total_tokens":\d+,"completion_tokens":\d+'
     rb'((?:,"completion_tokens_details":null)?\}\}\n\n)\Z'
 )
+_OUTPUT_TOKENS = re.compile(rb',"completion_tokens":(\d{1,18})')
 _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*(?:null|\{(?:[^{}]|\{[^{}]*\})*\})')
 _NULL_USAGE = b',"usage":null'
+_LIKE_NONE: EventEnd = (b"\0%d\0%d\0%d\0", None)  # a NUL is in no JSON
 _LF = 0x0A
-_NEVER = b"\0"  # occurs in no event that passes the rest of the test
 _CLIENTS_FAULTS = range(400, 500)
 _STOPPED = "The backend stopped before the answer was complete."
 
@@ -46,9 +47,9 @@ class ChunkMeter(EventMeter):
     """Usage of one stream so far. Continuous usage is per choice and per prompt; this meter sums it."""
 
     __slots__ = (
-        "_absent_usage", "_cached_tokens", "_choice_tail", "_choices", "_choices_per_prompt", "_continuous",
-        "_estimated", "_finished", "_held", "_keeps_usage", "_known", "_outputs", "_prompt_tokens", "_prompts",
-        "_usage_head", "_usage_tail",
+        "_absent_usage", "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous",
+        "_estimated", "_finished", "_held", "_keeps_usage", "_known", "_like", "_outputs", "_prompt_tokens",
+        "_prompts",
     )  # fmt: skip
 
     def __init__(self, call: StreamCall) -> None:
@@ -57,7 +58,7 @@ class ChunkMeter(EventMeter):
         self._continuous = call.keeps_chunk_usage
         self._choices = call.choices
         self._choices_per_prompt = max(1, call.choices // call.prompts)
-        self._usage_head, self._usage_tail, self._choice_tail = _NEVER, b"", b""
+        self._like: EventEnd = _LIKE_NONE
         self._absent_usage = b""  # what this server writes into a chunk without usage
         self._held: _Held | None = None
         self._outputs: dict[int, int] = {}
@@ -77,14 +78,26 @@ class ChunkMeter(EventMeter):
         return bool(self._estimated)
 
     def feed(self, data: bytes) -> bytes:
-        out = self._token(data)
+        # One whole event, like the one before but for its text and one token more, as nearly all are.
+        usage, without = self._like
+        prompt_tokens, output_tokens = self._prompt_tokens, self.output_tokens + 1
+        end = usage % (prompt_tokens, prompt_tokens + output_tokens, output_tokens)
+        if data.endswith(end):
+            before = data.removesuffix(end)
+            if _LF not in before:
+                self.output_tokens = output_tokens
+                return data if without is None else before + without
+        return self._other(data)
+
+    def _other(self, data: bytes) -> bytes:
+        out = self._more_tokens(data)
         if out is not None:
             return out
         if not self._partial and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:  # one whole event
             return self._slow(data)
         out = self._split(data)
         if self._partial:
-            self._usage_head = _NEVER  # the next bytes begin in the middle of an event
+            self._like = _LIKE_NONE  # the next bytes begin in the middle of an event
         return out
 
     def finish(self) -> bytes:
@@ -94,21 +107,22 @@ class ChunkMeter(EventMeter):
         payload = {"message": message, "type": "api_error", "param": None, "code": 502, **error}
         return b"data: " + orjson.dumps({"error": payload}) + b"\n\n"
 
-    def _token(self, event: bytes) -> bytes | None:
-        """Match one whole event that differs from the previous one only in its tokens; None if it does not match.
-
-        bytes.partition is the cheapest search in CPython: it parses no arguments.
-        """
-        before, _, usage = event.rpartition(self._usage_head)
-        total_tokens, _, output_tokens = usage.partition(b',"completion_tokens":')
-        output_tokens = output_tokens.removesuffix(self._usage_tail)
-        if not (output_tokens.isdigit() and total_tokens.isdigit()) or _LF in before:
+    def _more_tokens(self, event: bytes) -> bytes | None:
+        """The same as the beginning of `feed`, for any number of tokens more; None if this is no such event."""
+        count = _OUTPUT_TOKENS.search(event)
+        if count is None:
             return None
-        self.output_tokens = int(output_tokens)
-        return event if self._continuous else before + self._choice_tail
+        usage, without = self._like
+        output_tokens = int(count[1])
+        end = usage % (self._prompt_tokens, self._prompt_tokens + output_tokens, output_tokens)
+        before = event.removesuffix(end)
+        if len(before) == len(event) or _LF in before:
+            return None
+        self.output_tokens = output_tokens
+        return event if without is None else before + without
 
     def _event(self, event: bytes) -> bytes:
-        out = self._token(event)
+        out = self._more_tokens(event)
         return self._slow(event) if out is None else out
 
     def _slow(self, event: bytes) -> bytes:
@@ -117,15 +131,17 @@ class ChunkMeter(EventMeter):
         return out
 
     def _expect_like(self, event: bytes) -> None:
-        """Remember the bytes around an event's token counts for _token(), where nothing else can differ."""
+        """Remember the bytes around an event's token counts for `feed`, where nothing else can differ."""
         match = _TOKEN_EVENT.search(event)
         if match is None or self._choices != 1 or self._held is not None or self._estimated:
-            self._usage_head = _NEVER
+            self._like = _LIKE_NONE
             return
-        choice_end, usage_start, prompt_tokens, usage_middle, usage_end = match.groups()
-        self._usage_head = choice_end + usage_start + prompt_tokens + usage_middle
-        self._usage_tail = usage_end
-        self._choice_tail = choice_end + self._absent_usage + b"}\n\n"
+        choice_end, usage_start, usage_end = match.groups()
+        numbers = b'%d,"total_tokens":%d,"completion_tokens":%d'
+        usage = (choice_end + usage_start).replace(b"%", b"%%") + numbers + usage_end
+        like = (usage, None if self._continuous else choice_end + self._absent_usage + b"}\n\n")
+        # The streams of a backend have the same: one object for all of them stays in the cache.
+        self._like = self.call.memo.like = self.call.memo.like if self.call.memo.like == like else like
 
     def _parsed(self, event: bytes) -> bytes:
         """Parse one whole event of any kind."""
@@ -197,7 +213,7 @@ class ChunkMeter(EventMeter):
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
         """Estimate the tokens of each choice in an event without usage."""
-        if self._choices == 1 and self._known:  # _token() stores its count nowhere else
+        if self._choices == 1 and self._known:  # `feed` stores its count nowhere else
             self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
         for choice in choices:
             index = count(choice.get("index"))

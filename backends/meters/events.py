@@ -23,14 +23,22 @@ class EventTooLongError(ValueError):
     """The backend sent more than EVENT_BYTES_MAX bytes without ending an event."""
 
 
+EventEnd = tuple[bytes, bytes | None]
+"""How the events of a stream end while nothing but their text and their token counts changes: the format of the bytes
+after the text, of the numbers of prompt, total and output tokens; and the bytes that take their place for a client that
+did not ask for usage in chunks, None for one that did. A plain tuple: it is unpacked for every token.
+"""
+
+
 @dataclass(slots=True)
 class StreamMemo:
     """What one stream of a backend tells about the next. Mutable, one per backend.
 
-    `fingerprint` is the last `system_fingerprint`, as JSON.
+    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end.
     """
 
     fingerprint: bytes | None = None
+    like: EventEnd | None = None
 
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one

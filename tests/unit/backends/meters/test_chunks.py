@@ -160,6 +160,73 @@ def test_an_event_like_the_one_before_is_not_parsed(monkeypatch):
     assert meter.usage == Usage(11, 0, 4)
 
 
+class ParsesAll(ChunkMeter):
+    """The meter without its short way: it parses each event."""
+
+    def _expect_like(self, event):
+        """Expect nothing of the next event."""
+
+
+def events_of(told):
+    """Events like vLLM's, whose choices and usage may have anything beside the token counts."""
+    output = 0
+    for content, more, prompt, wrong, beside, details, finish in told:
+        output = max(0, output + more)
+        choice = {"index": 0, "delta": {"content": content}, "finish_reason": finish, **beside}
+        counts = {"prompt_tokens": prompt, "total_tokens": prompt + output + wrong, "completion_tokens": output}
+        yield compact({"id": "1", "choices": [choice], "usage": {**counts, **details}})
+
+
+def mostly(usual, *others):
+    return st.sampled_from([usual] * 5 + list(others))
+
+
+EVENTS_OF_A_STREAM = st.lists(
+    st.tuples(
+        st.text(max_size=8),
+        mostly(1, 0, 2, 7, -3),
+        mostly(7, 11),
+        mostly(0, 2),
+        mostly({}, {"token_ids": None}, {"stop_reason": "50% %d %%"}, {"token_ids": [1]}),
+        mostly({}, {"completion_tokens_details": None}, {"prompt_tokens_details": {"cached_tokens": 4}}),
+        mostly(None, "length"),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    told=EVENTS_OF_A_STREAM,
+    cuts=st.lists(st.integers(0, 4000), max_size=4),
+    keeps=st.sampled_from([(False, False), (True, False), (True, True)]),
+)
+def test_events_that_are_not_parsed_count_and_pass_as_if_they_were(told, cuts, keeps):
+    """Each event whole, several at once, or cut; with one token more, several, none or fewer."""
+    call = {"keeps_usage": keeps[0], "keeps_chunk_usage": keeps[1], "memo": SHARED}
+    short, parsing = ChunkMeter(StreamCall(**call)), ParsesAll(StreamCall(**call))
+    for event in events_of(told):
+        assert short.feed(event) == parsing.feed(event)
+        assert (short.usage, short.done, short.error) == (parsing.usage, parsing.done, parsing.error)
+    data = b"".join(events_of(told)) + DONE
+    inside = sorted(cut for cut in cuts if cut < len(data))
+    assert run(short, data, inside) == run(parsing, data, inside)
+    assert (short.usage, short.done) == (parsing.usage, parsing.done)
+
+
+SHARED = StreamMemo()  # what one stream remembers must not change the next
+
+
+def test_a_multi_token_event_is_not_parsed(monkeypatch):
+    meter = make_meter()
+    meter.feed(chunk(1))
+    monkeypatch.setattr(ChunkMeter, "_parsed", lambda _, event: pytest.fail(f"parsed: {event}"))
+    for output in (4, 5, 9):
+        assert meter.feed(chunk(output)) == chunk(output, with_usage=False)
+        assert meter.usage == Usage(11, 0, output)
+    for first, second in ((9, 10), (11, 13), (13, 13)):  # the last of several in one read is not all of it
+        assert meter.feed(chunk(first) + chunk(second)) == b"".join(chunk(n, with_usage=False) for n in (first, second))
+
+
 def test_choices_are_counted_each_and_summed():
     meter = make_meter(choices=2)
     fed = [(0, 1), (1, 2), (0, 3), (1, 5)]
