@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster")
-STARTED_BY_OTHERS = {"tests/benchmarks/demos/client.py"}  # reads its job from standard input
+STARTED_BY_OTHERS = {
+    "tests/benchmarks/demos/client.py",  # reads its job from standard input
+    "tests/benchmarks/relay/slowed.py",  # takes the arguments of fairlead
+}
 COMMAND = re.compile(rf"\bpython (-m tests\.[a-z_.]+[a-z_]|tests/(?:{'|'.join(FOLDERS)})/[a-z_/]+\.py)")
 FILES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
