@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
 
@@ -143,6 +144,15 @@ class HttpExchange:
         if self._connection is not None:
             await self._connection.wait_for_body()
 
+    def arrived(self) -> bytes:
+        """Return what is here of a body that is not read yet; it is read nevertheless."""
+        return self._connection.unread() if self._connection is not None else b""
+
+    def limit_silence(self, silence_s_max: float) -> None:
+        """Fail the response when it sends nothing for so long, if that is less than the owner's limit."""
+        if self._connection is not None:
+            self._connection.silence_s_max = silence_s_max
+
     def pause(self) -> None:
         """Stop reading from the backend: its TCP window fills, and it waits."""
         if self._connection is not None:
@@ -193,6 +203,7 @@ class Connection(asyncio.Protocol):
         "loop",
         "lost",
         "on_body",
+        "silence_s_max",
         "transport",
     )  # fmt: skip
 
@@ -217,6 +228,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._heard = False  # a byte came since the last `check_silence`
         self._silent_since = 0.0
+        self.silence_s_max = inf  # of the present exchange, besides the owner's limit
         self._turn_bytes = 0
 
     # Called by the exchange.
@@ -229,6 +241,7 @@ class Connection(asyncio.Protocol):
         self._bytes_received = 0
         self._head_received = self._complete = self._framed = self._reusable = False
         self._heard = True
+        self.silence_s_max = inf
         return exchange
 
     async def wait(self) -> None:
@@ -251,6 +264,10 @@ class Connection(asyncio.Protocol):
                 await self.wait()
         if self._error is not None and not self._pieces:
             raise self._error
+
+    def unread(self) -> bytes:
+        """Return the part of the body that waits for `drain_to`."""
+        return b"".join(self._pieces)
 
     def whole_body(self) -> bytes | None:
         """Return the body if all of it is here, else None: a small one comes with the head."""
@@ -310,8 +327,8 @@ class Connection(asyncio.Protocol):
         """
         if self._heard or self._complete or self._paused:
             self._heard, self._silent_since = False, now
-        elif now - self._silent_since >= silence_s_max:
-            self.fail(UpstreamSilent(f"nothing for {silence_s_max:g} s"))
+        elif now - self._silent_since >= (limit_s := min(silence_s_max, self.silence_s_max)):
+            self.fail(UpstreamSilent(f"nothing for {limit_s:g} s"))
 
     # Called by asyncio.
 

@@ -39,13 +39,15 @@ class BackendKind:
     the status of a busy answer and a part of its body.
 
     `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for. `may_refuse_options`: a
-    server of this kind may reject `stream_options`.
+    server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids (`return_token_ids`), and
+    completes a prompt of token ids.
     """
 
     name: str
     usage: UsageDetail
     nulls_usage: bool = False
     may_refuse_options: bool = False
+    has_token_ids: bool = False
     owners: tuple[str, ...] = ()
     metrics: str | None = None
     sizes_path: str | None = None
@@ -92,6 +94,7 @@ BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
         BackendKind(
             name="vllm",
             usage=UsageDetail.ALWAYS,
+            has_token_ids=True,
             owners=("vllm",),
             metrics="vllm:",
         ),

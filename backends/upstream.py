@@ -36,7 +36,7 @@ __all__ = [
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-SILENCE_CHECKS = 8  # per `silence_s_max`: a silent response is found an eighth late at most
+SILENCE_CHECKS = 8  # per limit: a silent response is found an eighth late at most
 JOINED_BYTES_MAX = 64 * 1024  # largest body that is joined with its head
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -52,11 +52,13 @@ class Upstream:
         idle_s_max: float,
         idle_connections_max: int,
         silence_s_max: float,
+        silence_s_least: float | None = None,
         ssl_context: ssl.SSLContext | None = None,
         address_allowlist: AddressAllowlist | None = None,
         resends: bool = True,
     ) -> None:
-        """`address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: whether `open`
+        """`silence_s_least` is the shortest limit that an exchange is given by `limit_silence`; None: none is given.
+        `address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: whether `open`
         may send a request again. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
@@ -71,6 +73,7 @@ class Upstream:
         self._idle_s_max = idle_s_max
         self._idle_connections_max = idle_connections_max
         self._silence_s_max = silence_s_max
+        self._silence_check_s = min(silence_s_max, silence_s_least or silence_s_max) / SILENCE_CHECKS
         self._resends = resends
         self._silence_check: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
@@ -204,7 +207,7 @@ class Upstream:
             self._sweep = loop.call_later(self._idle_s_max, self._on_sweep)
 
     def _check_silence_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._silence_check = loop.call_later(self._silence_s_max / SILENCE_CHECKS, self._check_silence, loop)
+        self._silence_check = loop.call_later(self._silence_check_s, self._check_silence, loop)
 
     def _check_silence(self, loop: asyncio.AbstractEventLoop) -> None:
         self._silence_check = None

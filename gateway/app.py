@@ -323,6 +323,7 @@ class Gateway:
             idle_s_max=IDLE_CONNECTION_S,
             idle_connections_max=IDLE_CONNECTIONS_MAX,
             silence_s_max=self._config.limits.answer_silence_s_max,
+            silence_s_least=self._config.continuation.silence_s if self._config.continuation.enabled else None,
             ssl_context=spec.tls,
             address_allowlist=spec.address_allowlist,
             resends=self._config.limits.resends_max > 0,

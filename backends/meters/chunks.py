@@ -199,7 +199,7 @@ class ChunkMeter(EventMeter):
         lacks_fingerprint = not self._keeps_usage and "system_fingerprint" not in message
         if len(self._finished) < self._choices:
             fingerprint = self.call.memo.fingerprint if lacks_fingerprint else None
-            return _with_fingerprint(held.before, fingerprint, held.after)
+            return with_fingerprint(held.before, fingerprint, held.after)
         self._held = held if lacks_fingerprint or self._keeps_usage else None
         return b"" if self._held is not None else held.before + held.after
 
@@ -241,7 +241,7 @@ class ChunkMeter(EventMeter):
         held, self._held = self._held, None
         if self._keeps_usage:
             return (held.before + held.after if held is not None else b"") + event
-        return _with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
+        return with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
 
     def _flush(self) -> bytes:
         """Release the held finish event: no usage event follows."""
@@ -299,6 +299,6 @@ def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[byte
     return before + orjson.dumps(rest)[:-1], b"}" + after
 
 
-def _with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
+def with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
     """Put the fingerprint where usage would be: vLLM never sends both in an event that has choices."""
     return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after

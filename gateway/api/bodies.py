@@ -33,9 +33,9 @@ class UpstreamBody(Protocol):
     @property
     def content_type(self) -> str: ...
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
+    def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
         """The body; for a stream, with its request for usage at the end (`usage`) or in every chunk (`continuous`),
-        beside the options of its client.
+        beside the options of its client, and for `token_ids`.
         """
         ...
 
@@ -119,14 +119,16 @@ class UpstreamJson(NamedTuple):
     def content_type(self) -> str:
         return JSON_TYPE
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
-        if self.options is None:
+    def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
+        if self.options is None and not token_ids:
             return self.data
         if not self.options:
-            tail = _TAILS[usage, continuous]
+            tail = _TAILS[usage, continuous] if self.options is not None else b"}"
         else:
             asked = {**self.options, **_ASKED[usage, continuous]}
             tail = b',"stream_options":' + orjson.dumps(asked) + b"}"
+        if token_ids:
+            tail = b',"return_token_ids":true' + tail
         return b"".join((without_brace(self.data), tail))  # one copy of a body that may be long
 
 
@@ -162,7 +164,7 @@ class UpstreamForm:
     def content_type(self) -> str:
         return self.form.content_type
 
-    def asking(self, *, usage: bool, continuous: bool) -> bytes | bytearray:
+    def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
         changes = dict(self.changes)
         if self.options is not None:
             changes |= {name: "true" for name, asked in zip(_FORM_USAGE, (usage, continuous), strict=True) if asked}

@@ -69,6 +69,7 @@ class ParsedCall(NamedTuple):
     body: UpstreamBody
     answer: AnswerKind = AnswerKind.CHOICES
     uses_tools: bool = False
+    wants_token_ids: bool = False
 
 
 def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
@@ -106,6 +107,7 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
         body=body.upstream(changes, options),
         answer=endpoint.answer,
         uses_tools=bool(call.get("tools")),
+        wants_token_ids=bool(call.get("return_token_ids")),
     )
 
 

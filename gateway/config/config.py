@@ -36,6 +36,7 @@ from gateway.config.sections import (
     AccessLog,
     AuthSection,
     BackendSection,
+    ContinuationSection,
     EngineSection,
     HealthSection,
     LimitsSection,
@@ -93,6 +94,7 @@ class Config(BaseSettings):
     pools: dict[PoolName, PoolSettings] = {}
     queue: QueueSection = QueueSection()
     limits: LimitsSection = LimitsSection()
+    continuation: ContinuationSection = ContinuationSection()
     auth: AuthSection = AuthSection()
     admin: Admin = Admin()
     jwt: Jwt = Jwt()

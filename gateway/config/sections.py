@@ -313,6 +313,18 @@ class LimitsSection(Section):
     xargs_allowed: frozenset[str] | None = None
 
 
+class ContinuationSection(Section):
+    """Streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which is drained may
+    take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long after the first
+    token has failed. `token_bytes_max`: what is kept of one stream's token ids; a longer stream is not continued.
+    """
+
+    enabled: bool = True
+    drain_s: Wait = 20.0
+    silence_s: Seconds = 60.0
+    token_bytes_max: Bytes = ByteSize(1 << 20)
+
+
 class AuthSection(Section):
     """`secret` is the HMAC key of all API keys. Without one, `mode` open generates a random one at every start."""
 

@@ -2,7 +2,8 @@
 
 An error before the first byte of an answer may mean that the backend has not taken the call: it is busy, it fails, or
 it does not know `stream_options`. Such a call can be retried, so the client gets no head of a stream before the
-backend's first event. From then on there is no retry.
+backend's first event. From then on there is no retry, but a stream whose token ids are known can be continued
+(gateway/continuation): the next attempt asks for what is missing, and writes it into the open response.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Never
 
 from aiohttp import web
 
@@ -17,13 +19,18 @@ from backends.health import Evidence
 from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall, StreamMeter
-from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
+from backends.meters.token_ids import ResumableMeter, TokenIdMeter
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed, UpstreamError
+from gateway.api.endpoints import CHAT, COMPLETIONS
 from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
+from gateway.continuation.exclusions import Exclusion
+from gateway.continuation.prepare import Continuing, ask_json, prepare
+from gateway.continuation.stream import ContinuationSettings, ResumableStream
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
-from gateway.forwarding.relay import CallCancelled, RelayResult, read_whole, relay_body, relay_stream
+from gateway.forwarding.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
 from gateway.forwarding.retry_after import retry_after_s
 from gateway.forwarding.settlement import Settlement
 from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_client
@@ -52,6 +59,10 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
         self.hold_s = hold_s
 
 
+class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
+    """The backend failed after it had sent a part of the stream, which is open: another one can continue it."""
+
+
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
     """The backend rejected `stream_options`, which the gateway had added: it can be retried without them."""
 
@@ -64,6 +75,7 @@ class AttemptContext:
     answer_headers: AnswerHeaders
     output_tokens: OutputTokens
     unread: UnreadBytes
+    continuation: ContinuationSettings
 
 
 class Attempt:
@@ -75,6 +87,7 @@ class Attempt:
         call: Call,
         lease: Lease,
         trace: CallTrace,
+        stream: ResumableStream,
         *,
         backend: LiveBackend,
         backend_client: BackendClient,
@@ -91,7 +104,11 @@ class Attempt:
         self._lease = lease
         self._trace = trace
         self._backend_client = backend_client
+        self._stream = stream
+        self._silence_s = context.continuation.silence_s
         self._kind = backend.known_kind
+        self._asks_ids = stream.exclusion is None and self._kind.has_token_ids
+        self._cards = backend.cards
         self._plugin_name = backend.plugin_name
         self._reads_priority = backend.reads_priority
         self._tier = tier
@@ -117,13 +134,16 @@ class Attempt:
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
         """Return the result to answer with, and what it is evidence of about the backend.
 
-        Raises BackendRejected, OptionsRejected, UpstreamError.
+        Raises BackendRejected, OptionsRejected, StreamInterrupted, UpstreamError.
         """
         exchange: HttpExchange | None = None
         try:
-            exchange = await self._open(request)
+            continuing = await self._continuing(request) if self._stream.is_begun else None
+            exchange = await self._open(request, continuing)
             if is_event_stream(exchange):
-                result = await self._relay_stream(request, exchange)
+                result = await self._relay_stream(request, exchange, continuing)
+            elif continuing is not None:
+                await self._raise_not_continued(exchange)
             else:
                 result = await self._relay_body(exchange)
         except asyncio.CancelledError:
@@ -138,22 +158,21 @@ class Attempt:
                 exchange.release()
             if self._timeliness is not None:
                 self._lease.timing = self._trace.timing = self._timeliness.timing()
+        if result.interrupted:
+            raise StreamInterrupted(result.failure)
         failed = result.outcome is Outcome.BACKEND_FAILED and not result.rejected
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
-    async def _open(self, request: web.BaseRequest) -> HttpExchange:
-        parsed, backend_client = self._call.parsed, self._backend_client
-        headers = upstream_headers(
-            request.headers,
-            request_id=self._trace.request_id,
-            content_type=parsed.body.content_type,
-            credentials=backend_client.credentials,
-            priority=self._priority(),
-        )
+    async def _open(self, request: web.BaseRequest, continuing: Continuing | None) -> HttpExchange:
+        headers = self._headers(request)
         self._trace.propagate(headers)
+        if continuing is None:
+            target, body = self._trace.endpoint, body_for(self._call.parsed, self._kind, token_ids=self._asks_ids)
+        else:
+            target, body = COMPLETIONS.path, continuing.body
         try:
-            return await backend_client.upstream.open("POST", self._trace.endpoint, headers, self._body())
+            return await self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except UpstreamClosed as error:
@@ -161,9 +180,36 @@ class Attempt:
                 raise
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
-    def _body(self) -> bytes | bytearray:
+    def _headers(self, request: web.BaseRequest) -> dict[str, str]:
+        return upstream_headers(
+            request.headers,
+            request_id=self._trace.request_id,
+            content_type=self._call.parsed.body.content_type,
+            credentials=self._backend_client.credentials,
+            priority=self._priority(),
+        )
+
+    async def _continuing(self, request: web.BaseRequest) -> Continuing:
+        """What this backend is asked for, to go on with the stream."""
+        if not self._kind.has_token_ids:
+            raise UpstreamError("the stream cannot be continued at a backend of this kind")
+        context = next((card.max_model_len for card in self._cards if card.id == self._call.request.model), None)
+        ask = partial(ask_json, self._backend_client.upstream, self._headers(request))
+        try:
+            return await prepare(
+                ask,
+                self._call.parsed.body.asking(usage=False, continuous=False),
+                self._stream,
+                is_chat=self._trace.endpoint == CHAT.path,
+                context_tokens_max=context,
+            )
+        except ConnectFailed:
+            raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
+        except UpstreamClosed:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+
+    def _with_arguments(self, body: bytes | bytearray) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
-        body = body_for(parsed, self._kind)
         if self._plugin_name is None:
             return body
         arguments = engine_arguments(
@@ -198,15 +244,28 @@ class Attempt:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
-    async def _relay_stream(self, request: web.BaseRequest, exchange: HttpExchange) -> RelayResult:
+    async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
+        body = await exchange.read(ANSWER_BYTES_MAX)
+        self._raise_if_not_taken(exchange, body)
+        raise UpstreamError(f"a backend refused to continue the stream: status {exchange.status}")
+
+    async def _relay_stream(
+        self, request: web.BaseRequest, exchange: HttpExchange, continuing: Continuing | None
+    ) -> RelayResult:
         try:
             await exchange.begun()  # a backend sends its head long before its first token
         except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        settlement, uncounted, stream = self._settlement, list[str](), self._stream
+        if continuing is None:
+            stream.began(exchange.arrived() if self._asks_ids else b"")
+        self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
         self._on_begun()
-        settlement, uncounted = self._settlement, list[str]()
-        meter = self._meter = self._make_meter(uncounted)
+        meter, resumes = self._make_meter(uncounted, continuing)
+        self._meter = meter
+        if resumes is not None:
+            exchange.limit_silence(self._silence_s)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
         self._lease.cut = partial(exchange.fail, _cancelled(self._call.parsed.answer))
         try:
@@ -218,8 +277,11 @@ class Attempt:
                 headers=self._answer_headers.of(self._trace),
                 timeliness=self._timeliness,
                 on_unread=settlement.unread,
+                resumes=resumes,
             )
-        finally:  # also after a disconnect
+        finally:  # also after a disconnect, and a preemption
+            if resumes is not None:
+                stream.passed(resumes.meter)
             # All usage has been reported by now, and the closure and its lease would be a reference cycle.
             self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
@@ -228,9 +290,10 @@ class Attempt:
             result = result._replace(outcome=Outcome.CLIENT_DISCONNECTED)
         if result.outcome is Outcome.CLIENT_DISCONNECTED:
             await self._client_disconnected()
+        if result.outcome is Outcome.CLIENT_DISCONNECTED or result.interrupted:
             return result
         await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
-        if result.outcome is Outcome.COMPLETED and not result.slowed:
+        if result.outcome is Outcome.COMPLETED and not result.slowed and continuing is None:
             settlement.paced(meter.usage)
         return result
 
@@ -250,21 +313,38 @@ class Attempt:
             else:
                 self._settlement.disconnected(time.perf_counter() - disconnected_s)
 
-    def _make_meter(self, uncounted: list[str]) -> StreamMeter:
+    def _make_meter(self, uncounted: list[str], continuing: Continuing | None) -> tuple[StreamMeter, Resumes | None]:
+        """The meter, and, where the stream may be continued, how."""
+        stream, call = self._stream, self._stream_call(uncounted)
+        meter: ResumableMeter
+        if continuing is not None:
+            meter = continuing.meter(call, stream)
+        elif self._asks_ids and stream.exclusion is not Exclusion.BACKEND:
+            meter = TokenIdMeter(call, stream.ids, keeps_ids=self._call.parsed.wants_token_ids)
+        else:
+            return ANSWERS[self._call.parsed.answer].meter(call), None
+        if stream.exclusion is not None:
+            return meter, None
+
+        def may_continue() -> bool:
+            stream.passed(meter)
+            return stream.may_continue()
+
+        return meter, Resumes(meter, may_continue)
+
+    def _stream_call(self, uncounted: list[str]) -> StreamCall:
         parsed, request = self._call.parsed, self._call.request
         keeps = usage_of_client(parsed, self._kind)
-        return ANSWERS[parsed.answer].meter(
-            StreamCall(
-                keeps_usage=keeps.at_end,
-                keeps_chunk_usage=keeps.in_chunks,
-                choices=parsed.choices,
-                prompts=parsed.prompts,
-                nulls_usage=self._kind.nulls_usage,
-                tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
-                memo=self._backend_client.memo,
-                on_text=uncounted.append if self._output_tokens.is_exact else None,
-                on_id=self._on_id,
-            )
+        return StreamCall(
+            keeps_usage=keeps.at_end,
+            keeps_chunk_usage=keeps.in_chunks,
+            choices=parsed.choices,
+            prompts=parsed.prompts,
+            nulls_usage=self._kind.nulls_usage,
+            tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
+            memo=self._backend_client.memo,
+            on_text=uncounted.append if self._output_tokens.is_exact else None,
+            on_id=self._on_id,
         )
 
     def _raise_if_not_taken(self, exchange: HttpExchange, body: bytes | bytearray) -> None:

@@ -6,7 +6,9 @@ client's transport is over its high-water mark, reading from the backend pauses 
 a stream holds at most that mark and one read.
 
 A stream that the backend does not finish ends with its API's error event and the proper end of the message,
-never as if it were whole. The disconnect of a client is the cancellation of the handler (`handler_cancellation=True`)
+never as if it were whole. One that another backend may continue stays open instead.
+
+The disconnect of a client is the cancellation of the handler (`handler_cancellation=True`)
 or a closing transport; either aborts the exchange. So does the cut of a client that reads nothing
 (gateway/http/slow_client.py).
 
@@ -22,11 +24,12 @@ from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from backends.meters.events import EventTooLongError, StreamMeter
+from backends.meters.token_ids import ResumableMeter
 from backends.upstream import HttpExchange, UpstreamError, UpstreamProtocolError
 from gateway.api.headers import nominated_by
 from gateway.forwarding.long_answers import is_whole_json
 from gateway.forwarding.unread_bytes import UnreadAnswer, UnreadBytes
-from gateway.http.event_stream import begin_stream
+from gateway.http.event_stream import OPEN_STREAM, begin_stream
 from gateway.http.slow_client import WAITING_BYTES_MAX
 from gateway.http.whole_response import WholeResponse
 from policies.slo.timeliness import Timeliness
@@ -55,7 +58,8 @@ class RelayResult(NamedTuple):
     """What to return from the handler, and how the exchange ended.
 
     `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had
-    to wait for the client. A handler that a disconnect cancels gets no result.
+    to wait for the client. A stream that was `interrupted` is still open. A handler that a disconnect cancels gets no
+    result.
     """
 
     response: web.StreamResponse
@@ -63,6 +67,14 @@ class RelayResult(NamedTuple):
     failure: str | None = None
     slowed: bool = False
     rejected: bool = False
+    interrupted: bool = False
+
+
+class Resumes(NamedTuple):
+    """How a stream goes on that may be continued: its meter, and whether it may be now."""
+
+    meter: ResumableMeter
+    may_continue: Callable[[], bool]
 
 
 def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -128,20 +140,31 @@ async def relay_stream(
     headers: dict[str, str],
     timeliness: Timeliness | None = None,
     on_unread: Callable[[float], None] = lambda _seconds: None,
+    resumes: Resumes | None = None,
 ) -> RelayResult:
     """Relay an event stream to its end, and count its tokens.
 
     `headers` are added, and override the backend's. `timeliness` is updated as tokens pass. `on_unread` is called when
     the client disconnects while reading from the backend is paused, with the seconds of that pause, in which the
-    backend worked on. The exchange is released on every path.
+    backend worked on. `resumes`: the stream may be continued; its meter is `meter`. The exchange is released on every
+    path.
     """
     response = web.StreamResponse(status=exchange.status)
     try:
         response = await begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
+        if resumes is not None:
+            request[OPEN_STREAM] = response
         writer = await response.prepare(request)
         assert writer is not None
         relay = _StreamRelay(
-            request, exchange, meter, writer, on_usage=on_usage, timeliness=timeliness, on_unread=on_unread
+            request,
+            exchange,
+            meter,
+            writer,
+            on_usage=on_usage,
+            timeliness=timeliness,
+            on_unread=on_unread,
+            resumes=resumes,
         )
         failure = await relay.run()
     except ConnectionError:  # aiohttp's, of the client's side
@@ -151,7 +174,14 @@ async def relay_stream(
     if relay.is_disconnected:
         return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(response, outcome, failure, slowed=relay.slowed, rejected=meter.rejected)
+    return RelayResult(
+        response,
+        outcome,
+        failure,
+        slowed=relay.slowed,
+        rejected=meter.rejected,
+        interrupted=relay.is_interrupted,
+    )
 
 
 class _StreamRelay:
@@ -167,6 +197,7 @@ class _StreamRelay:
         "_paused_at",
         "_report_at",
         "_reported",
+        "_resumes",
         "_room",
         "_time",
         "_timeliness",
@@ -174,6 +205,7 @@ class _StreamRelay:
         "_write",
         "_writer",
         "is_disconnected",
+        "is_interrupted",
         "slowed",
     )  # fmt: skip
 
@@ -187,6 +219,7 @@ class _StreamRelay:
         on_usage: OnUsage,
         timeliness: Timeliness | None,
         on_unread: Callable[[float], None],
+        resumes: Resumes | None,
     ) -> None:
         if request.transport is None:
             raise ConnectionResetError
@@ -205,7 +238,9 @@ class _StreamRelay:
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
         self._drain: asyncio.Task[None] | None = None
         self._paused_at = 0.0  # meaningful while `_drain` is set
+        self._resumes = resumes
         self.is_disconnected = False
+        self.is_interrupted = False
         self.slowed = False
 
     async def run(self) -> str | None:
@@ -227,8 +262,9 @@ class _StreamRelay:
 
     def _end(self, reason: str, cancelled: CallCancelled | None) -> str | None:
         """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
-        meter = self._meter
-        if rest := meter.finish():
+        meter, resumes = self._meter, self._resumes
+        rest = meter.finish() if resumes is None else _finish(resumes.meter)
+        if rest:
             self._write_last(rest)
         if self._timeliness is not None:
             self._timeliness.passed(meter.output_tokens, self._time())
@@ -239,6 +275,9 @@ class _StreamRelay:
             return "refused by the backend in its stream"
         if meter.error:
             return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
+        if resumes is not None and cancelled is None and resumes.may_continue():
+            self.is_interrupted = True
+            return resumes.meter.interrupted or reason
         if cancelled is not None:
             self._write_last(meter.cut(cancelled.message, cancelled.error))
         else:
@@ -307,3 +346,8 @@ class _StreamRelay:
     def _client_disconnected(self) -> None:
         self.is_disconnected = True
         self._exchange.release()
+
+
+def _finish(meter: ResumableMeter) -> bytes:
+    """End the body: a stream whose last token is here needs no other backend."""
+    return meter.complete() if meter.is_finished and not meter.done else meter.finish()

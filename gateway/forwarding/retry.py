@@ -1,14 +1,16 @@
 """Generation: a call that generates tokens, from its lease to its end: queue, send, retry, relay, settle.
 
 Retry: when a backend does not take a call before the first byte of an answer (no connection, "the engine is busy"), the
-call returns to the head of its tenant's queue and waits for the next backend. From the first byte on there is no retry,
-and the call ends in exactly one outcome.
+call returns to the head of its tenant's queue and waits for the next backend. After the first byte, a stream that can
+be continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. A call ends
+in exactly one outcome.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -16,8 +18,16 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
+from gateway.continuation.stream import ResumableStream
 from gateway.forwarding.active_calls import ActiveCalls
-from gateway.forwarding.attempt import Attempt, AttemptContext, BackendRejected, OptionsRejected
+from gateway.forwarding.attempt import (
+    UNREACHABLE_HOLD_S,
+    Attempt,
+    AttemptContext,
+    BackendRejected,
+    OptionsRejected,
+    StreamInterrupted,
+)
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
@@ -90,40 +100,58 @@ class Generation:
 
         Raises Rejected, UpstreamError.
         """
+        stream = ResumableStream(call.exclusion, self._context.continuation.token_bytes_max)
         with self._budget.call() as retries:
-            return await self._send_until_taken(request, call, lease, trace, retries)
+            return await self._send_until_taken(request, _Sending(call, lease, trace, stream), retries)
 
     async def _send_until_taken(
-        self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace, retries: CallRetries
+        self, request: web.BaseRequest, sending: "_Sending", retries: CallRetries
     ) -> RelayResult:
+        call, lease, trace, stream = sending
         resends = 0
         while True:
+            tokens_before = stream.usage.output_tokens
             sent_at = call.dispatcher.now()
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
             backend = self._backends[lease.backend_id]
             backend.step_counts.sent(sent_at)
             if trace.spans is not None:
                 trace.spans.sent(lease.backend_id, backend.known_kind.name)
-            sending = self._send(request, call, lease, trace, sent_at=sent_at, on_begun=retries.answered)
             try:
-                return await lease.unless_preempted(sending)
+                return await lease.unless_preempted(self._send(request, sending, sent_at=sent_at, retries=retries))
             except Preempted:
-                reason, hold_s, is_failure = "preempted", 0.0, False
+                returned = _Returned("preempted", 0.0)
+            except StreamInterrupted as interruption:
+                returned, resends = self._interrupted(interruption, sending, sent_at), 0
             except BackendRejected as rejection:
-                self._report(lease.backend_id, rejection.evidence, call, sent_at)
                 resends += rejection.evidence is Evidence.BROKEN
-                if resends > self._resends_max:
-                    raise UpstreamError("the backend broke the connection before it answered") from None
-                # A busy backend does not fail: its calls wait as all others do.
-                reason, hold_s, is_failure = rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY
+                returned = self._not_taken(rejection, sending, sent_at, resends)
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
             if trace.spans is not None:
-                trace.spans.came_back(reason)
-            await lease.returned(hold_s)
-            if is_failure:
+                trace.spans.came_back(returned.reason)
+            if stream.usage.output_tokens > tokens_before:
+                trace.continuations += 1
+                await lease.interrupted(stream.usage, returned.hold_s)
+            else:
+                await lease.returned(returned.hold_s)
+            if returned.is_failure:
                 await self._enter_budget(retries)
+
+    def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float, resends: int) -> "_Returned":
+        self._report(sending.lease.backend_id, rejection.evidence, sending.call, sent_at)
+        if resends > self._resends_max:
+            raise UpstreamError("the backend broke the connection before it answered") from None
+        # A busy backend does not fail: its calls wait as all others do.
+        return _Returned(rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY)
+
+    def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending", sent_at: float) -> "_Returned":
+        """A backend has failed after tokens. No retry budget: the Scheduler alone says what the others can take."""
+        self._report(sending.lease.backend_id, Evidence.BROKEN, sending.call, sent_at)
+        if not sending.stream.lost():
+            raise UpstreamError(str(interruption)) from None
+        return _Returned("interrupted", UNREACHABLE_HOLD_S)
 
     async def _enter_budget(self, retries: CallRetries) -> None:
         try:
@@ -132,20 +160,14 @@ class Generation:
             raise UpstreamError("backends fail, and other calls are being sent again already") from None
 
     async def _send(
-        self,
-        request: web.BaseRequest,
-        call: Call,
-        lease: Lease,
-        trace: CallTrace,
-        *,
-        sent_at: float,
-        on_begun: Callable[[], None],
+        self, request: web.BaseRequest, sending: "_Sending", *, sent_at: float, retries: CallRetries
     ) -> RelayResult:
+        call, lease, trace, _ = sending
         try:
-            result, evidence = await self._attempt(call, lease, trace, on_begun).run(request)
+            result, evidence = await self._attempt(sending, retries.answered).run(request)
         except OptionsRejected:
             self._backends[lease.backend_id].rejects_options()
-            result, evidence = await self._attempt(call, lease, trace, on_begun).run(request)
+            result, evidence = await self._attempt(sending, retries.answered).run(request)
         self.answered(call, lease, trace)
         if result.outcome is not Outcome.CLIENT_DISCONNECTED:
             self._report(lease.backend_id, evidence, call, sent_at)
@@ -158,7 +180,8 @@ class Generation:
             tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
 
-    def _attempt(self, call: Call, lease: Lease, trace: CallTrace, on_begun: Callable[[], None]) -> Attempt:
+    def _attempt(self, sending: "_Sending", on_begun: Callable[[], None]) -> Attempt:
+        call, lease, trace, stream = sending
         backend_id = lease.backend_id
 
         def named(answer_id: str) -> None:
@@ -170,6 +193,7 @@ class Generation:
             call,
             lease,
             trace,
+            stream,
             backend=self._backends[backend_id],
             backend_client=self._backend_clients[backend_id],
             tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
@@ -181,3 +205,20 @@ class Generation:
     def _report(self, backend_id: str, evidence: Evidence, call: Call, sent_at: float) -> None:
         if not self.stopping:
             self._backends.report(backend_id, evidence, sent_at=sent_at, now=call.dispatcher.now())
+
+
+class _Sending(NamedTuple):
+    """One call, and what is known of it while it is sent."""
+
+    call: Call
+    lease: Lease
+    trace: CallTrace
+    stream: ResumableStream
+
+
+class _Returned(NamedTuple):
+    """Why a call came back, for how long its backend gets no other, and whether it counts as a retry."""
+
+    reason: str
+    hold_s: float
+    is_failure: bool = False

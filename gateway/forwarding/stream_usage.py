@@ -26,9 +26,12 @@ def usage_of_client(parsed: ParsedCall, kind: BackendKind) -> StreamUsage:
     return StreamUsage(at_end=wants, in_chunks=wants and parsed.client_wants_continuous_usage)
 
 
-def body_for(parsed: ParsedCall, kind: BackendKind) -> bytes | bytearray:
-    """The body for this kind of backend, with the usage options that it accepts."""
-    return parsed.body.asking(usage=kind.usage is not UsageDetail.NOTHING, continuous=kind.usage is UsageDetail.ALWAYS)
+def body_for(parsed: ParsedCall, kind: BackendKind, *, token_ids: bool) -> bytes | bytearray:
+    """The body for this kind of backend, with the usage options that it accepts, and a request for `token_ids`."""
+    usage = kind.usage
+    return parsed.body.asking(
+        usage=usage is not UsageDetail.NOTHING, continuous=usage is UsageDetail.ALWAYS, token_ids=token_ids
+    )
 
 
 def asks_for_more(parsed: ParsedCall, kind: BackendKind) -> bool:

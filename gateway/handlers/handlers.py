@@ -21,6 +21,7 @@ from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
+from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.attempt import AttemptContext
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.background import Background
@@ -85,6 +86,7 @@ class RequestHandlers:
         self._names = RequestIds()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = StoredResponses() if responses is None else responses
+        self._continuation = _continuation_settings(config)
         self._unread = UnreadBytes(config.limits.unread_bytes_max)
         auth, self.keys = make_authenticator(config.auth, secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
@@ -97,9 +99,7 @@ class RequestHandlers:
         exact_tokens = self._exact_tokens()
         request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
         self._generation = Generation(
-            context=AttemptContext(
-                request_admission, self._headers, OutputTokens(learnt_tokens, exact_tokens), self._unread
-            ),
+            context=self._attempt_context(request_admission, OutputTokens(learnt_tokens, exact_tokens)),
             backends=backends,
             backend_clients=backend_clients,
             tiers=tiers,
@@ -211,7 +211,11 @@ class RequestHandlers:
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
             budgets=self._budgets,
+            continues=self._continuation.enabled,
         )
+
+    def _attempt_context(self, request_admission: RequestAdmission, output_tokens: OutputTokens) -> AttemptContext:
+        return AttemptContext(request_admission, self._headers, output_tokens, self._unread, self._continuation)
 
     def _make_utilities(self) -> Utilities:
         return Utilities(
@@ -248,6 +252,13 @@ def _accepting(
     """An authenticator that accepts these keys and tokens besides."""
     auth = KeysBeside(auth, beside)
     return auth if tokens is None else KeysOrTokens(auth, tokens)
+
+
+def _continuation_settings(config: Config) -> ContinuationSettings:
+    section = config.continuation
+    # Without resends every call is sent once, and a continuation would be a second time.
+    enabled = section.enabled and config.limits.resends_max > 0
+    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max)
 
 
 def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:

@@ -14,6 +14,7 @@ from policies.types import LimitKind, RateLimit, RateLimits
 REQUEST_ID_HEADER: Final = "x-request-id"
 QUEUE_HEADER: Final = "x-fairlead-queue-ms"
 BACKEND_HEADER: Final = "x-fairlead-backend"
+RESUMABLE_HEADER: Final = "x-fairlead-resumable"
 RESET_S_MAX: Final = 86_400.0
 
 
@@ -35,6 +36,8 @@ class AnswerHeaders:
             headers[QUEUE_HEADER] = str(round((trace.dispatched_s - trace.queued_s) * 1000))
         if self._show_backend and trace.backend_id:
             headers[BACKEND_HEADER] = trace.backend_id
+            if trace.is_resumable is not None:
+                headers[RESUMABLE_HEADER] = "yes" if trace.is_resumable else "no"
         return headers
 
 

@@ -103,17 +103,38 @@ class Heartbeat:
 
 
 HEARTBEAT: Final = web.RequestKey("heartbeat", Heartbeat)
+OPEN_STREAM: Final = web.RequestKey("open_stream", web.StreamResponse)
+"""The response to a call whose stream stays open when its backend fails, once its head was sent."""
 
 
 async def begin_stream(request: web.BaseRequest, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
-    """The response to stream into. Its head is sent now, with these headers, or was sent earlier by a heartbeat.
-    Raises ConnectionError.
+    """The response to stream into. Its head is sent now, with these headers, or was sent earlier: by a heartbeat, or
+    with the part of the answer that another backend gave. Raises ConnectionError.
     """
+    open_stream: web.StreamResponse | None = request.get(OPEN_STREAM)
+    if open_stream is not None:
+        return open_stream
     heartbeat: Heartbeat | None = request.get(HEARTBEAT)
     if heartbeat is not None and (begun := await heartbeat.stop()) is not None:
         return begun
     response = _make_response(request, status, headers)
     await response.prepare(request)
+    return response
+
+
+async def end_open_stream(
+    request: web.BaseRequest, answer: AnswerKind, message: str, error: Mapping[str, Any]
+) -> web.StreamResponse | None:
+    """End the stream of the request with an error event, where its head was sent, and return it; else None. `error` is
+    the error object of the API.
+    """
+    heartbeat: Heartbeat | None = request.get(HEARTBEAT)
+    if heartbeat is not None and (begun := await heartbeat.failed(message, error)) is not None:
+        return begun
+    response: web.StreamResponse | None = request.get(OPEN_STREAM)
+    if response is not None:
+        with suppress(ConnectionError):
+            await response.write(ANSWERS[answer].meter(StreamCall()).cut(message, error))
     return response
 
 

@@ -16,7 +16,7 @@ from gateway.api.endpoints import Endpoint
 from gateway.api.errors import Problem, ProblemError
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
-from gateway.http.event_stream import HEARTBEAT, Heartbeat
+from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, end_open_stream
 from gateway.http.rejection_turns import RejectionTurns
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import REQUEST_ID, to_response
@@ -86,10 +86,9 @@ class CallMiddleware:
         trace.status = problem.status
         if problem.status == HTTPStatus.TOO_MANY_REQUESTS:
             await self._rejection_turns.wait(trace.tenant_id or "")
-        heartbeat: Heartbeat | None = request.get(HEARTBEAT)
-        if heartbeat is not None:
+        if HEARTBEAT in request or OPEN_STREAM in request:
             error = errors.error_object(problem, endpoint.api)
-            if (begun := await heartbeat.failed(problem.message, error)) is not None:
+            if (begun := await end_open_stream(request, endpoint.answer, problem.message, error)) is not None:
                 return begun
         return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace))
 

@@ -19,6 +19,7 @@ from gateway.api.fields import CACHE_SALT, CacheSalts
 from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens
 from gateway.api.values import flag
+from gateway.continuation.exclusions import Exclusion, exclusion
 from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LONG_BYTES
@@ -39,7 +40,8 @@ class Call(NamedTuple):
     """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
 
     `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
-    that the body does not contain, those of the stored response that the call continues.
+    that the body does not contain, those of the stored response that the call continues. `exclusion`: why its stream
+    cannot be continued at another backend; None: it can.
     """
 
     parsed: ParsedCall
@@ -49,6 +51,7 @@ class Call(NamedTuple):
     owner: str
     background: bool = False
     context_tokens: int = 0
+    exclusion: Exclusion | None = Exclusion.API
 
 
 class RequestAdmission:
@@ -68,7 +71,9 @@ class RequestAdmission:
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
         budgets: Budgets | None = None,
+        continues: bool = False,
     ) -> None:
+        """`continues`: streams may be continued at another backend."""
         self._request_parser = request_parser
         self._names = names
         self._pools = pools
@@ -80,6 +85,7 @@ class RequestAdmission:
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
         self._budgets = budgets
+        self._continues = continues
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Parse, check and size a call, and reserve its part of the budgets. Facts are noted in the trace as they
@@ -108,6 +114,7 @@ class RequestAdmission:
         if self._budgets is not None:
             claim = BudgetClaim(tenant.id, trace.key_id, card.id, prompt_tokens, output_tokens_max)
             await self._spend(self._budgets, trace, claim)
+        excluded = self._exclusion(endpoint, parsed, values)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
@@ -127,8 +134,14 @@ class RequestAdmission:
             program_id=self._programs.of(tenant.id, request.headers, values),
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
+            is_resumable=excluded is None,
         )
-        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens)
+        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens, excluded)
+
+    def _exclusion(self, endpoint: Endpoint, parsed: ParsedCall, values: Mapping[str, Any]) -> Exclusion | None:
+        if not self._continues:
+            return Exclusion.DISABLED
+        return exclusion(endpoint, values, choices=parsed.choices) if parsed.stream else Exclusion.API
 
     async def _spend(self, budgets: Budgets, trace: CallTrace, claim: BudgetClaim) -> None:
         """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is

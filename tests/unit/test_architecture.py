@@ -63,8 +63,8 @@ FOLDERS = {
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
         "cluster", "store", "api", "config", "identity", "ports", "scheduling", "money", "observability", "simulate",
-        "http", "state", "notices", "calibrate", "intake", "bench", "forwarding", "live", "handlers", "web",
-        "steering", "admin", "shared_order", "workers", "top",
+        "http", "state", "notices", "calibrate", "continuation", "intake", "bench", "forwarding", "live", "handlers",
+        "web", "steering", "admin", "shared_order", "workers", "top",
     ),
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70

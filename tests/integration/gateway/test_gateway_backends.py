@@ -28,6 +28,7 @@ from backends.engine.server import EngineOptions, EngineServer
 
 BUSY = {"error": {"message": "The engine is currently busy and cannot accept new requests.", "code": 503}}
 CHARGE = 9 + 2 * 3  # of the scripted answer
+NOT_CONTINUED = {"continuation": {"enabled": False}}
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
 ENGINE_DIED = (
     b'data: {"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}\n\n'
@@ -114,7 +115,7 @@ async def test_a_call_whose_first_connection_broke_is_answered_by_the_second():
 
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_stream_cut_in_the_middle_ends_with_an_error_event_and_no_done(n):
-    async with gateway_and_engine(cut_stream_after_tokens=6) as (rig, server):
+    async with gateway_and_engine(NOT_CONTINUED, cut_stream_after_tokens=6) as (rig, server):
         reply = await rig.post(call(stream=True, max_tokens=50, n=n))
         assert reply.status == 200
         assert json.loads(reply.events[-1])["error"]["code"] == 502
@@ -126,13 +127,13 @@ async def test_a_stream_cut_in_the_middle_ends_with_an_error_event_and_no_done(n
 
 
 async def test_the_official_client_is_told_of_a_cut_stream():
-    async with gateway_and_engine(cut_stream_after_tokens=6) as (rig, _), rig.openai() as client:
+    async with gateway_and_engine(NOT_CONTINUED, cut_stream_after_tokens=6) as (rig, _), rig.openai() as client:
         with pytest.raises(openai.APIError, match="lost"):
             _ = [chunk async for chunk in await client.chat.completions.create(**call(stream=True, max_tokens=50))]
 
 
 async def test_an_error_event_of_the_backend_passes_and_no_done_follows_it():
-    async with gateway_and_engine(fail_stream_after_tokens=6) as (rig, _):
+    async with gateway_and_engine(NOT_CONTINUED, fail_stream_after_tokens=6) as (rig, _):
         reply = await rig.post(call(stream=True, max_tokens=50))
         assert "EngineCore" in reply.events[-1]
         assert "[DONE]" not in reply.events

@@ -1,0 +1,201 @@
+"""ContinuedMeter: writes the events of a continuation as the next events of the stream that it continues.
+
+A continuation is a completion with token ids; the client's stream may be a chat. Its events get the id, the time and
+the shape of the stream's own, counts go on from where they were, and text from where the client's text ends (seam.py,
+stops.py). Every event is parsed and written again, which costs several times what a relayed event does, and happens
+only after an interruption.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import EventMeter, StreamCall, json_object, payload
+from backends.meters.token_ids import HEAD, ending, usage_object
+from backends.upstream import UpstreamError
+from gateway.continuation.seam import Seam
+from gateway.continuation.stops import StopStrings
+from gateway.continuation.stream import ResumableStream
+from policies.types import Usage
+
+_CHAT: Final = "chat.completion.chunk"
+
+
+class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
+    """A stop string has ended the answer, and its backend goes on."""
+
+
+class Wanted(NamedTuple):
+    """What the client asked for besides text."""
+
+    token_ids: bool = False
+    logprobs: bool = False
+
+
+class ContinuedMeter(EventMeter):
+    """Usage, token ids and events of a stream from an interruption on."""
+
+    __slots__ = (
+        "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_prompt_usage", "_skip",
+        "_stops", "_text_offset", "_wanted", "interrupted", "is_finished", "last",
+    )  # fmt: skip
+
+    def __init__(
+        self, call: StreamCall, stream: ResumableStream, *, wanted: Wanted, seam: Seam, stops: StopStrings | None
+    ) -> None:
+        """`stream` is what there is so far."""
+        super().__init__(call)
+        self.last = stream.last
+        last = json_object(payload(stream.last)) or {}
+        self._head = {name: last.get(name) for name in HEAD}
+        self._is_chat = last.get("object") == _CHAT
+        self._details = {"completion_tokens_details": None} if self._is_chat else {}
+        self._text_offset = _text_offset(last)
+        self._ids = stream.ids
+        self._first = stream.usage
+        self._wanted = wanted
+        self._skip = seam.skip
+        self._stops = stops
+        self._finish: dict[str, Any] | None = None  # held until it is known whether usage follows
+        self.output_tokens = stream.usage.output_tokens
+        self.interrupted: str | None = None
+        self.is_finished = False
+
+    @property
+    def usage(self) -> Usage:
+        return self._first._replace(output_tokens=self.output_tokens)
+
+    @property
+    def tokens_estimated(self) -> bool:
+        return False
+
+    def feed(self, data: bytes) -> bytes:
+        if self.done:
+            raise AnswerComplete("the answer is complete")
+        return self._split(data)
+
+    def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
+        return ChunkMeter(self.call).cut(message, error)
+
+    def complete(self) -> bytes:
+        finish, self._finish, fingerprint = self._finish, None, self.call.memo.fingerprint
+        keeps_usage, out = self.call.keeps_usage, b""
+        if finish is not None:
+            if fingerprint is not None and not keeps_usage:
+                finish["system_fingerprint"] = orjson.Fragment(fingerprint)
+            out = _event(finish)
+        self.done = True
+        last = b"data: " + orjson.dumps(self._head) + b"\n\n"
+        return out + ending(last, self.usage if keeps_usage else None, fingerprint)
+
+    def _event(self, event: bytes) -> bytes:
+        if self.done or self.interrupted is not None:
+            return b""
+        data = payload(event)
+        if data == b"[DONE]":
+            return self.complete() if self.is_finished else b""
+        message = json_object(data)
+        if message is None:
+            return event  # a comment
+        choices = message.get("choices")
+        if not isinstance(choices, list):
+            self.interrupted = "an error event of the backend"
+            return b""
+        if choices:
+            return self._choice_event(choices[0])
+        if (fingerprint := message.get("system_fingerprint")) is not None:
+            self.call.memo.fingerprint = orjson.dumps(fingerprint)
+        return b""
+
+    def _choice_event(self, choice: dict[str, Any]) -> bytes:
+        token_ids: list[int] = choice.get("token_ids") or []
+        text, finish, stop_reason = choice["text"], choice.get("finish_reason"), choice.get("stop_reason")
+        if finish == "abort":
+            self.interrupted = "the backend stopped in mid-stream"
+            return b""
+        if self._skip:
+            text, self._skip = text[self._skip :], max(0, self._skip - len(text))
+        logprobs = choice.get("logprobs")
+        if self._stops is not None:
+            text, stopped = self._stops.passed(text, _token_texts(logprobs, token_ids))
+            if stopped is not None:
+                finish, stop_reason, token_ids = "stop", stopped.by, token_ids[: stopped.tokens]
+                logprobs = _cut_logprobs(logprobs, stopped.tokens)
+            elif finish is not None:
+                text += self._stops.rest()
+        else:
+            stopped = None
+        self._count(token_ids)
+        message = self._message(text, token_ids, self._logprobs(logprobs), finish, stop_reason)
+        self.last = _event({**message, "choices": [{**message["choices"][0], "token_ids": token_ids}]})
+        if finish is None:
+            return _event(message)
+        self.is_finished, self._finish = True, message
+        return self.complete() if stopped is not None else b""
+
+    def _count(self, token_ids: list[int]) -> None:
+        self.output_tokens += len(token_ids)
+        if self._ids.is_full:
+            return
+        self._ids.output.extend(token_ids)
+        if len(self._ids.output) > self._ids.outputs_max:
+            self._ids.drop()
+
+    def _message(
+        self, text: str, token_ids: list[int], logprobs: Any, finish: str | None, stop_reason: Any
+    ) -> dict[str, Any]:
+        shown = token_ids if self._wanted.token_ids else None
+        choice: dict[str, Any]
+        if self._is_chat:
+            choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": finish}
+            choice |= {} if finish is None else {"stop_reason": stop_reason}
+        else:
+            choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+            choice |= {"stop_reason": stop_reason, "prompt_token_ids": None}
+        message = {**self._head, "choices": [{**choice, "token_ids": shown}]}
+        if self.call.keeps_chunk_usage:
+            message["usage"] = {**usage_object(self.usage), **self._details}
+        return message
+
+    def _logprobs(self, logprobs: Any) -> Any:
+        """The log probabilities as the client's API has them; None where it asked for none."""
+        if not self._wanted.logprobs or not isinstance(logprobs, dict):
+            return None
+        tokens: list[str] = logprobs["tokens"]
+        if self._is_chat:
+            pairs = zip(tokens, logprobs["token_logprobs"], strict=True)
+            return {"content": [_chat_logprob(token, logprob) for token, logprob in pairs]}
+        offsets = []
+        for token in tokens:
+            offsets.append(self._text_offset)
+            self._text_offset += len(token)
+        return {**logprobs, "text_offset": offsets}
+
+
+def _event(message: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(message) + b"\n\n"
+
+
+def _chat_logprob(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode(errors="replace")), "top_logprobs": []}
+
+
+def _token_texts(logprobs: Any, token_ids: list[int]) -> Sequence[str]:
+    """The text of each token of an event, for a search for stop strings."""
+    if isinstance(logprobs, dict) and len(logprobs["tokens"]) == len(token_ids):
+        return list(logprobs["tokens"])
+    return [""] * len(token_ids)
+
+
+def _cut_logprobs(logprobs: Any, tokens: int) -> Any:
+    return {name: each[:tokens] for name, each in logprobs.items()} if isinstance(logprobs, dict) else logprobs
+
+
+def _text_offset(event: dict[str, Any]) -> int:
+    """Where the next token's text begins, of the log probabilities of a completion."""
+    logprobs = event["choices"][0].get("logprobs") if event.get("choices") else None
+    if not isinstance(logprobs, dict) or not logprobs.get("text_offset"):
+        return 0
+    return int(logprobs["text_offset"][-1]) + len(logprobs["tokens"][-1])

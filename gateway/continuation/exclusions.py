@@ -1,0 +1,113 @@
+"""Which streams cannot be continued at another backend, and why: decided from the call, before it is queued.
+
+A continuation is a completion of token ids: the prompt's and those that were generated. What is not in these ids is
+lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
+any of that is excluded here. What a backend turns out to do (no token ids, a reasoning parser) excludes a stream when
+its first event is here (gateway/continuation/token_ids.py).
+
+Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from gateway.api.endpoints import CHAT, COMPLETIONS, Endpoint
+from gateway.api.prompts import TEXT_PARTS
+
+
+class Exclusion(StrEnum):
+    """Why a stream cannot be continued."""
+
+    DISABLED = "disabled"  # by the configuration
+    API = "api"  # no stream of chat completions or completions
+    CHOICES = "choices"  # more than one sequence
+    GRAMMAR = "grammar"  # the state of a grammar is not in the tokens
+    TOOLS = "tools"  # a parser of tool calls holds text back, and has a state
+    REASONING = "reasoning"  # so does one of reasoning
+    MEDIA = "media"  # the prompt is more than token ids
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    ECHO = "echo"
+    TOP_LOGPROBS = "top_logprobs"  # completions name alternatives by their text, so two of one text are one
+    PENALTIES = "penalties"  # they count generated tokens; in a continuation those are prompt
+    GENERATED = "generated_tokens"  # another rule over generated tokens, which would begin anew
+    ARGUMENTS = "engine_arguments"  # of the client, for what the operator put into the engine
+    SPACING = "special_token_spacing"  # the space before a special token depends on the token before it
+    BACKEND = "backend"  # it reports no token ids
+    BYTES = "bytes"  # its token ids need more than `continuation.token_bytes_max`
+
+
+Excludes = Callable[[Any], bool]
+
+
+def _if_set(value: Any) -> bool:
+    return bool(value)
+
+
+def _if_given(value: Any) -> bool:
+    return value is not None
+
+
+def _if_false(value: Any) -> bool:
+    return value is False
+
+
+def _if_structured(response_format: Any) -> bool:
+    return response_format is not None and response_format != {"type": "text"}
+
+
+_FIELDS: Final[Mapping[str, tuple[Exclusion, Excludes]]] = {
+    "use_beam_search": (Exclusion.CHOICES, _if_set),
+    "response_format": (Exclusion.GRAMMAR, _if_structured),
+    "structured_outputs": (Exclusion.GRAMMAR, _if_given),
+    "guided_json": (Exclusion.GRAMMAR, _if_given),  # names until vLLM 0.11
+    "guided_regex": (Exclusion.GRAMMAR, _if_given),
+    "guided_choice": (Exclusion.GRAMMAR, _if_given),
+    "guided_grammar": (Exclusion.GRAMMAR, _if_given),
+    "structural_tag": (Exclusion.GRAMMAR, _if_given),
+    "tools": (Exclusion.TOOLS, _if_set),
+    "functions": (Exclusion.TOOLS, _if_set),
+    "thinking_token_budget": (Exclusion.REASONING, _if_given),
+    "include_reasoning": (Exclusion.REASONING, _if_false),  # it hides token ids
+    "prompt_embeds": (Exclusion.MEDIA, _if_set),
+    "prompt_logprobs": (Exclusion.PROMPT_LOGPROBS, _if_given),
+    "echo": (Exclusion.ECHO, _if_set),
+    "presence_penalty": (Exclusion.PENALTIES, _if_set),
+    "frequency_penalty": (Exclusion.PENALTIES, _if_set),
+    "bad_words": (Exclusion.GENERATED, _if_set),
+    "repetition_detection": (Exclusion.GENERATED, _if_given),
+    "watermarking": (Exclusion.GENERATED, _if_set),
+    "logits_processors": (Exclusion.GENERATED, _if_set),
+    "vllm_xargs": (Exclusion.ARGUMENTS, _if_set),
+    "spaces_between_special_tokens": (Exclusion.SPACING, _if_false),
+    "top_logprobs": (Exclusion.TOP_LOGPROBS, _if_set),
+    "logprob_token_ids": (Exclusion.TOP_LOGPROBS, _if_set),
+}
+_NAMES: Final = frozenset(_FIELDS)
+
+
+def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> Exclusion | None:
+    """Why this stream cannot be continued; None: it can, as far as its call tells. `choices`: sequences in its
+    answer.
+    """
+    if endpoint is not CHAT and endpoint is not COMPLETIONS:
+        return Exclusion.API
+    if choices != 1:
+        return Exclusion.CHOICES
+    if not _NAMES.isdisjoint(call):
+        for name in _NAMES.intersection(call):
+            reason, excludes = _FIELDS[name]
+            # With `tool_choice: none` tools are a part of the prompt alone.
+            if excludes(call[name]) and not (name == "tools" and call.get("tool_choice") == "none"):
+                return reason
+    return Exclusion.MEDIA if endpoint is CHAT and _has_media(call["messages"]) else None
+
+
+def _has_media(messages: list[dict[str, Any]]) -> bool:
+    """Whether any content of this conversation is not text."""
+    return any(
+        type(part) is dict and part.get("type") not in TEXT_PARTS
+        for message in messages
+        if type(content := message.get("content")) is list
+        for part in content
+    )

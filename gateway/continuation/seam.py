@@ -1,0 +1,107 @@
+"""The seam between two parts of an answer: what the first backend had decoded of its last tokens, and not sent.
+
+Text does not end where tokens end. A token may be a part of a character, and vLLM sends nothing of it before the rest
+is there; with stop strings it holds back characters. The client's text is whole only where the next backend continues
+at the right character, so these questions are asked of it before it continues:
+
+- Is the last character complete? `/detokenize` of the last tokens tells: what is not ends in U+FFFD.
+- If it is not: where does the text of the continuation begin? A decoder that begins inside a character returns all
+  text from the beginning of the prompt with the first whole one (DecodeStream of `tokenizers`). How much that is a
+  completion of one known token tells, whose text is known.
+- Which characters were held back? The last ones of the decoded text.
+
+Most streams break after a whole character and without stop strings: then nothing is asked.
+"""
+
+from array import array
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from backends.upstream import UpstreamProtocolError
+
+INCOMPLETE: Final = "\N{REPLACEMENT CHARACTER}"
+# A character has at most 4 bytes, and a token at least 1. More tokens without a whole character between them are not
+# text; so many are looked at nevertheless.
+INCOMPLETE_TOKENS_MAX: Final = 16
+CONTEXT_TOKENS: Final = 8  # before the first token that matters: a decoder may treat the first ones otherwise
+TOKENS_PER_CHARACTER_MAX: Final = 4
+KNOWN_TEXT: Final = "a"
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Posts a body to a path of the backend; returns the answer. Raises UpstreamError."""
+
+
+class Seam(NamedTuple):
+    """`before`: the end of the decoded text, as long as it was asked for, or all of it. `skip`: so many characters at
+    the beginning of the continuation's text were decoded before.
+    """
+
+    before: str = ""
+    skip: int = 0
+
+
+class Generated(NamedTuple):
+    """The token ids of a prompt and of what was generated. `model` is the one that is asked about them; `decoding` are
+    fields of the call that change how it decodes.
+    """
+
+    model: str
+    prompt: "array[int]"
+    output: "array[int]"
+    decoding: Mapping[str, Any]
+
+
+async def find_seam(ask: Ask, tokens: Generated, *, chars: int) -> Seam:
+    """The seam after these tokens; `chars`: how much of the text before it is needed. Raises UpstreamError."""
+    window = min(len(tokens.output), INCOMPLETE_TOKENS_MAX + TOKENS_PER_CHARACTER_MAX * chars)
+    ids = (tokens.prompt[-CONTEXT_TOKENS:] + tokens.output)[-window - CONTEXT_TOKENS :].tolist()
+    text = await _detokenize(ask, tokens.model, ids)
+    whole, whole_text = len(ids), text
+    while whole_text.endswith(INCOMPLETE):
+        whole -= 1
+        if whole < max(0, len(ids) - INCOMPLETE_TOKENS_MAX):
+            raise UpstreamProtocolError("the tokens at the end of the stream are no text")
+        whole_text = await _detokenize(ask, tokens.model, ids[:whole])
+    skip = 0 if whole == len(ids) else await _decoded_chars(ask, tokens, ids, pending=len(text) - len(whole_text))
+    if not chars:
+        return Seam(skip=skip)
+    if window == len(tokens.output):  # the text before it is the prompt's
+        prompt_text = await _detokenize(ask, tokens.model, ids[: len(ids) - window])
+        whole_text = whole_text.removeprefix(prompt_text)
+    return Seam(whole_text[-chars:], skip)
+
+
+async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending: int) -> int:
+    """The number of characters that a decoder returns besides new ones, where it begins inside a character.
+
+    `pending`: characters for which U+FFFD stands in the text of `ids`.
+    """
+    known = (await ask("/tokenize", {"model": tokens.model, "prompt": KNOWN_TEXT, "add_special_tokens": False}))[
+        "tokens"
+    ]
+    if type(known) is not list or not known:
+        raise UpstreamProtocolError("no token for a letter")
+    with_known = await _detokenize(ask, tokens.model, [*ids, known[-1]])
+    before = await _detokenize(ask, tokens.model, ids)
+    probe = {
+        **tokens.decoding,
+        "model": tokens.model,
+        "prompt": [*tokens.prompt, *tokens.output],
+        "max_tokens": 1,
+        "temperature": 0,
+        "ignore_eos": True,
+        "allowed_token_ids": [known[-1]],
+    }
+    answer = await ask("/v1/completions", probe)
+    try:
+        text: str = answer["choices"][0]["text"]
+        return len(text) - pending - (len(with_known) - len(before))
+    except (KeyError, IndexError, TypeError):
+        raise UpstreamProtocolError("a completion without text") from None
+
+
+async def _detokenize(ask: Ask, model: str, ids: list[int]) -> str:
+    text = (await ask("/detokenize", {"model": model, "tokens": ids})).get("prompt")
+    if type(text) is not str:
+        raise UpstreamProtocolError("no text for token ids")
+    return text

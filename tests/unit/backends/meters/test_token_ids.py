@@ -1,0 +1,163 @@
+"""The meter that keeps token ids, against streams as vLLM 0.32 writes them with `return_token_ids`."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.meters.chunks import ChunkMeter
+from backends.meters.events import StreamCall, StreamMemo
+from backends.meters.token_ids import ID_BYTES, TokenIdMeter, TokenIds
+
+PROMPT = [1, 1516, 43]
+DONE = b"data: [DONE]\n\n"
+TEXTS = ["co", "", ' a "token_ids":[7]}],"usage":{', "\n\n", "é\U0001f600", "[1,2]"]
+FINISHES = ["stop", "length"]
+
+
+def event(message):
+    return b"data: " + json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def usage(outputs, *, is_chat):
+    counts = {"prompt_tokens": len(PROMPT), "total_tokens": len(PROMPT) + outputs, "completion_tokens": outputs}
+    return {**counts, "completion_tokens_details": None} if is_chat else counts
+
+
+def chat_stream(pieces, finish, *, ids, usages, at_end):
+    """`pieces`: (text, ids) of each event. With `ids` as vLLM answers `return_token_ids`; with `usages` in chunks."""
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
+    role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    told = {"usage": usage(0, is_chat=True)} if usages else {}
+    yield {**head, "choices": [role], **told, "prompt_token_ids": PROMPT if ids else None, "prompt_text": None}
+    outputs = 0
+    for number, (text, tokens) in enumerate(pieces, start=1):
+        outputs += len(tokens)
+        is_last = number == len(pieces)
+        choice = {
+            "index": 0,
+            "delta": {"content": text},
+            "logprobs": None,
+            "finish_reason": finish if is_last else None,
+        }
+        choice |= {"stop_reason": None} if is_last else {}
+        choice |= {"token_ids": tokens if ids else None}
+        told = {"usage": usage(outputs, is_chat=True)} if usages else {}
+        yield {**head, "choices": [choice], **told, **({} if at_end or not is_last else {"system_fingerprint": "f"})}
+    if at_end:
+        yield {**head, "choices": [], "usage": usage(outputs, is_chat=False), "system_fingerprint": "f"}
+
+
+def completion_stream(pieces, finish, *, ids, usages, at_end):
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "tiny"}
+    outputs = 0
+    for number, (text, tokens) in enumerate(pieces, start=1):
+        outputs += len(tokens)
+        is_last = number == len(pieces)
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish if is_last else None}
+        choice |= {"stop_reason": None, "prompt_token_ids": PROMPT if ids and number == 1 else None}
+        choice |= {"token_ids": tokens if ids else None}
+        told = {"usage": usage(outputs, is_chat=False)} if usages else {}
+        yield {**head, "choices": [choice], **told, **({} if at_end or not is_last else {"system_fingerprint": "f"})}
+    if at_end:
+        yield {**head, "choices": [], "usage": usage(outputs, is_chat=False), "system_fingerprint": "f"}
+
+
+STREAMS = {"chat": chat_stream, "completions": completion_stream}
+
+
+def written(shape, pieces, finish, **options):
+    return [event(message) for message in STREAMS[shape](pieces, finish, **options)] + [DONE]
+
+
+def make_meter(*, keeps=(False, False), keeps_ids=False, bytes_max=1 << 20):
+    ids = TokenIds(bytes_max)
+    memo = StreamMemo(fingerprint=b'"f"')
+    call = StreamCall(keeps_usage=keeps[0], keeps_chunk_usage=keeps[1], memo=memo)
+    return TokenIdMeter(call, ids, keeps_ids=keeps_ids), ids
+
+
+def fed(meter, data, cuts=()):
+    out, start = b"", 0
+    for cut in (*sorted(cuts), len(data)):
+        if cut > start:
+            out += meter.feed(data[start:cut])
+            start = cut
+    return out + meter.finish()
+
+
+pieces_of_a_stream = st.lists(
+    st.tuples(st.sampled_from(TEXTS), st.lists(st.integers(0, 200_000), max_size=3)), min_size=1, max_size=12
+)
+
+
+@given(
+    shape=st.sampled_from(sorted(STREAMS)),
+    pieces=pieces_of_a_stream,
+    finish=st.sampled_from(FINISHES),
+    keeps=st.sampled_from([(False, False), (True, False), (True, True)]),
+    keeps_ids=st.booleans(),
+    cuts=st.lists(st.integers(0, 6000), max_size=5),
+)
+def test_the_client_gets_what_vllm_sends_to_one_that_asks_for_less(*, shape, pieces, finish, keeps, keeps_ids, cuts):
+    """Whatever it asked for, wherever the bytes are cut; and all ids and counts are kept."""
+    asked = b"".join(written(shape, pieces, finish, ids=True, usages=True, at_end=True))
+    wanted = b"".join(written(shape, pieces, finish, ids=keeps_ids, usages=keeps[1], at_end=keeps[0]))
+    meter, ids = make_meter(keeps=keeps, keeps_ids=keeps_ids)
+    assert fed(meter, asked, [cut % (len(asked) + 1) for cut in cuts]) == wanted
+    assert ids.prompt == b"1,1516,43"
+    assert list(ids.output) == [each for _, tokens in pieces for each in tokens]
+    assert meter.usage.output_tokens == len(ids.output)
+    assert (meter.done, meter.is_finished, meter.interrupted) == (True, True, None)
+
+
+@pytest.mark.parametrize("shape", STREAMS)
+def test_one_event_at_a_time_is_recognised_without_parsing(shape, monkeypatch):
+    """All but the first, the second, the finish and the end: also one with the tokens of several steps."""
+    pieces = [("co", [number]) for number in range(20)] + [("more", [5, 6, 7]), ("end", [8])]
+    meter, ids = make_meter()
+    parsed = []
+    monkeypatch.setattr(ChunkMeter, "_parsed", lambda self, e, was=ChunkMeter._parsed: parsed.append(e) or was(self, e))
+    for each in written(shape, pieces, "stop", ids=True, usages=True, at_end=True):
+        meter.feed(each)
+    assert len(parsed) <= 5
+    assert list(ids.output) == [*range(20), 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b'data: {"error": {"message": "EngineCore encountered an issue.", "param": null, "code": 500}}\n\n',
+        event({"choices": [{"index": 0, "text": "held", "finish_reason": "abort", "token_ids": [9]}]}),
+    ],
+    ids=["error", "abort"],
+)
+def test_the_end_of_a_backend_is_not_told_to_the_client(end):
+    """Nor are tokens and text of that event, which the client would get twice."""
+    begun = written("completions", [("co", [7]), ("de", [8]), ("end", [9])], "stop", ids=True, usages=True, at_end=True)
+    meter, ids = make_meter()
+    for each in begun[:2]:
+        assert meter.feed(each)
+    assert meter.feed(end + DONE) + meter.finish() == b""
+    assert meter.interrupted is not None
+    assert not meter.done
+    assert list(ids.output) == [7, 8]
+
+
+def test_a_call_that_the_backend_rejects_in_its_stream_is_not_interrupted():
+    meter, _ = make_meter()
+    error = b'data: {"error": {"message": "too long", "type": "BadRequestError", "param": null, "code": 400}}\n\n'
+    assert meter.feed(error) == error
+    assert (meter.interrupted, meter.rejected) == (None, True)
+
+
+def test_ids_beyond_the_limit_are_dropped_and_the_stream_goes_on():
+    pieces = [("co", [number]) for number in range(10)]
+    meter, ids = make_meter(bytes_max=len(b"1,1516,43") + 4 * ID_BYTES)
+    asked = written("chat", pieces, "stop", ids=True, usages=True, at_end=True)
+    out = b"".join(map(meter.feed, asked))
+    assert out == b"".join(written("chat", pieces, "stop", ids=False, usages=False, at_end=False))
+    assert ids.is_full
+    assert (ids.prompt, list(ids.output)) == (b"", [])
+    assert meter.usage.output_tokens == 10

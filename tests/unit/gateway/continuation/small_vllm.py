@@ -1,0 +1,189 @@
+"""What a vLLM answers, as arithmetic: the next token follows from the tokens before it, whoever sent them as a prompt.
+
+Tokens are bytes, so that most characters beyond ASCII have several, and some pairs of letters. Decoding, stop strings
+and events are as in vLLM 0.32: a token without a whole character has no text, a decoder that begins inside a character
+returns everything from the beginning, and with stop strings the last characters are held back.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+PAIRS = ("he", "in", "er", ", ", "\n\n", "st")
+EOS = 256
+FIRST_PAIR = 257
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+# What a model of this size likes to say.
+WORDS = [*b"aeinot stop\n", *range(FIRST_PAIR, FIRST_PAIR + len(PAIRS))]
+LETTER = "\N{GRINNING FACE}".encode()
+FINGERPRINT = "vllm-small"
+
+
+def bytes_of(token: int) -> bytes:
+    if token == EOS:
+        return b""  # a special token, which has no text
+    return bytes([token]) if token < EOS else PAIRS[token - FIRST_PAIR].encode()
+
+
+def decode(tokens: list[int]) -> str:
+    return b"".join(map(bytes_of, tokens)).decode(errors="replace")
+
+
+def next_token(context: list[int]) -> int:
+    """The likeliest token: mostly a letter or a pair, sometimes the next byte of a long character, rarely the end."""
+    for known in range(1, len(LETTER)):
+        if context[-known:] == list(LETTER[:known]):
+            return LETTER[known]
+    digest = blake2b(repr(context).encode(), digest_size=2).digest()
+    if digest[0] < 40:
+        return LETTER[0]
+    return EOS if digest[0] > 252 else WORDS[digest[1] % len(WORDS)]
+
+
+class Decoder:
+    """As DecodeStream: text of a token once no character is incomplete, whatever has come before."""
+
+    def __init__(self, prompt: list[int]) -> None:
+        self._tokens = list(prompt)
+        text = decode(self._tokens)
+        self._decoded = 0 if text.endswith(UNKNOWN) else len(text)
+
+    def step(self, token: int) -> str:
+        self._tokens.append(token)
+        text = decode(self._tokens)
+        if text.endswith(UNKNOWN) or len(text) <= self._decoded:
+            return ""
+        new, self._decoded = text[self._decoded :], len(text)
+        return new
+
+
+class SmallVllm:
+    """Answers the calls of one gateway. `asked` are the paths that were called besides generation."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked.append(path)
+        if path == "/tokenize":
+            return {"tokens": list(body["prompt"].encode())}
+        if path == "/detokenize":
+            return {"prompt": decode(body["tokens"])}
+        (token,) = body["allowed_token_ids"]
+        return {"choices": [{"text": Decoder(body["prompt"]).step(token)}]}
+
+    def stream(self, path: str, body: Mapping[str, Any], merges: int = 1) -> Iterator[bytes]:
+        """The events of a call; `merges` tokens share one."""
+        chat = path.endswith("chat/completions")
+        prompt = list(json.dumps(body["messages"]).encode()) if chat else _prompt(body["prompt"])
+        head = {
+            "id": "chatcmpl-1" if chat else "cmpl-1",
+            "object": "chat.completion.chunk" if chat else "text_completion",
+        }
+        head |= {"created": 1, "model": "small"}
+        shows, options = body.get("return_token_ids"), body.get("stream_options") or {}
+        usage, each = options.get("include_usage"), options.get("continuous_usage_stats")
+        limit = body.get("max_tokens") or (100 if chat else 16)
+
+        def counts(tokens: int) -> dict[str, Any]:
+            return {"prompt_tokens": len(prompt), "total_tokens": len(prompt) + tokens, "completion_tokens": tokens}
+
+        if chat:
+            delta = {"role": "assistant", "content": ""}
+            first = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+            told = {"usage": counts(0) | {"completion_tokens_details": None}} if each else {}
+            yield _event({**head, "choices": [first], **told, "prompt_token_ids": prompt if shows else None})
+        tokens = offset = 0
+        for number, (text, ids, texts, finish, reason) in enumerate(_generate(prompt, body, limit, merges)):
+            tokens, offset = tokens + len(ids), offset + sum(map(len, texts))
+            shown = ids if shows else None
+            logprobs = _logprobs(texts, offset) if body.get("logprobs") is not None and not chat else None
+            if chat:
+                choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": finish}
+                choice |= {"stop_reason": reason} if finish else {}
+                told = {"usage": counts(tokens) | {"completion_tokens_details": None}} if each else {}
+            else:
+                choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+                choice |= {"stop_reason": reason, "prompt_token_ids": prompt if shows and not number else None}
+                told = {"usage": counts(tokens)} if each else {}
+            end = {"system_fingerprint": FINGERPRINT} if finish and not usage else {}
+            yield _event({**head, "choices": [{**choice, "token_ids": shown}], **told, **end})
+        if usage:
+            yield _event({**head, "choices": [], "usage": counts(tokens), "system_fingerprint": FINGERPRINT})
+        yield b"data: [DONE]\n\n"
+
+
+Piece = tuple[str, list[int], list[str], str | None, str | None]
+
+
+def _generate(prompt: list[int], body: Mapping[str, Any], limit: int, merges: int) -> Iterator[Piece]:
+    """Events of so many tokens: text, ids, the text of each token, finish reason, stop reason."""
+    text, ids, texts = "", [], []
+    for sent, token, decoded, finish, reason in _tokens(prompt, body, limit):
+        text, ids, texts = text + sent, [*ids, token], [*texts, decoded]
+        if finish or len(ids) >= merges:
+            yield text, ids, texts, finish, reason
+            text, ids, texts = "", [], []
+
+
+def _tokens(
+    prompt: list[int], body: Mapping[str, Any], limit: int
+) -> Iterator[tuple[str, int, str, str | None, str | None]]:
+    """Tokens: the text that is sent with each, its id, its own text, finish reason, stop reason."""
+    stop = body.get("stop") or ()
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    included, tokens_min = bool(body.get("include_stop_str_in_output")), body.get("min_tokens") or 0
+    held_back = 0 if included or not stops else max(map(len, stops)) - 1
+    decoder, context, text, sent = Decoder(prompt), list(prompt), "", 0
+    own = Decoder([])  # log probabilities know nothing of the prompt
+    for number in range(1, limit + 1):
+        token = next_token(context)
+        if token == EOS and (body.get("ignore_eos") or number <= tokens_min):
+            token = ord("!")
+        context.append(token)
+        before, finish, reason = len(text), None, None
+        decoded = "<end>" if token == EOS else _own_text(own, token)
+        text += "" if token == EOS else decoder.step(token)
+        ends = [(at + len(each), each) for each in stops if (at := _found(text, each, before)) >= 0]
+        if token == EOS:
+            finish = "stop"
+        elif ends and number > tokens_min:
+            end, reason = min(ends, key=lambda each: each[0])
+            finish, text = "stop", text[: end if included else end - len(reason)]
+        elif number == limit:
+            finish = "length"
+        upto = len(text) if finish else max(sent, len(text) - held_back)
+        yield text[sent:upto], token, decoded, finish, reason
+        sent = upto
+        if finish:
+            return
+
+
+def _found(text: str, stop: str, before: int) -> int:
+    """Where a stop string ends in the characters after the first `before`."""
+    return next((at for at in range(len(text)) if text.startswith(stop, at) and at + len(stop) > before), -1)
+
+
+def _own_text(own: Decoder, token: int) -> str:
+    """The text of a token among the tokens of this answer; none of a character that began before them."""
+    text = own.step(token)
+    return text.lstrip(UNKNOWN)
+
+
+def _logprobs(texts: list[str], offset: int) -> dict[str, Any]:
+    """`offset`: where these texts end."""
+    return {
+        "text_offset": [offset - sum(map(len, texts[number:])) for number in range(len(texts))],
+        "token_logprobs": [-0.5] * len(texts),
+        "tokens": texts,
+        "top_logprobs": [{each: -0.5} for each in texts],
+    }
+
+
+def _prompt(prompt: Any) -> list[int]:
+    return list(prompt.encode()) if isinstance(prompt, str) else prompt
+
+
+def _event(message: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"

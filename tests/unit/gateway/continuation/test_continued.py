@@ -1,0 +1,139 @@
+"""A stream that is cut after any token and continued equals one that was not: in text, ids, counts and its end."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_vllm import FINGERPRINT, SmallVllm
+
+from backends.meters.events import StreamCall, StreamMemo
+from backends.meters.token_ids import TokenIdMeter
+from gateway.continuation.continued import AnswerComplete
+from gateway.continuation.prepare import prepare
+from gateway.continuation.stream import ResumableStream
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+NEVER = 10_000  # events, of which no stream here has so many
+PATIENT = {"max_tokens": 40, "ignore_eos": True}
+ASKED = {"stream": True, "return_token_ids": True}
+ASKED |= {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+PROMPTS = {CHAT: {"messages": [{"role": "user", "content": "hi"}]}, COMPLETIONS: {"prompt": "hi"}}
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """What a client makes of a stream, however its tokens are spread over events."""
+    *events, done = [each for each in data.split(b"\n\n") if each]
+    assert done == b"data: [DONE]"
+    messages = [json.loads(each.removeprefix(b"data: ")) for each in events]
+    choices = [choice for message in messages for choice in message["choices"]]
+    texts = [choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices]
+    ids = [each for choice in choices for each in choice.get("token_ids") or ()]
+    finishes = [(choice["finish_reason"], choice["stop_reason"]) for choice in choices if choice["finish_reason"]]
+    usages = [tuple(message["usage"].values()) for message in messages if message.get("usage")]
+    offsets = [each for choice in choices if choice["logprobs"] for each in choice["logprobs"]["text_offset"]]
+    heads = {(message["id"], message["object"], message["created"], message["model"]) for message in messages}
+    keys = [tuple(message) for message in messages[-2:]]
+    roles = [choice["delta"]["role"] for choice in choices if "role" in choice.get("delta", {})]
+    return {
+        "text": "".join(texts), "ids": ids, "finishes": finishes, "last usage": usages[-1:], "heads": heads,
+        "offsets": offsets, "last keys": keys, "roles": roles, "usage grows": usages == sorted(usages),
+        "usages in chunks": len(usages) > 1,
+    }  # fmt: skip
+
+
+class Client:
+    """One call through the meters of a gateway. It is cut after so many tokens, as often as told."""
+
+    def __init__(self, path: str, fields: Mapping[str, Any], *, usage: bool, each: bool, merges: int) -> None:
+        options = {"stream_options": {"include_usage": True, "continuous_usage_stats": each}} if usage else {}
+        self.path, self.merges = path, merges
+        self.body = {"model": "small", "stream": True, **PROMPTS[path], **fields, **options}
+        memo = StreamMemo(orjson.dumps(FINGERPRINT))  # of an earlier stream
+        self.keeps = StreamCall(keeps_usage=usage, keeps_chunk_usage=usage and each, memo=memo)
+        self.server = SmallVllm()
+
+    def uninterrupted(self) -> bytes:
+        return b"".join(self.server.stream(self.path, self.body, self.merges))
+
+    async def interrupted(self, cuts: list[int]) -> bytes:
+        stream = ResumableStream(None, 1 << 20)
+        meter: Any = TokenIdMeter(self.keeps, stream.ids, keeps_ids=bool(self.body.get("return_token_ids")))
+        path, body, out = self.path, {**self.body, **ASKED}, b""
+        for cut in [*cuts, NEVER]:
+            events = 0
+            for event in self.server.stream(path, body, self.merges):
+                events += b'"token_ids":[' in event
+                if events > cut:
+                    break
+                try:
+                    out += meter.feed(event)
+                except AnswerComplete:
+                    break
+            if meter.is_finished and not meter.done:
+                out += meter.complete()
+            if meter.done:
+                return out
+            stream.passed(meter)
+            assert stream.may_continue(), "cut before the first event"
+            continuing = await prepare(
+                self.server.ask,
+                json.dumps(self.body).encode(),
+                stream,
+                is_chat=self.path == CHAT,
+                context_tokens_max=None,
+            )
+            meter, path, body = continuing.meter(self.keeps, stream), COMPLETIONS, json.loads(continuing.body)
+        raise AssertionError("the answer has no end")
+
+
+@given(
+    path=st.sampled_from([CHAT, COMPLETIONS]),
+    stop=st.sampled_from([None, "e", "sto", ["stop", "in,", "\N{GRINNING FACE}a", "zzzzzzzz"], ["tst", "est"]]),
+    cuts=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    ask=st.fixed_dictionaries({"usage": st.booleans(), "each": st.booleans(), "merges": st.integers(1, 3)}),
+    fields=st.fixed_dictionaries(
+        {"user": st.text(max_size=3)},
+        optional={
+            "return_token_ids": st.just(value=True),
+            "include_stop_str_in_output": st.just(value=True),
+            "min_tokens": st.integers(0, 20),
+            "max_tokens": st.integers(1, 40),
+            "ignore_eos": st.booleans(),
+        },
+    ),
+)
+async def test_a_stream_that_was_cut_equals_one_that_was_not(path, stop, cuts, ask, fields):
+    fields = {"max_tokens": 40, **fields} | ({} if stop is None else {"stop": stop})
+    # What distinguishes one answer of this server from another is its prompt.
+    prompt = (
+        {"messages": [{"role": "user", "content": fields["user"]}]}
+        if path == CHAT
+        else {"prompt": f"p{fields['user']}"}
+    )
+    client = Client(path, {**prompt, **fields}, **ask)
+    assert read(await client.interrupted(cuts)) == read(client.uninterrupted())
+
+
+@pytest.mark.parametrize("tokens", range(1, 12))
+async def test_a_cut_inside_a_character_loses_and_repeats_nothing(tokens):
+    """Each of these cuts is inside of one for some prompt."""
+    for number in range(20):
+        client = Client(COMPLETIONS, {**PATIENT, "prompt": f"{number}"}, usage=True, each=False, merges=1)
+        assert read(await client.interrupted([tokens])) == read(client.uninterrupted())
+
+
+async def test_most_cuts_ask_the_next_backend_nothing():
+    client = Client(CHAT, {**PATIENT, "messages": []}, usage=False, each=False, merges=1)
+    await client.interrupted([1])
+    assert client.server.asked == []
+
+
+async def test_text_offsets_go_on():
+    client = Client(COMPLETIONS, {**PATIENT, "logprobs": 1, "prompt": "abcd"}, usage=False, each=False, merges=2)
+    whole = read(client.uninterrupted())
+    assert len(set(whole["offsets"])) > 20
+    assert read(await client.interrupted([1, 1])) == whole

@@ -1,0 +1,119 @@
+"""A Cutter stands between the gateway and one backend, and breaks streams where it is told to.
+
+It passes bytes on, counts the tokens of each stream, and closes the connections of both sides after the wanted token:
+to the gateway that is a backend that died at this token, and to the backend a client that left. One request may be cut
+several times, at the backend that has it then.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
+TOKENS = re.compile(rb'"token_ids":\[([\d,]*)\]')
+READ_BYTES = 1 << 16
+END = b"\n\n"
+
+
+class Plan:
+    """Where streams are cut: by request id, the numbers of tokens after which each part ends. Shared by cutters.
+
+    `engine_errors`: a cut stream ends with the error event of a vLLM whose engine has died, instead of nothing.
+    """
+
+    def __init__(self) -> None:
+        self._cuts: dict[str, list[int]] = {}
+        self.made = 0
+        self.ends_with = b""
+
+    def cut(self, request_id: str, after: Sequence[int]) -> None:
+        self._cuts[request_id] = list(after)
+
+    def next(self, request_id: str) -> int | None:
+        cuts = self._cuts.get(request_id)
+        return cuts.pop(0) if cuts else None
+
+
+class Cutter:
+    """Listens on a port of its own, on a loop of its own."""
+
+    def __init__(self, backend_url: str, plan: Plan) -> None:
+        self._backend = urlsplit(backend_url)
+        self._plan = plan
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.url = ""
+
+    def start(self) -> "Cutter":
+        self._thread.start()
+        server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+        host, port = server.sockets[0].getsockname()
+        self.url = f"http://{host}:{port}"
+        return self
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        try:
+            backend, to_backend = await asyncio.open_connection(self._backend.hostname, self._backend.port)
+        except OSError:
+            to_client.close()
+            return
+        cut = _Cut(self._plan)
+        up = asyncio.ensure_future(_pass(client, to_backend, cut.asked))
+        try:
+            await _pass(backend, to_client, cut.answered)
+        finally:
+            up.cancel()
+            for writer in (to_client, to_backend):
+                writer.close()
+
+
+class _Cut:
+    """The streams of one connection, one after the other."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._after: int | None = None
+        self._tokens = 0
+        self._kept = b""
+
+    def asked(self, data: bytes) -> tuple[bytes, bool]:
+        found = REQUEST_ID.search(data)
+        if found is not None and b"/v1/" in data[:64] and b'"stream":true' in data.replace(b": ", b":"):
+            self._after, self._tokens, self._kept = self._plan.next(found[1].decode()), 0, b""
+        return data, True
+
+    def answered(self, data: bytes) -> tuple[bytes, bool]:
+        """What of the data is passed on, and whether the connection stays open."""
+        if self._after is None:
+            return data, True
+        data, self._kept, passed = self._kept + data, b"", b""
+        while (end := data.find(END)) >= 0:
+            event, data = data[: end + len(END)], data[end + len(END) :]
+            tokens = sum(ids.count(b",") + 1 for ids in TOKENS.findall(event) if ids)
+            if self._tokens + tokens > self._after:
+                self._plan.made += 1
+                return passed + self._plan.ends_with, False
+            self._tokens += tokens
+            passed += event
+        self._kept = data
+        return passed, True
+
+
+async def _pass(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], tuple[bytes, bool]]
+) -> None:
+    while data := await reader.read(READ_BYTES):
+        data, goes_on = change(data)
+        writer.write(data)
+        await writer.drain()
+        if not goes_on:
+            return
