@@ -22,7 +22,7 @@ $(RUNS): pyproject.toml constraints.txt install.py
 	touch $(RUNS)
 
 $(STAMP): $(RUNS)
-	$(PYTHON) install.py $(VENV) -c constraints.txt -e ".[kubernetes,simulate]" --group dev
+	$(PYTHON) install.py $(VENV) -c constraints.txt -e ".[export,kubernetes,simulate]" --group dev
 	touch $(STAMP)
 
 run: $(RUNS)  ## serve on 127.0.0.1:8080 with the embedded engine as backend
@@ -61,7 +61,7 @@ test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where th
 
 test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the tests of what runs compiled
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
-	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[kubernetes,simulate]" --group dev
+	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[export,kubernetes,simulate]" --group dev
 	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
 	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,clients docs helm image unit/pages)
 

@@ -6,6 +6,7 @@ as name=value, where a dot goes inside (envelope.ttft_ms=500) and a value is JSO
 field by field, and the exit code is 1.
 """
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -52,12 +53,23 @@ class AuditedName(StrEnum):
     REQUESTS = "requests"
 
 
+class ExportFormat(StrEnum):
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 class ListedState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     ENDED = "ended"
 
 
+usage_app = typer.Typer(invoke_without_command=True)
+app.add_typer(usage_app, name="usage")
+
+FirstDayOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Default: today, in UTC.")]
+LastDayOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included.")]
+UsersOption = Annotated[str | None, typer.Option("--tenant", help="This tenant's alone.")]
 KindArgument = Annotated[ResourceName, typer.Argument(help="What sort of thing.", show_default=False)]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
 RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="Its x-request-id.", show_default=False)]
@@ -246,16 +258,46 @@ def cluster(context: typer.Context, as_json: JsonOption = False) -> None:  # noq
     _print(_ask(context, "GET", "/cluster").body, as_json=as_json)
 
 
-@app.command()
+@usage_app.callback()
 def usage(
     context: typer.Context,
-    first_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Default: today, in UTC.")] = None,
-    last_day: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
+    first_day: FirstDayOption = None,
+    last_day: LastDayOption = None,
+    tenant: UsersOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print requests, tokens and their cost by day, tenant, key and model."""
-    _print_list(context, "/usage", {"first_day": first_day, "last_day": last_day, "tenant": tenant}, as_json=as_json)
+    if context.invoked_subcommand is None:
+        days = {"first_day": first_day, "last_day": last_day}
+        _print_list(context, "/usage", {**days, "tenant": tenant}, as_json=as_json)
+
+
+@usage_app.command("export")
+def usage_export(
+    context: typer.Context,
+    *,
+    first_day: FirstDayOption = None,
+    last_day: LastDayOption = None,
+    tenant: UsersOption = None,
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="Parquet needs fairlead[export] at the gateway.")
+    ] = (ExportFormat.CSV),
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: standard output.")] = None,
+) -> None:
+    """Write usage and its cost as a table with FOCUS columns, one row per meter. A file is there when it is whole."""
+    given = {"first_day": first_day, "last_day": last_day, "tenant": tenant, "format": format_.value}
+    query = urlencode({name: value for name, value in given.items() if value is not None})
+    part = None if output is None else output.with_name(output.name + ".part")
+    try:
+        with contextlib.ExitStack() as stack:
+            to = sys.stdout.buffer if part is None else stack.enter_context(part.open("wb"))
+            context.obj.client.download(f"/usage/export?{query}", to)
+        if part is not None and output is not None:
+            part.rename(output)
+    except (UnreachableError, OSError) as error:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        _fail(str(error))
 
 
 @app.command()

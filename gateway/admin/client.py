@@ -5,12 +5,13 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 ROOT = "/admin/v1"
 TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 << 20
+PIECE_BYTES = 64 << 10
 NO_HEADERS: Mapping[str, str | None] = {}
 
 
@@ -73,6 +74,22 @@ class AdminClient:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+
+    def download(self, path: str, to: BinaryIO) -> None:
+        """Write a file to `to`, until its end. Raises UnreachableError, also where it is refused or breaks off."""
+        try:
+            connection = self._connection()
+            try:
+                connection.request("GET", self._url.path.rstrip("/") + ROOT + path, None, self._credentials)
+                response = connection.getresponse()
+                if response.status != HTTPStatus.OK:
+                    raise UnreachableError(_detail(response.read(ANSWER_BYTES_MAX)))
+                while piece := response.read(PIECE_BYTES):
+                    to.write(piece)
+            finally:
+                connection.close()
+        except (OSError, HTTPException, ValueError) as error:
+            raise UnreachableError(f"the file is not complete: {error}") from error
 
     def _connection(self, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
         if self._url.scheme not in ("http", "https") or not self._url.hostname:

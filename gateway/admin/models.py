@@ -268,6 +268,15 @@ class UsagePage(Page):
     tenant: TenantName | None = None
 
 
+class UsageExport(Query):
+    """Days are UTC, both inclusive; today by default."""
+
+    format: Literal["csv", "parquet"] = "csv"
+    first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
+    last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
+    tenant: TenantName | None = None
+
+
 class AuditPage(Query):
     """Newest first; `cursor` is the `next_cursor` of the page before."""
 

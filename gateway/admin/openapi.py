@@ -155,6 +155,11 @@ def _statuses(route: Route) -> tuple[int, ...]:
 
 
 def _answer(route: Route, status: int) -> Schema:
+    if route.media_types:
+        return {
+            "description": "A file.",
+            "content": {each: {"schema": {"type": "string"}} for each in route.media_types},
+        }
     if route.answer is None:
         return {"description": "It is done."}
     content: Schema = {"application/json": {"schema": _ref(route.answer)}}

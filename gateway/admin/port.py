@@ -28,6 +28,7 @@ from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
+from gateway.admin.resources.usage_export import UsageExportRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
@@ -183,6 +184,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *DemoRoutes(demo=parts.steering.demo).routes(),
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
+        *UsageExportRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
         *UsageAndAuditRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
     ]
 

@@ -4,7 +4,7 @@ The server dispatches by this table and the OpenAPI document is generated from i
 split at its slashes before it is decoded: a tenant may be named a/b (as a%2Fb).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -65,13 +65,17 @@ class AdminRequest:
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
     """A response. `encoded` is the body as JSON already; without it and a `body` it is 204. `location`, below ROOT, is
-    the path of what was created, which is 201.
+    the path of what was created, which is 201. `pieces`: the body is a file of this type and name, written as they
+    come.
     """
 
     body: BaseModel | None = None
     encoded: bytes | None = None
     etag: str | None = None
     location: str | None = None
+    pieces: AsyncIterator[bytes] | None = None
+    media_type: str = ""
+    file_name: str = ""
 
 
 Stream = Callable[[web.BaseRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
@@ -91,6 +95,7 @@ class Route:
     run: Callable[[AdminRequest], Awaitable[AdminAnswer]]
     stream: Stream | None = None  # the same as server-sent events, for a caller that accepts these
     answer: type[BaseModel] | None = None
+    media_types: tuple[str, ...] = ()  # of the file that it answers with, in place of JSON
     status: int = 200
     body: type[BaseModel] | None = None
     merges: type[BaseModel] | None = None  # the model of a merge patch: the body is any part of it (RFC 7396)

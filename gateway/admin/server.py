@@ -32,6 +32,7 @@ BODY_TIMEOUT_S = 10.0
 LINGERING_S = 10.0  # how long the rest of a rejected body is read, so that its client can read the response
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 30.0
+WRITE_S_MAX = 60.0  # in which a client takes one piece of a file
 QUERY_FIELDS_MAX = 16
 HEADERS: Mapping[str, str] = {
     hdrs.SERVER: "fairlead",
@@ -131,7 +132,8 @@ class AdminServer(web.Server):
                 return web.Response(body=told, headers={**HEADERS, hdrs.CONTENT_TYPE: JSON})
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
         if key is None:
-            return to_response(route, await run(route, asked))
+            reply = await run(route, asked)
+            return to_response(route, reply) if reply.pieces is None else await _write_file(request, reply)
         return to_response(route, await self._run_once(request, key, route, asked))
 
     async def _run_once(self, request: web.BaseRequest, key: str, route: Route, asked: AdminRequest) -> AdminAnswer:
@@ -267,6 +269,25 @@ def _json(reply: AdminAnswer) -> bytes:
     assert reply.body is not None, "there is an answer"
     # Values that the file declares may exceed the API's bounds: they are shown without a warning.
     return reply.body.model_dump_json(warnings=False).encode()
+
+
+async def _write_file(request: web.BaseRequest, reply: AdminAnswer) -> web.StreamResponse:
+    """Write a file as its pieces come. A failure ends the connection, so that its client does not take it for whole."""
+    assert reply.pieces is not None, "it is a file"
+    disposition = f'attachment; filename="{reply.file_name}"'
+    headers = {**HEADERS, hdrs.CONTENT_TYPE: reply.media_type, hdrs.CONTENT_DISPOSITION: disposition}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    try:
+        async for piece in reply.pieces:
+            async with asyncio.timeout(WRITE_S_MAX):
+                await response.write(piece)
+        await response.write_eof()
+    except (StoreUnavailable, StoreFull, TimeoutError) as error:
+        log.warning("%s is not complete: %s", reply.file_name, error or "its client does not read")
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def to_problem(problem: AdminProblem) -> web.Response:

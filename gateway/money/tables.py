@@ -1,0 +1,116 @@
+"""Tables of usage as files, written piece by piece: CSV (RFC 4180), and Parquet where pyarrow is installed.
+
+A spreadsheet runs a cell that begins with =, +, - or @ as a formula, and a model's name may be anything. So such a text
+gets an apostrophe before it in CSV (OWASP, "CSV Injection"); numbers are written as they are. Parquet has types, and
+needs no such thing.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from io import RawIOBase, StringIO
+from typing import Any, Protocol
+
+from gateway.money.focus import COLUMNS, ColumnKind, Row, text_of
+
+COST_DIGITS, COST_DECIMALS = 38, 12  # a Parquet decimal of 16 bytes
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class TableWriter(Protocol):
+    """Makes the bytes of a file. Mutable."""
+
+    media_type: str
+
+    def write(self, rows: Sequence[Row]) -> bytes:
+        """The bytes of these rows, and of what stands before the first ones."""
+        ...
+
+    def close(self) -> bytes:
+        """The bytes at the end."""
+        ...
+
+
+class CsvWriter:
+    """A table as CSV, in UTF-8."""
+
+    media_type = "text/csv"
+
+    def __init__(self) -> None:
+        self._has_head = False
+
+    def write(self, rows: Sequence[Row]) -> bytes:
+        text = StringIO()
+        writer = csv.writer(text)
+        if not self._has_head:
+            self._has_head = True
+            writer.writerow(COLUMNS)
+        writer.writerows([_cell(value) for value in row] for row in rows)
+        return text.getvalue().encode()
+
+    def close(self) -> bytes:
+        return b"" if self._has_head else self.write(())
+
+
+class ParquetWriter:
+    """A table as Parquet, with a row group for each write. Raises ModuleNotFoundError without pyarrow."""
+
+    media_type = "application/vnd.apache.parquet"
+
+    def __init__(self) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - optional, and slow to load
+        from pyarrow import parquet  # noqa: PLC0415
+
+        types: dict[ColumnKind, Any] = {
+            ColumnKind.TEXT: pa.string(),
+            ColumnKind.COST: pa.decimal128(COST_DIGITS, COST_DECIMALS),
+            ColumnKind.COUNT: pa.int64(),
+            ColumnKind.TIME: pa.timestamp("us", tz="UTC"),
+            ColumnKind.FLAG: pa.bool_(),
+        }
+        self._pyarrow = pa
+        self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+        self._sink = _Sink()
+        self._writer = parquet.ParquetWriter(self._sink, self._schema)
+
+    def write(self, rows: Sequence[Row]) -> bytes:
+        if rows:
+            columns = zip(zip(*rows, strict=True), self._schema, strict=True)
+            arrays = [self._pyarrow.array(values, type=field.type) for values, field in columns]
+            self._writer.write_table(self._pyarrow.Table.from_arrays(arrays, schema=self._schema))
+        return self._sink.take()
+
+    def close(self) -> bytes:
+        self._writer.close()
+        return self._sink.take()
+
+
+WRITERS: Mapping[str, type[CsvWriter | ParquetWriter]] = {"csv": CsvWriter, "parquet": ParquetWriter}
+
+
+class _Sink(RawIOBase):
+    """A file that gives away what is written to it. Mutable."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._size += len(self._pieces[-1])
+        return len(self._pieces[-1])
+
+    def tell(self) -> int:
+        return self._size
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def _cell(value: Any) -> str:
+    text = text_of(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA_STARTS) else text

@@ -1,0 +1,142 @@
+"""Tables of usage say what the counters say, to the token and the last decimal, and run nothing in a spreadsheet."""
+
+import csv
+import io
+from collections import Counter
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from gateway.config.prices import PriceSection
+from gateway.money.amounts import to_decimal
+from gateway.money.focus import COLUMNS, focus_rows, sums
+from gateway.money.pricing import PriceBook
+from gateway.money.tables import WRITERS
+from gateway.store.base import Totals, UsageKey, UsageRow
+
+COSTS = ("ListCost", "ContractedCost", "EffectiveCost", "BilledCost")
+DAYS = ("2026-11-19", "2026-11-20", "2026-12-31")
+names = st.sampled_from(["alice", "bob", "org/carol"])
+models = st.sampled_from(["m", "n", "free"])
+counts = st.integers(0, 10**15)
+usage_rows = st.lists(
+    st.builds(
+        UsageRow,
+        st.sampled_from(["w1", "w2"]),
+        st.builds(UsageKey, st.sampled_from(DAYS), names, st.sampled_from(["", "key-1"]), models),
+        st.tuples(counts, counts, counts, counts).map(lambda n: Totals(n[0], n[1] + n[2], n[2], n[3])),
+    ),
+    max_size=12,
+    unique_by=lambda row: (row.writer, row.of),
+)  # fmt: skip
+
+
+def book():
+    periods = [
+        {"prompt": "0.6", "cached_prompt": "0.000001", "output": "999999999.999999"},
+        {"valid_from": "2026-11-20", "prompt": "0.7", "output": 1},
+    ]
+    made = PriceBook()
+    free = [{"prompt": 0, "output": 0}]
+    lists = {"m": periods, "free": free}
+    made.replace({name: PriceSection(currency="EUR", periods=each) for name, each in lists.items()})
+    return made
+
+
+def table(rows, kind="csv", at_once=7):
+    """The table of these rows of usage, read again: dictionaries by column."""
+    writer, used = WRITERS[kind](), sums(rows)
+    pieces = [
+        writer.write(list(focus_rows(used[at : at + at_once], book(), lambda tenant: f"of {tenant}")))
+        for at in range(0, len(used), at_once)
+    ]
+    data = b"".join([*pieces, writer.close()])
+    if kind == "csv":
+        return list(csv.DictReader(io.StringIO(data.decode(), newline="")))
+    return parquet.read_table(io.BytesIO(data)).to_pylist()
+
+
+def counters(rows):
+    """Tokens and requests by day, tenant, key, model and meter, and the cost of all, of the counters themselves."""
+    quantities, cost, prices = Counter(), 0, book()
+    for row in rows:
+        day, tenant, key, model = row.of
+        of, totals = (day, tenant, key, model), row.totals
+        quantities[*of, "Prompt tokens"] += totals.prompt_tokens - totals.cached_tokens
+        quantities[*of, "Cached prompt tokens"] += totals.cached_tokens
+        quantities[*of, "Output tokens"] += totals.output_tokens
+        quantities[*of, "Requests"] += totals.requests
+        price = prices.prices(model, day)
+        if price is not None:
+            cost += price.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens)
+    return {of: count for of, count in quantities.items() if count}, to_decimal(cost)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@given(rows=usage_rows)
+@settings(max_examples=20)
+def test_totals_of_a_table_are_those_of_the_counters(kind, rows):
+    read, (quantities, cost) = table(rows, kind), counters(rows)
+    found = Counter()
+    for row in read:
+        day = str(row["ChargePeriodStart"])[:10]
+        found[day, row["SubAccountId"], row["ResourceId"] or "", row["SkuId"], row["SkuMeter"]] += int(
+            row["ConsumedQuantity"]
+        )
+        assert row["x_Group"] == f"of {row['SubAccountId']}"
+        assert str(row["x_HasPrice"]).lower() == str(row["SkuId"] != "n").lower()
+    assert found == quantities
+    assert len(read) == len(quantities), "one row a meter"
+    with localcontext(prec=100):  # more digits than a sum has: nothing is rounded
+        for name in COSTS:
+            assert sum(Decimal(row[name]) for row in read) == cost
+
+
+def one(**fields):
+    of = UsageKey(**{"day": "2026-12-31", "tenant": "alice", "key": "key-1", "model": "m", **fields})
+    return [UsageRow("w", of, Totals(1, 10, 4, 2))]
+
+
+def test_a_row_of_csv_has_the_columns_of_focus():
+    first, cached, _, requests = table(one())
+    assert list(first) == list(COLUMNS)
+    assert first == {
+        "BillingPeriodStart": "2026-12-01T00:00:00Z", "BillingPeriodEnd": "2027-01-01T00:00:00Z",
+        "ChargePeriodStart": "2026-12-31T00:00:00Z", "ChargePeriodEnd": "2027-01-01T00:00:00Z",
+        "ChargeCategory": "Usage", "ServiceCategory": "AI and Machine Learning", "ServiceName": "fairlead",
+        "x_Group": "of alice", "SubAccountId": "alice", "SubAccountType": "Tenant", "ResourceId": "key-1",
+        "ResourceType": "API key", "SkuId": "m", "SkuMeter": "Prompt tokens", "ConsumedQuantity": "6",
+        "ConsumedUnit": "Tokens", "PricingUnit": "1000000 Tokens", "ListUnitPrice": "0.70",
+        **dict.fromkeys(COSTS, "0.0000042"), "BillingCurrency": "EUR", "x_HasPrice": "true",
+    }  # fmt: skip
+    assert (cached["SkuMeter"], cached["ConsumedQuantity"]) == ("Cached prompt tokens", "4")
+    assert (requests["ConsumedUnit"], requests["BilledCost"], requests["PricingUnit"]) == ("Requests", "0.00", "")
+
+
+def test_a_model_without_a_price_has_its_tokens_and_no_cost():
+    row = table(one(model="n"))[0]
+    assert (row["x_HasPrice"], row["BilledCost"], row["ListUnitPrice"]) == ("false", "0.00", "")
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_table_without_usage_has_its_columns(kind):
+    writer = WRITERS[kind]()
+    data = writer.close()
+    if kind == "csv":
+        assert data.decode().strip() == ",".join(COLUMNS)
+    else:
+        assert parquet.read_table(io.BytesIO(data)).column_names == list(COLUMNS)
+
+
+@pytest.mark.parametrize("model", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\ttab", "\rreturn"])
+def test_a_name_that_a_spreadsheet_would_run_is_text_in_csv_and_itself_in_parquet(model):
+    assert table(one(model=model))[0]["SkuId"] == f"'{model}"
+    assert table(one(model=model), "parquet")[0]["SkuId"] == model
+
+
+def test_quotes_commas_and_line_ends_stay_in_their_cell():
+    model = 'a,"b"\r\nc;=d'
+    assert table(one(model=model))[0]["SkuId"] == model
