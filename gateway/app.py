@@ -112,6 +112,7 @@ class Gateway:
         self._engine: EngineServer | None = None
         self._backend_clients: dict[str, BackendClient] = {}
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
+        self._groups = {group.id: group for group in config.policy_groups()}
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
         self._listener: Listener | None = None
@@ -124,6 +125,7 @@ class Gateway:
         self._reloading: Reloading | None = None
         self._tokens: Tokens[TenantIssuer, Identity] | None = None
         self.pools = Pools(self._make_dispatcher)
+        self.pools.groups_changed(list(self._groups.values()))
         self._access_log = self._make_access_log() if config.access_log.enabled else None
         self._trace_log = make_trace_log(str(config.trace_log.path)) if config.trace_log.enabled else None
 
@@ -166,6 +168,7 @@ class Gateway:
                     self._backend_clients,
                     make_backend_client=self._make_backend_client,
                     tiers=self._tiers,
+                    groups=self._groups,
                     live=self.live,
                     steering=self.steering,
                 )
@@ -355,6 +358,7 @@ class Gateway:
             cluster=self._live_cluster,
             policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
             tiers=self._tiers,
+            groups=self._groups,
             backends=self.backends,
             gaps=self.metrics.gaps,
             pace_of=self._measured_pace,

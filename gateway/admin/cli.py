@@ -36,6 +36,7 @@ app = typer.Typer(
 
 class ResourceName(StrEnum):
     TENANTS = "tenants"
+    GROUPS = "groups"
     TIERS = "tiers"
     KEYS = "keys"
     BACKENDS = "backends"
@@ -45,6 +46,7 @@ class ResourceName(StrEnum):
 
 class AuditedName(StrEnum):
     TENANTS = "tenants"
+    GROUPS = "groups"
     TIERS = "tiers"
     KEYS = "keys"
     BACKENDS = "backends"

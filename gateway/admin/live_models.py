@@ -108,12 +108,13 @@ class TenantStateResource(Fields):
 
 class BudgetState(Fields):
     """A budget of tokens, or of cost in the currency of the price lists, whose amounts are text; `key` "": of the
-    whole tenant. `used` is by calls that have ended, at all gateways that share
+    whole tenant; with `group`, `tenant` "": of a group. `used` is by calls that have ended, at all gateways that share
     the state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
     """
 
     tenant: str
     key: str
+    group: str
     unit: Literal["tokens", "cost"]
     period: Literal["day", "month"]
     limit: int | str

@@ -73,6 +73,7 @@ class LivePageTenant(Fields):
     """
 
     tier: str
+    group: str | None
     weight: float
     queued: int
     in_flight: int
@@ -90,9 +91,21 @@ class LivePageTenant(Fields):
     waits: Wait | None
 
 
+class LivePageGroup(Fields):
+    """The sums over the tenants of a group; `share` and `due` as of a tier."""
+
+    tier: str
+    weight: float
+    queued: int
+    in_flight: int
+    share: Windows
+    due: Windows
+
+
 class LivePagePool(Fields):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s. `refused`:
-    calls of the last minute, by reason. `tenants`: those with anything queued, running, or served within 15 minutes.
+    calls of the last minute, by reason. `tenants`: those with anything queued, running, or served within 15 minutes;
+    `groups`: the groups of these.
     """
 
     policy: str
@@ -102,6 +115,7 @@ class LivePagePool(Fields):
     tokens_per_s: float
     refused: dict[str, int]
     tiers: dict[str, LivePageTier]
+    groups: dict[str, LivePageGroup]
     backends: dict[str, LivePageBackend]
     tenants: dict[str, LivePageTenant]
 

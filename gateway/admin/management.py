@@ -22,6 +22,7 @@ from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
 from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
+from gateway.config.sections import TenantSection
 from gateway.config.trial import admin_ports
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
@@ -29,7 +30,7 @@ from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
 from gateway.notices.assembly import BudgetNotices
 from gateway.scheduling.pools import Pools
-from gateway.state.budget_accounts import BudgetLimits, limits_of
+from gateway.state.budget_accounts import BudgetLimits, group_holder, limits_of
 from gateway.state.budgets import BUDGETED, Budgets
 from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
@@ -41,7 +42,7 @@ from gateway.state.resource_kinds import ApiKey
 from gateway.state.usage import UsageBook
 from gateway.steering.steering import Steering
 from gateway.store.base import Store, StoreUnavailable
-from policies.types import Tier
+from policies.types import Group, Tier
 
 if TYPE_CHECKING:  # loaded only where the admin port is on
     from gateway.admin.port import AdminPort, Parts
@@ -62,6 +63,7 @@ class Running:
     backend_clients: MutableMapping[str, BackendClient]
     make_backend_client: Callable[[BackendSpec], BackendClient]
     tiers: MutableMapping[str, Tier]
+    groups: MutableMapping[str, Group]
     live: Live | None  # None without an admin port
     steering: Steering | None  # as `live`
 
@@ -169,6 +171,7 @@ class Management:
             backend_clients=running.backend_clients,
             make_backend_client=running.make_backend_client,
             tiers=running.tiers,
+            groups=running.groups,
             address_allowlist=self._address_allowlist(),
             folder=self._config.folder,
             scheduling_of=self.scheduling_of,
@@ -221,6 +224,9 @@ class Management:
                 )
             if kind == "tenants":
                 self.budgets.put((name, ""), limits_of(section))
+                self.budgets.put_group(name, section.group if isinstance(section, TenantSection) else None)
+            elif kind == "groups":
+                self.budgets.put(group_holder(name), limits_of(section))
             elif isinstance(section, ApiKey) and section.tenant is not None:
                 self.budgets.put((section.tenant, name), limits_of(section))
             elif kind == "keys":

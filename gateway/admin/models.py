@@ -71,14 +71,11 @@ class EnvelopeFields(Fields):
     tpot_ms: Milliseconds | None = None
 
 
-class TenantFields(Fields):
-    """Null: no such limit; for queues: the configuration's. Days and months are UTC. Costs are in the currency of the
-    price lists.
-    """
+class LimitedFields(Fields):
+    """Null: no such limit. Days and months are UTC. Costs are in the currency of the price lists."""
 
     tier: Name = "default"
     weight: Weight = 1.0
-    envelope: EnvelopeFields = EnvelopeFields()
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -86,6 +83,29 @@ class TenantFields(Fields):
     tokens_per_month_max: Count | None = None
     cost_per_day_max: Amount | None = None
     cost_per_month_max: Amount | None = None
+
+
+class GroupFields(LimitedFields):
+    """The limits hold for all tenants of the group together. Null: no such limit. Days and months are UTC. Costs are in
+    the currency of the price lists.
+    """
+
+
+class NewGroup(GroupFields):
+    id: Name
+
+
+class GroupResource(StoredResource, GroupFields):
+    pass
+
+
+class TenantFields(LimitedFields):
+    """Null: no such limit; for queues: the configuration's. Days and months are UTC. Costs are in the currency of the
+    price lists. A tenant with a `group` is in the tier of that.
+    """
+
+    group: Name | None = None
+    envelope: EnvelopeFields = EnvelopeFields()
     queued_requests_max: Count | None = None
     queued_bytes_max: Count | None = None
 
@@ -136,10 +156,13 @@ class KeyFields(Fields):
 
 
 class NewKey(KeyFields):
-    """A key for a tenant (data port) or for a role (admin port): set one of the two."""
+    """A key for a tenant (data port) or for a role (admin port): set one of the two. The role group-admin is for one
+    `group`.
+    """
 
     tenant: TenantName | None = None
     role: Role | None = None
+    group: Name | None = None
     expires_in_s: Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), WHOLE] | None = None
 
 
@@ -159,6 +182,7 @@ class Rotation(Fields):
 class KeyResource(StoredResource, KeyFields):
     tenant: str | None
     role: Role | None
+    group: str | None
     last_four: str
     created_at: int
     expires_at: int | None
@@ -282,7 +306,7 @@ class AuditPage(Query):
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
-    kind: Literal["tenants", "tiers", "keys", "backends", "pools", "prices", "requests"] | None = None
+    kind: Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "requests"] | None = None
 
 
 class ResourceList(Fields):
@@ -293,6 +317,10 @@ class ResourceList(Fields):
 
 class TenantList(ResourceList):
     items: list[TenantResource]
+
+
+class GroupList(ResourceList):
+    items: list[GroupResource]
 
 
 class TierList(ResourceList):

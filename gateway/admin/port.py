@@ -153,7 +153,7 @@ class AdminPort:
             key = None if entry is None else entry.section
             if isinstance(key, ApiKey) and key.role is not None and not key.revoked:
                 expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
-                self._ring.put(name, key.hmac, Caller(name, ROLES[key.role]), expires_at_s=expires_at_s)
+                self._ring.put(name, key.hmac, Caller(name, ROLES[key.role], key.group), expires_at_s=expires_at_s)
 
 
 def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:

@@ -17,10 +17,10 @@ from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.tls import tls_context_of
-from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
-from gateway.config.sections import Section, TenantSection, TierSection
+from gateway.config.sections import GroupSection, Section, TenantSection, TierSection
 from gateway.config.step_time import read_configured_step_time
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
@@ -52,6 +52,7 @@ class Reconciler:
         backend_clients: MutableMapping[str, BackendClient],
         make_backend_client: Callable[[BackendSpec], BackendClient],
         tiers: MutableMapping[str, policy.Tier],
+        groups: MutableMapping[str, policy.Group],
         address_allowlist: AddressAllowlist,
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
@@ -66,6 +67,8 @@ class Reconciler:
         self._backend_clients = backend_clients
         self._make_backend_client = make_backend_client
         self._tiers = tiers
+        self._groups = groups
+        self._group_sections: dict[str, GroupSection] = {}
         self._address_allowlist = address_allowlist
         self._folder = folder
         self.scheduling_of = scheduling_of
@@ -78,7 +81,7 @@ class Reconciler:
 
     def start(self) -> None:
         """Apply all entries of the registry, then every change to them."""
-        kinds = ("tiers", "tenants", "keys", "backends", "pools")
+        kinds = ("tiers", "groups", "tenants", "keys", "backends", "pools")
         self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
         self._unsubscribe = self._registry.subscribe(self._changed)
@@ -104,9 +107,10 @@ class Reconciler:
         names: dict[str, list[str]] = {}
         for kind, name in sorted(changed):
             names.setdefault(kind, []).append(name)
-        # Tiers are applied before their tenants, and tenants before their keys.
+        # Tiers are applied before their groups, groups before their tenants, and tenants before their keys.
         self._tiers_changed(names.get("tiers", []))
-        self._tenants_changed(names.get("tenants", []))
+        moved = self._groups_changed(names.get("groups", []))
+        self._tenants_changed(sorted({*names.get("tenants", []), *moved}))
         for name in names.get("keys", []):
             self._key_changed(name, self._registry.get("keys", name))
         for name in names.get("pools", []):
@@ -132,6 +136,26 @@ class Reconciler:
             self._pools.tiers_removed(removed)
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
+    def _groups_changed(self, names: list[str]) -> list[str]:
+        """Returns the tenants of groups that are in another tier than before, or there or not there."""
+        groups, removed, moved = [], [], set()
+        for name in names:
+            section, before = _section(self._registry.get("groups", name), GroupSection), self._groups.get(name)
+            if section is None:
+                removed.append(name)
+                self._groups.pop(name, None)
+                self._group_sections.pop(name, None)
+            else:
+                self._group_sections[name] = section
+                self._groups[name] = policy_group(name, section)
+                groups.append(self._groups[name])
+            if section is None or before is None or before.tier_id != section.tier:
+                moved.add(name)
+        if names:
+            self._pools.groups_changed(groups, removed)
+        tenants = self._registry.entries("tenants") if moved else ()
+        return [entry.name for entry in tenants if entry.body.get("group") in moved]
+
     def _tenants_changed(self, names: list[str]) -> None:
         for name in names:
             section = _section(self._registry.get("tenants", name), TenantSection)
@@ -141,7 +165,7 @@ class Reconciler:
                 self._pools.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
-                tenant = policy_tenant(name, section)
+                tenant = policy_tenant(name, section, self._group_sections)
                 self._handlers.tenants.put(tenant)
                 self._pools.tenant_changed(tenant)
         if names:

@@ -17,22 +17,26 @@ ROOT = "/admin/v1"
 
 
 class Role(IntEnum):
-    """The role of a caller; each includes the permissions of the lower ones."""
+    """The role of a caller; each includes the permissions of the lower ones, but for that of a group's administrator:
+    it may use only the routes that say so, and these keep it within its group.
+    """
 
+    GROUP_ADMIN = 0
     VIEWER = 1
     OPERATOR = 2
     ADMIN = 3
 
 
-ROLES: Mapping[str, Role] = {role.name.lower(): role for role in Role}
+ROLES: Mapping[str, Role] = {role.name.lower().replace("_", "-"): role for role in Role}
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, by its name in the audit log."""
+    """The caller of a request, by its name in the audit log. `group` is that of a group's administrator."""
 
     name: str
     role: Role
+    group: str | None = None
 
 
 class Query(BaseModel):
@@ -104,8 +108,15 @@ class Route:
     creates: bool = False  # it creates (201) or replaces (200)
     conflicts: str | None = None
     stored: bool = False  # it reads the store, which may be unavailable
+    for_groups: bool = False  # administrators of groups may use it; the handler keeps them within their group
     live: bool = False  # the leader's to say: another process asks it
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def is_for(self, caller: Caller) -> bool:
+        """Whether the caller's role may use it."""
+        if caller.role is Role.GROUP_ADMIN:
+            return self.for_groups and caller.group is not None
+        return self.role is None or caller.role >= self.role
 
     @property
     def changes(self) -> bool:

@@ -113,7 +113,7 @@ class AdminServer(web.Server):
         caller = self._sign_in.caller(request.headers, request.remote)
         page = self._pages.get(request.path)
         if page is not None and request.method == hdrs.METH_GET:
-            return await page()
+            return await _shown_to(caller, page)
         if found is None:
             raise AdminProblem(404, "there is no such path")
         methods, path = found
@@ -121,7 +121,7 @@ class AdminServer(web.Server):
         if route is None:
             raise AdminProblem(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
         assert route.role is not None, "answered above"
-        if caller.role < route.role:
+        if not route.is_for(caller):
             raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
@@ -148,7 +148,7 @@ class AdminServer(web.Server):
             caller = self._sign_in.caller(request.headers, request.remote)
         except AdminProblem:
             return False
-        return route.role is None or caller.role >= route.role
+        return route.is_for(caller)
 
     async def _ask(self, target: str) -> bytes | None:
         assert self._ask_leader is not None, "checked"
@@ -172,6 +172,12 @@ class AdminServer(web.Server):
         except AdminProblem as problem:
             raise StoreUnavailable(str(problem)) from problem
         return _json(reply)
+
+
+async def _shown_to(caller: Caller, page: Page) -> web.Response:
+    if caller.role < Role.VIEWER:
+        raise AdminProblem(403, "this is for the role viewer")
+    return await page()
 
 
 async def run(route: Route, asked: AdminRequest) -> AdminAnswer:

@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from gateway.admin.problems import AdminProblem
-from gateway.admin.routes import ROLES, Caller
+from gateway.admin.routes import ROLES, Caller, Role
 from gateway.config.jwt import AdminIssuer
 from gateway.identity.auth import Identity, Unauthorized, given_key, given_token
 from gateway.identity.key_ring import KeyRing
@@ -69,9 +69,17 @@ class SignIn:
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:
-    """The caller that the claims identify, with the highest of its roles; None where it has none."""
+    """The caller that the claims identify, with the highest of its roles; None where it has none, or is to administer a
+    group and names none.
+    """
     names = claim(claims, issuer.role_claim)
     names = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     roles = [ROLES[issuer.roles[name]] for name in names if isinstance(name, str) and name in issuer.roles]
     subject = str(claims.get("sub", ""))[:SUBJECT_CHARS_MAX]
-    return Caller(f"{subject}@{issuer.issuer}", max(roles)) if roles else None
+    if not roles:
+        return None
+    name, role = f"{subject}@{issuer.issuer}", max(roles)
+    if role is not Role.GROUP_ADMIN:
+        return Caller(name, role)
+    group = claim(claims, issuer.group_claim)
+    return Caller(name, role, group) if isinstance(group, str) and group else None

@@ -38,6 +38,7 @@ from gateway.config.sections import (
     BackendSection,
     ContinuationSection,
     EngineSection,
+    GroupSection,
     HealthSection,
     LimitsSection,
     Listen,
@@ -86,6 +87,7 @@ class Config(BaseSettings):
     discovery: tuple[Discovery, ...] = ()
     engine: EngineSection = EngineSection()
     tiers: dict[Name, TierSection] = {}
+    groups: dict[Name, GroupSection] = {}
     tenants: dict[TenantName, TenantSection] = {}
     prices: dict[PoolName, PriceSection] = {}
     budgets: BudgetsSection = BudgetsSection()
@@ -154,7 +156,7 @@ class Config(BaseSettings):
     @property
     def keeps_state(self) -> bool:
         """Whether state has to outlive a restart: admin API changes, budgets, or a configured store."""
-        budgets = any(each.has_budget for each in self.tenants.values())
+        budgets = any(each.has_budget for each in (*self.tenants.values(), *self.groups.values()))
         return self.admin.enabled or self.state != StateSection() or budgets
 
     @property
@@ -173,7 +175,10 @@ class Config(BaseSettings):
         return tiers if policy.DEFAULT_TIER.id in self.tiers else [policy.DEFAULT_TIER, *tiers]
 
     def policy_tenants(self) -> list[policy.Tenant]:
-        return [policy_tenant(name, tenant) for name, tenant in self.tenants.items()]
+        return [policy_tenant(name, tenant, self.groups) for name, tenant in self.tenants.items()]
+
+    def policy_groups(self) -> list[policy.Group]:
+        return [policy_group(name, group) for name, group in self.groups.items()]
 
     def tier_envelopes(self) -> dict[str, policy.SloEnvelope]:
         return _envelopes(self.tiers)
@@ -216,12 +221,30 @@ def policy_tier(name: str, tier: TierSection) -> policy.Tier:
     )
 
 
-def policy_tenant(name: str, tenant: TenantSection) -> policy.Tenant:
-    """The tenant of a section, as policies see it."""
+def policy_group(name: str, group: GroupSection) -> policy.Group:
+    """The group of a section, as policies see it."""
+    return policy.Group(
+        id=name,
+        weight=group.weight,
+        tier_id=group.tier,
+        in_flight_max=group.in_flight_max,
+        requests_per_minute_max=group.requests_per_minute_max,
+        tokens_per_minute_max=group.tokens_per_minute_max,
+        tokens_per_day_max=group.tokens_per_day_max,
+        tokens_per_month_max=group.tokens_per_month_max,
+    )
+
+
+def policy_tenant(name: str, tenant: TenantSection, groups: Mapping[str, GroupSection]) -> policy.Tenant:
+    """The tenant of a section, as policies see it: in the tier of its group. A group that is not there (any more)
+    counts as none.
+    """
+    group = None if tenant.group is None else groups.get(tenant.group)
     return policy.Tenant(
         id=name,
         weight=tenant.weight,
-        tier_id=tenant.tier,
+        tier_id=tenant.tier if group is None else group.tier,
+        group_id=None if group is None else tenant.group,
         in_flight_max=tenant.in_flight_max,
         queued_requests_max=tenant.queued_requests_max,
         queued_bytes_max=tenant.queued_bytes_max,
@@ -281,10 +304,8 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
     yield from _token_disagreements(config)
-    tiers = {policy.DEFAULT_TIER.id, *config.tiers}
-    for name, tenant in config.tenants.items():
-        if tenant.tier not in tiers:
-            yield ("tenants", name, "tier"), f"there is no tier '{tenant.tier}' (tiers: {', '.join(sorted(tiers))})"
+    yield from _group_disagreements(config)
+    for name in config.tenants:
         if (
             config.auth.mode == "open"
             and not config.names_tenants
@@ -316,6 +337,20 @@ def _price_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     if len(currencies) > 1:
         for model in config.prices:
             yield ("prices", model, "currency"), f"all price lists have one currency, here are {', '.join(currencies)}"
+
+
+def _group_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
+    tiers = {policy.DEFAULT_TIER.id, *config.tiers}
+    for kind, named in (("groups", config.groups), ("tenants", config.tenants)):
+        for name, each in named.items():
+            if each.tier not in tiers:
+                yield (kind, name, "tier"), f"there is no tier '{each.tier}' (tiers: {', '.join(sorted(tiers))})"
+    for name, tenant in config.tenants.items():
+        group = None if tenant.group is None else config.groups.get(tenant.group)
+        if tenant.group is not None and group is None:
+            yield ("tenants", name, "group"), f"there is no group '{tenant.group}'"
+        elif group is not None and "tier" in tenant.model_fields_set and tenant.tier != group.tier:
+            yield ("tenants", name, "tier"), f"must be that of its group, '{group.tier}', or not be set"
 
 
 def _worker_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:

@@ -13,7 +13,7 @@ ISSUERS_MAX = 16
 
 # Public-key signatures alone: with an HMAC, the key that a provider publishes could sign tokens (RFC 8725, 3.1).
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["viewer", "operator", "admin", "group-admin"]
 ROLES: Mapping[str, Role] = {"viewer": "viewer", "operator": "operator", "admin": "admin"}
 
 
@@ -51,9 +51,12 @@ class TenantIssuer(Issuer):
 
 
 class AdminIssuer(Issuer):
-    """For the admin port: `role_claim` holds one or more names that `roles` maps to roles; the highest role counts."""
+    """For the admin port: `role_claim` holds one or more names that `roles` maps to roles; the highest role counts. A
+    group-admin's token names its group in `group_claim`.
+    """
 
     role_claim: Claim = "roles"
+    group_claim: Claim = "group"
     roles: Annotated[dict[str, Role], Field(min_length=1)] = Field(default_factory=lambda: {**ROLES})
 
 

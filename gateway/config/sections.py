@@ -256,12 +256,11 @@ class TierSection(Section):
     preemptible: bool = False
 
 
-class TenantSection(Section):
-    """None: no such limit; for queues: the defaults of `queue`."""
+class LimitedSection(Section):
+    """What tenants and groups have. None: no such limit."""
 
     tier: Name = "default"
     weight: Positive = 1.0
-    envelope: EnvelopeSection = EnvelopeSection()
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -269,14 +268,25 @@ class TenantSection(Section):
     tokens_per_month_max: Count | None = None
     cost_per_day_max: Amount | None = None
     cost_per_month_max: Amount | None = None
-    queued_requests_max: Count | None = None
-    queued_bytes_max: Bytes | None = None
 
     @property
     def has_budget(self) -> bool:
         """Whether anything is limited per day or month, which has to be counted over restarts."""
         limits = (self.tokens_per_day_max, self.tokens_per_month_max, self.cost_per_day_max, self.cost_per_month_max)
         return any(limit is not None for limit in limits)
+
+
+class GroupSection(LimitedSection):
+    """A group of tenants, like a department, that shares its tier as one; its limits hold for all of them together."""
+
+
+class TenantSection(LimitedSection):
+    """None: no such limit; for queues: the defaults of `queue`. A tenant with a `group` is in the tier of that."""
+
+    group: Name | None = None
+    envelope: EnvelopeSection = EnvelopeSection()
+    queued_requests_max: Count | None = None
+    queued_bytes_max: Bytes | None = None
 
 
 class QueueSection(Section):

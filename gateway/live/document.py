@@ -28,7 +28,7 @@ from gateway.live.windows import (
     Amounts,
 )
 from gateway.observability.scheduler_metrics import TierGap
-from policies.types import BackendView, Snapshot, Tenant, TenantView, Tier
+from policies.types import BackendView, Group, Snapshot, Tenant, TenantView, Tier
 
 SLICE_TENANTS: Final = 100
 SHORT, LONG = 0, -1  # windows by number
@@ -44,6 +44,7 @@ class Sources:
     cluster: Callable[[], Document]
     policy_of: Callable[[str], str]
     tiers: Mapping[str, Tier]
+    groups: Mapping[str, Group]
     backends: BackendPool
     gaps: Callable[[str], Mapping[str, TierGap]]
     pace_of: Callable[[str], float | None]
@@ -77,6 +78,7 @@ class LiveDocument:
         found, short, long = record.tenants, record.windows[SHORT], record.windows[LONG]
         tiers = {tier_id: self._from.tiers.get(tier_id, Tier(tier_id)) for tier_id in snapshot.attainment}
         shares = await self._shares(pool, record, {tier_id: each.weight for tier_id, each in tiers.items()})
+        grouped: dict[str, list[int]] = {}
         rows, counts, tokens, oldest_at = {}, {tier_id: [0, 0] for tier_id in tiers}, 0.0, None
         members, per_s = iter(found.items()), 1 / (short.covered_s or inf)
         got, due = [each.got for each in shares], [each.due for each in shares]
@@ -87,6 +89,10 @@ class LiveDocument:
                 count, lately = counts[tenant.tier_id], short.amounts.get(tenant_id, NOTHING)
                 count[0] += view.queued_requests
                 count[1] += view.in_flight_requests
+                if tenant.group_id is not None:
+                    of_group = grouped.setdefault(tenant.group_id, [0, 0])
+                    of_group[0] += view.queued_requests
+                    of_group[1] += view.in_flight_requests
                 tokens += lately[PROMPT_TOKENS] + lately[OUTPUT_TOKENS]
                 if view.oldest_at is not None and (oldest_at is None or view.oldest_at < oldest_at):
                     oldest_at = view.oldest_at
@@ -117,6 +123,18 @@ class LiveDocument:
                 }
                 for tier_id, tier in tiers.items()
             },
+            "groups": {
+                group_id: {
+                    "tier": group.tier_id,
+                    "weight": group.weight,
+                    "queued": queued,
+                    "in_flight": in_flight,
+                    "share": [each.group_got.get(group_id, 0.0) for each in shares],
+                    "due": [each.group_due.get(group_id, 0.0) for each in shares],
+                }
+                for group_id, (queued, in_flight) in grouped.items()
+                if (group := self._from.groups.get(group_id)) is not None
+            },
             "backends": {
                 backend_id: self._backend(backend_id, view, is_known=backend_id in known)
                 for backend_id, view in snapshot.backends.items()
@@ -127,12 +145,13 @@ class LiveDocument:
     async def _shares(self, pool: str, record: PoolRecord, tier_weights: Mapping[str, float]) -> list[WindowShares]:
         """The shares of every window; those of a window that was not read since are as they were."""
         known = self._shares_of.get(pool, [])
+        group_weights = {group_id: each.weight for group_id, each in self._from.groups.items()}
         found = []
         for number, window in enumerate(record.windows):
             if number < len(known) and known[number][0] == window.readings:
                 found.append(known[number])
             else:
-                found.append((window.readings, shares_of(window, record.tenants, tier_weights)))
+                found.append((window.readings, shares_of(window, record.tenants, tier_weights, group_weights)))
                 await asyncio.sleep(0)
         self._shares_of[pool] = found
         return [shares for _, shares in found]
@@ -169,6 +188,7 @@ class LiveDocument:
 def _tenant(tenant: Tenant, view: TenantView, lately: Amounts, per_s: float) -> Document:
     return {
         "tier": tenant.tier_id,
+        "group": tenant.group_id,
         "weight": tenant.weight,
         "queued": view.queued_requests,
         "in_flight": view.in_flight_requests,

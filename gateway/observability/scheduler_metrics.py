@@ -150,7 +150,7 @@ class SchedulerMetrics:
                 view = views.get(tenant.id)
                 if view is not None:
                     standings[tenant.id] = TenantService(
-                        tenant.tier_id, tenant.weight, view.service, view.waiting_spell
+                        tenant.tier_id, tenant.weight, view.service, view.waiting_spell, tenant.group_id
                     )
                     self._see_tenant((pool, tenant.id), view, look)
             if watch is not None:

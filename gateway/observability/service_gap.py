@@ -28,11 +28,12 @@ class TenantService(NamedTuple):
     weight: float
     service: float
     waiting_spell: int
+    group_id: str | None = None
 
 
 class Evenness(NamedTuple):
-    """For the tenants of one tier that waited side by side: the gap, in service over weight, and Jain's index (None
-    where no tenant received anything).
+    """For the tenants of one tier, and in it of one group, that waited side by side: the largest gap, in service over
+    weight, and the least of Jain's index (None where no tenant received anything).
     """
 
     gap: float
@@ -62,26 +63,35 @@ class ServiceGap:
         found: dict[str, Evenness] = {}
         for window_s, noted in self._windows.items():
             for then in reversed(noted):  # the oldest last: its index stands
-                for tier_id, received in received_since(then.tenants, waiting).items():
-                    gap = max(received) - min(received)
+                for tier_id, of_groups in received_since(then.tenants, waiting).items():
+                    gap = max(max(received) - min(received) for received in of_groups)
+                    jain = min((index for each in of_groups if (index := jain_index(each)) is not None), default=None)
                     before = found.get(tier_id, Evenness(0.0, None))
-                    found[tier_id] = Evenness(max(gap, before.gap), jain_index(received) or before.jain_index)
+                    found[tier_id] = Evenness(max(gap, before.gap), jain or before.jain_index)
             if not noted or now - noted[-1].at >= window_s / 2:
                 noted.append(_Noted(now, waiting))
                 del noted[:-2]
         return found
 
 
-def received_since(before: Mapping[str, TenantService], waiting: Mapping[str, TenantService]) -> dict[str, list[float]]:
-    """Service over weight that each tenant which has waited since `before` received, by tier, for tiers with at least
-    two such tenants. A tenant whose weight or tier has changed is left out.
+def received_since(
+    before: Mapping[str, TenantService], waiting: Mapping[str, TenantService]
+) -> dict[str, list[list[float]]]:
+    """Service over weight that each tenant which has waited since `before` received, by tier and there by group, for
+    groups with at least two such tenants; those without a group are compared with each other. A tenant whose weight,
+    tier or group has changed is left out.
     """
-    tiers: defaultdict[str, list[float]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
     for tenant_id, now in waiting.items():
         then = before.get(tenant_id)
-        if then is not None and then.waiting_spell == now.waiting_spell and then[:2] == now[:2]:
-            tiers[now.tier_id].append((now.service - then.service) / now.weight)
-    return {tier_id: received for tier_id, received in tiers.items() if len(received) > 1}
+        is_same = then is not None and (then.waiting_spell, then.group_id) == (now.waiting_spell, now.group_id)
+        if then is not None and is_same and then[:2] == now[:2]:
+            groups[now.tier_id, now.group_id].append((now.service - then.service) / now.weight)
+    tiers: defaultdict[str, list[list[float]]] = defaultdict(list)
+    for (tier_id, _), received in groups.items():
+        if len(received) > 1:
+            tiers[tier_id].append(received)
+    return tiers
 
 
 def jain_index(received: list[float]) -> float | None:

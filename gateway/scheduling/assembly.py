@@ -20,7 +20,7 @@ from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, Tenant
 from policies.prediction.known import NoisyOracle
 from policies.prediction.quantile import QUANTILE
 from policies.scheduler import Scheduler
-from policies.types import DEFAULT_TIER, PolicyChoice, Tenant, Tier
+from policies.types import DEFAULT_TIER, Group, PolicyChoice, Tenant, Tier
 
 T = TypeVar("T")
 
@@ -42,6 +42,7 @@ def make_scheduler(
     *,
     tiers: Iterable[Tier] = (DEFAULT_TIER,),
     tenants: Iterable[Tenant] = (),
+    groups: Iterable[Group] = (),
     queue: QueueSection | None = None,
     rng: Random | None = None,
 ) -> Scheduler:
@@ -55,6 +56,7 @@ def make_scheduler(
     return Scheduler(
         tenants=tenants,
         tiers=tiers,
+        groups=groups,
         fairness=lambda: _made(FAIRNESS, scheduling.fairness, rng),  # one for every tier
         price=_made(PRICES, scheduling.price, rng),
         prediction=prediction,

@@ -12,14 +12,14 @@ before the next decision. Either way a reader of the accounts sees every token t
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from backends.upstream import UpstreamError
 from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.scheduler_protocol import PolicyChoices, SchedulerProtocol
+from policies.scheduler_protocol import PolicyChoices, SchedulerProtocol, TenantChanges
 from policies.slo.timeliness import Timeliness
 from policies.types import (
     KV_BLOCK_TOKENS,
@@ -36,7 +36,6 @@ from policies.types import (
     Snapshot,
     Tenant,
     TenantView,
-    Tier,
     Timing,
     Usage,
     Wait,
@@ -133,15 +132,13 @@ class Dispatcher:
             self._know(tenant)
             self._pump_soon()
 
-    def tiers_changed(self, tiers: Sequence[Tier]) -> None:
-        """Add tiers, or apply their changed settings."""
+    def settings_changed(self, **changes: Unpack[TenantChanges]) -> None:
+        """Add tiers and groups, apply their changed settings, or remove them: each goes with the last of its
+        tenants.
+        """
         self._usages.report_all(self.now())
-        self._scheduler.tenants_changed(tiers=tiers, now=self.now())
+        self._scheduler.tenants_changed(now=self.now(), **changes)
         self._pump_soon()
-
-    def tiers_removed(self, tier_ids: Collection[str]) -> None:
-        """Remove tiers. Each goes when the last of its tenants has gone."""
-        self._scheduler.tenants_changed(tiers_removed=tier_ids, now=self.now())
 
     def restored(self, checkpoint: ServiceCheckpoint) -> None:
         """Restore the tenants' counters from a checkpoint, before the first request."""

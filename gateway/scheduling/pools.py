@@ -12,13 +12,8 @@ from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.routes import Routes
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.types import (
-    PolicyChoice,
-    Snapshot,
-    Tenant,
-    TenantView,
-    Tier,
-)
+from policies.scheduler_protocol import TenantChanges
+from policies.types import Group, PolicyChoice, Snapshot, Tenant, TenantView, Tier
 
 
 class Pools:
@@ -35,6 +30,8 @@ class Pools:
         self._is_other = False  # whether the backends, or their models, have changed
         self._tiers: dict[str, Tier] = {}  # tiers added or changed since the start
         self._tiers_removed: set[str] = set()
+        self._groups: dict[str, Group] = {}
+        self._groups_removed: set[str] = set()
         self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
 
     def watch(self, backends: BackendPool) -> None:
@@ -50,9 +47,14 @@ class Pools:
         """What each new pool is restored from."""
         return self._checkpoint_of(pool)
 
-    def changed_tiers(self) -> tuple[Collection[Tier], Collection[str]]:
-        """The tiers that were added or changed since the start, and those that were removed."""
-        return self._tiers.values(), self._tiers_removed
+    def changed_settings(self) -> TenantChanges:
+        """The tiers and groups that were added, changed or removed since the start."""
+        return {
+            "tiers": list(self._tiers.values()),
+            "tiers_removed": list(self._tiers_removed),
+            "groups": list(self._groups.values()),
+            "groups_removed": list(self._groups_removed),
+        }
 
     def changed(self) -> None:
         """The set of backends, or the models that they serve, has changed."""
@@ -91,14 +93,22 @@ class Pools:
         self._tiers |= {tier.id: tier for tier in tiers}
         self._tiers_removed -= {tier.id for tier in tiers}
         for dispatcher in self._dispatchers.values():
-            dispatcher.tiers_changed(tiers)
+            dispatcher.settings_changed(tiers=tiers)
 
     def tiers_removed(self, tier_ids: Collection[str]) -> None:
         """Remove tiers. In every pool a tier goes when the last of its tenants has gone."""
         self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
         self._tiers_removed |= set(tier_ids)
         for dispatcher in self._dispatchers.values():
-            dispatcher.tiers_removed(tier_ids)
+            dispatcher.settings_changed(tiers_removed=tier_ids)
+
+    def groups_changed(self, groups: Sequence[Group], removed: Collection[str] = ()) -> None:
+        """Add groups, apply their changed settings, or remove them, in all present and later pools."""
+        self._groups |= {group.id: group for group in groups}
+        self._groups = {group_id: group for group_id, group in self._groups.items() if group_id not in removed}
+        self._groups_removed = (self._groups_removed | set(removed)) - {group.id for group in groups}
+        for dispatcher in self._dispatchers.values():
+            dispatcher.settings_changed(groups=groups, groups_removed=removed)
 
     def forget(self, tenant_id: str) -> None:
         """Forget a tenant in all pools: its queued requests are rejected, what runs goes on."""
@@ -162,9 +172,7 @@ class Pools:
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is None:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
-            if self._tiers:
-                dispatcher.tiers_changed(list(self._tiers.values()))
-            dispatcher.tiers_removed(self._tiers_removed)  # the configuration at the start may have declared them
+            dispatcher.settings_changed(**self.changed_settings())  # since the configuration at the start
             dispatcher.load_changed(self._backends.loads_of(pool))
             checkpoint = self._checkpoint_of(pool)
             if checkpoint is not None:

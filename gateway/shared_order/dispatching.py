@@ -50,8 +50,10 @@ class SharedScheduler(RemoteScheduler):
         return
 
     def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
-        tiers, tiers_removed = changes.get("tiers", ()), changes.get("tiers_removed", ())
-        super().tenants_changed(tiers=tiers, tiers_removed=tiers_removed, now=now)
+        """Only of tiers and groups: the leader looks tenants up itself."""
+        changes.pop("changed", None)
+        changes.pop("removed", None)
+        super().tenants_changed(now=now, **changes)
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
         """Nothing: a leader's Schedulers are restored when they are made."""

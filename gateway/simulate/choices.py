@@ -77,6 +77,7 @@ class Choices:
                 make_scheduler,
                 scheduling,
                 tiers=config.policy_tiers(),
+                groups=config.policy_groups(),
                 queue=config.queue,
                 rng=Random(f"policy {self.seed}"),  # noqa: S311 - a simulation draws lots, not secrets
             ),

@@ -9,14 +9,25 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from gateway.config.sections import Section, TenantSection
+from gateway.config.sections import LimitedSection, Section
 from gateway.money.amounts import to_picos
 from gateway.state.resource_kinds import ApiKey
 from policies.types import LimitKind
 
 Holder = tuple[str, str]
-"""The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole."""
+"""The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole; or a group (`group_holder`)."""
+GROUP = "group="  # no tenant's name begins with it
 Period = Literal["day", "month"]
+
+
+def group_holder(group: str) -> Holder:
+    """The group as the holder of budgets."""
+    return GROUP + group, ""
+
+
+def group_of(holder: Holder) -> str:
+    """The group that the holder is; "" for a tenant or key."""
+    return holder[0].removeprefix(GROUP) if holder[0].startswith(GROUP) else ""
 
 
 class Unit(StrEnum):
@@ -128,7 +139,7 @@ class BudgetAccount:
 
 def limits_of(section: Section | None) -> BudgetLimits:
     """The budgets of a tenant or a key; none where the section is neither, or gone."""
-    if not isinstance(section, TenantSection | ApiKey):
+    if not isinstance(section, LimitedSection | ApiKey):
         return BudgetLimits()
     costs = (section.cost_per_day_max, section.cost_per_month_max)
     day, month = (None if cost is None else to_picos(cost) for cost in costs)

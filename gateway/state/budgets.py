@@ -32,6 +32,7 @@ from gateway.state.budget_accounts import (
     Holder,
     Period,
     Unit,
+    group_holder,
     named_tally,
     renewal_times_s,
     tally_name,
@@ -48,7 +49,7 @@ OUTPUT_TOKENS_UNKNOWN = 256  # per call, until the first one has ended
 
 log = logging.getLogger(__name__)
 
-BUDGETED = ("tenants", "keys")
+BUDGETED = ("groups", "tenants", "keys")
 """Kinds of entries that may have budgets."""
 Spent = Mapping[str, Mapping[str, int]]
 """Tokens, and costs in picos, by day and tally (`tally_name`), as one writer has counted them."""
@@ -94,6 +95,8 @@ class Budgets:
         self._clock = clock
         self._accounts: dict[Holder, BudgetAccount] = {}
         self._unread: set[Holder] = set()
+        self._group_of: dict[str, str] = {}  # by tenant
+        self._outstanding: dict[str, Reserved] = {}  # by tenant with a group: what its calls here have reserved
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.priced_by = self._prices.version
@@ -135,6 +138,33 @@ class Budgets:
             for of, totals in self._rows_here(holder):
                 account.tallies[unit].counted(self._book.writer, of.day, self._amount(unit, of, totals))
 
+    def put_group(self, tenant: str, group: str | None) -> None:
+        """Set the tenant's group. A group's budgets count what its present tenants have used this month, wherever they
+        were then.
+        """
+        before = self._group_of.get(tenant)
+        if before == group:
+            return
+        if group is None:
+            del self._group_of[tenant]
+        else:
+            self._group_of[tenant] = group
+        reserved = self._outstanding.get(tenant, NOTHING_RESERVED)
+        for each, sign in ((before, -1), (group, 1)):
+            holder = None if each is None else group_holder(each)
+            if holder is not None and holder in self._accounts:
+                self._count_anew(holder, more=(sign * reserved[0], sign * reserved[1]))
+
+    def _count_anew(self, holder: Holder, more: Reserved) -> None:
+        """Count from the usage book and the store what the holder has used; so much more is reserved than before."""
+        account = self._accounts[holder]
+        for unit, before in account.tallies.items():
+            tally = account.tallies[unit] = BudgetTally()
+            tally.reserved = max(0, before.reserved + _of(unit, more))
+            for of, totals in self._rows_here(holder):
+                tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
+        self._unread.add(holder)
+
     def forget_key(self, key: str) -> None:
         """Remove the budgets of a deleted key."""
         for holder in [holder for holder in self._accounts if holder[1] == key]:
@@ -168,6 +198,7 @@ class Budgets:
         for holder in self.holders(claim.tenant, claim.key):
             for unit, tally in self._accounts[holder].tallies.items():
                 tally.reserved += _of(unit, reserved)
+        self._reserve_more(claim.tenant, reserved)
         return reserved
 
     async def claim(self, claim: BudgetClaim) -> Reserved | Overrun:
@@ -200,11 +231,12 @@ class Budgets:
                 if trace.usage is not None:
                     account.calls += 1
                     account.output_tokens += trace.usage.output_tokens
+            self._reserve_more(trace.tenant_id, (-trace.reserved[0], -trace.reserved[1]))
             trace.reserved = NOTHING_RESERVED
 
     def holders(self, tenant: str, key: str) -> list[Holder]:
         """The holders of budgets that a call of this tenant and key counts for."""
-        return [each for each in _holders(tenant, key) if each in self._accounts]
+        return [each for each in self._all_holders(tenant, key) if each in self._accounts]
 
     def tally_names(self, tenant: str, key: str) -> dict[str, Unit]:
         """The tallies that a call of this tenant and key counts for."""
@@ -315,9 +347,23 @@ class Budgets:
             for unit, tally in self._accounts[holder].tallies.items():
                 tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
 
+    def _all_holders(self, tenant: str, key: str) -> tuple[Holder, ...]:
+        """The tenant, its key and its group."""
+        group = self._group_of.get(tenant)
+        own: tuple[Holder, ...] = ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)
+        return own if group is None else (*own, group_holder(group))
+
+    def _reserve_more(self, tenant: str, reserved: Reserved) -> None:
+        """Remember what the calls of a tenant have reserved, which moves with it to another group."""
+        if tenant in self._group_of or tenant in self._outstanding:
+            before = self._outstanding.pop(tenant, NOTHING_RESERVED)
+            now = max(0, before[0] + reserved[0]), max(0, before[1] + reserved[1])
+            if now != NOTHING_RESERVED:
+                self._outstanding[tenant] = now
+
     def _rows_here(self, holder: Holder) -> list[tuple[UsageKey, Totals]]:
         """The rows of a holder in the usage book."""
-        return [(of, totals) for of, totals in self._book.rows() if holder in _holders(of.tenant, of.key)]
+        return [(of, totals) for of, totals in self._book.rows() if holder in self._all_holders(of.tenant, of.key)]
 
     async def _read(self) -> None:
         """Read usage from the store: this month's for new budgets and after a change of prices, and every READ_S the
@@ -342,6 +388,7 @@ class Budgets:
     async def _read_days(self, holders: set[Holder], first: date, last: date, *, replaces_costs: bool = False) -> None:
         """Take over what the store has of these holders and days; costs instead of what is known, or the larger."""
         tenants = {tenant for tenant, _ in holders}
+        tenants |= {tenant for tenant, group in self._group_of.items() if group_holder(group) in holders}
         sums = _Sums(lambda: _Sums(lambda: _Sums(int)))
         day = first
         while day <= last:
@@ -392,7 +439,3 @@ def _of(unit: Unit, reserved: Reserved) -> int:
     """The part of a reservation in this unit."""
     tokens, cost = reserved
     return tokens if unit is Unit.TOKENS else cost
-
-
-def _holders(tenant: str, key: str) -> tuple[Holder, ...]:
-    return ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)

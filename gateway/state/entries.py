@@ -53,6 +53,7 @@ def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
     }
     return {
         "tiers": dict(config.tiers),
+        "groups": dict(config.groups),
         "tenants": dict(config.tenants),
         "backends": backends,
         "pools": dict(config.pools),

@@ -30,6 +30,11 @@ class _After:
         entry = self._view.get(kind, name)
         return None if entry is None else entry.body
 
+    def before(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """The body as it is now."""
+        entry = self._view.get(kind, name)
+        return None if entry is None else entry.body
+
     def bodies(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         names = {*self._view.names(kind), *(name for changed, name in self._changed if changed == kind)}
         for name in sorted(names):
@@ -46,6 +51,8 @@ def disagreements(view: View, changes: Sequence[Change]) -> Iterator[ConfigProbl
             yield from _CHECKS[change.kind](after, change.name, change.body)
         elif change.kind == "tiers":
             yield from _tier_is_free(after, change.name)
+        elif change.kind == "groups":
+            yield from _group_is_free(after, change.name)
     created = Counter(
         change.kind for change in changes if change.body is not None and view.get(change.kind, change.name) is None
     )
@@ -57,9 +64,34 @@ def disagreements(view: View, changes: Sequence[Change]) -> Iterator[ConfigProbl
 
 
 def _tenant(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    tier = body.get("tier", DEFAULT_TIER.id)
+    yield from _tier_is_there(after, body)
+    group_id = body.get("group")
+    group = None if group_id is None else after.body("groups", group_id)
+    if group_id is not None and group is None:
+        yield ConfigProblem(("group",), f"there is no group '{group_id}'")
+    elif group is not None and body.get("tier", _tier_of(group)) != _tier_of(group):
+        yield ConfigProblem(("tier",), f"must be that of its group, '{_tier_of(group)}', or not be set")
+
+
+def _group(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    yield from _tier_is_there(after, body)
+    before = after.before("groups", name)
+    if before is not None and _tier_of(before) != _tier_of(body):
+        for tenant, each in after.bodies("tenants"):
+            if each.get("group") == name and each.get("tier", _tier_of(body)) != _tier_of(body):
+                yield ConfigProblem(("tier",), f"its tenant '{tenant}' names another tier")
+                return
+
+
+def _tier_is_there(after: _After, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    tier = _tier_of(body)
     if tier != DEFAULT_TIER.id and after.body("tiers", tier) is None:
         yield ConfigProblem(("tier",), f"there is no tier '{tier}'")
+
+
+def _tier_of(body: Mapping[str, Any]) -> str:
+    tier: str = body.get("tier", DEFAULT_TIER.id)
+    return tier
 
 
 def _tier(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
@@ -70,15 +102,27 @@ def _tier(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[Config
 def _tier_is_free(after: _After, name: str) -> Iterator[ConfigProblem]:
     if name == DEFAULT_TIER.id or after.body("tiers", name) is not None:
         return
-    tenant = next((tenant for tenant, body in after.bodies("tenants") if body.get("tier") == name), None)
+    for kind in ("tenants", "groups"):
+        member = next((member for member, body in after.bodies(kind) if body.get("tier") == name), None)
+        if member is not None:
+            yield ConfigProblem((), f"{kind} are in this tier, like '{member}'")
+
+
+def _group_is_free(after: _After, name: str) -> Iterator[ConfigProblem]:
+    if after.body("groups", name) is not None:
+        return
+    tenant = next((tenant for tenant, body in after.bodies("tenants") if body.get("group") == name), None)
     if tenant is not None:
-        yield ConfigProblem((), f"tenants are in this tier, like '{tenant}'")
+        yield ConfigProblem((), f"tenants are in this group, like '{tenant}'")
 
 
 def _key(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     tenant = body.get("tenant")
     if tenant is not None and after.body("tenants", tenant) is None:
         yield ConfigProblem(("tenant",), f"there is no tenant '{tenant}'")
+    group = body.get("group")
+    if group is not None and after.body("groups", group) is None:
+        yield ConfigProblem(("group",), f"there is no group '{group}'")
 
 
 def _backend(_after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
@@ -98,6 +142,7 @@ def _nothing(_after: _After, _name: str, _body: Mapping[str, Any]) -> Iterator[C
 _CHECKS: Mapping[str, Callable[[_After, str, Mapping[str, Any]], Iterator[ConfigProblem]]] = {
     "tenants": _tenant,
     "tiers": _tier,
+    "groups": _group,
     "keys": _key,
     "backends": _backend,
     "pools": _nothing,

@@ -68,6 +68,8 @@ class Invalid(RegistryError):  # noqa: N818
 
 REQUESTS = "requests"
 """The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
+OWNERS = {"tenants": "tenant", "groups": "group"}
+"""Kinds whose entries may have keys, and the field of a key that names its owner."""
 NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or must exist
 
 
@@ -171,8 +173,8 @@ class Registry:
         raise StoreUnavailable(f"{kind}/{name} is being changed by too many at once")
 
     async def delete(self, kind: str, name: str, *, actor: str, etag: str | None = None) -> None:
-        """Delete what the API has written of an entry, and with a tenant its keys. Raises NotFound, DeclaredInFile
-        where only the file declares it, and what `apply` raises.
+        """Delete what the API has written of an entry, and with a tenant or group its keys. Raises NotFound,
+        DeclaredInFile where only the file declares it, and what `apply` raises.
         """
         entry = self.get(kind, name)
         if entry is None:
@@ -182,9 +184,10 @@ class Registry:
         if entry.origin == "declared":
             raise DeclaredInFile
         edits = [Edit(kind, name, None, etag)]
-        if kind == "tenants" and not self._view.is_declared(kind, name):
-            # A new tenant of the same name must not inherit the old keys.
-            edits += [Edit("keys", key.name, None) for key in self._keys_of(name) if key.origin != "declared"]
+        if kind in OWNERS and not self._view.is_declared(kind, name):
+            # A new tenant or group of the same name must not inherit the old keys.
+            keys = [key for key in self._view.all("keys") if key.body.get(OWNERS[kind]) == name]
+            edits += [Edit("keys", key.name, None) for key in keys if key.origin != "declared"]
         await self.apply(edits, actor=actor)
 
     async def apply(self, edits: Sequence[Edit], *, actor: str) -> list[Entry | None]:
@@ -261,9 +264,6 @@ class Registry:
         problems = list(disagreements(self._view, changes))
         if problems:
             raise Invalid(problems)
-
-    def _keys_of(self, tenant: str) -> list[Entry]:
-        return [entry for entry in self._view.all("keys") if entry.body.get("tenant") == tenant]
 
     def _take(self, documents: Sequence[Document]) -> None:
         """Apply documents from the store. One that cannot be read (from a newer gateway) leaves the entry as it was."""

@@ -30,6 +30,8 @@ from gateway.config.sections import (
     TENANT_NAME,
     BackendSection,
     Count,
+    GroupSection,
+    Name,
     Section,
     TenantName,
     TenantSection,
@@ -40,7 +42,7 @@ CA_CHARS_MAX = 16 << 10
 KEY_MODELS_MAX = 256
 LABEL_CHARS_MAX = 256
 
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["viewer", "operator", "admin", "group-admin"]
 Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
 
@@ -79,13 +81,16 @@ class ManagedBackend(BackendSection):
 
 
 class ApiKey(Section):
-    """An API key of a tenant, or with a role one for the admin API. `models` None: every model."""
+    """An API key of a tenant, or with a role one for the admin API; a group-admin's is for one `group`. `models` None:
+    every model.
+    """
 
     hmac: Hmac
     last_four: Annotated[str, Field(min_length=4, max_length=4)]
     created_at: AwareDatetime
     tenant: TenantName | None = None
     role: Role | None = None
+    group: Name | None = None
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[tuple[ModelName, ...], Field(max_length=KEY_MODELS_MAX)] | None = None
     expires_at: AwareDatetime | None = None
@@ -99,6 +104,8 @@ class ApiKey(Section):
     def _is_for_somebody(self) -> Self:
         if (self.tenant is None) == (self.role is None):
             raise ValueError("set one of tenant and role")
+        if (self.role == "group-admin") != (self.group is not None):
+            raise ValueError("set a group with the role group-admin, and with no other")
         return self
 
 
@@ -113,6 +120,7 @@ class ResourceKind:
 
 RESOURCE_KINDS: Mapping[str, ResourceKind] = {
     "tiers": ResourceKind(TierSection, _NAME, 1_000),
+    "groups": ResourceKind(GroupSection, _NAME, 10_000),
     "tenants": ResourceKind(TenantSection, TENANT_NAME, 100_000),
     "keys": ResourceKind(ApiKey, _NAME, 100_000),
     "backends": ResourceKind(ManagedBackend, _NAME, 1_000),

@@ -23,6 +23,7 @@ class WeightEdit:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     tenant_tiers: Mapping[str, str] = field(default_factory=dict)
     tier_weights: Mapping[str, float] = field(default_factory=dict)
+    group_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,23 @@ def preview(pool: Mapping[str, Any], tier_weights: Mapping[str, float], edit: We
     weights = {tier_id: tier["weight"] for tier_id, tier in pool["tiers"].items()}
     weights = {**{tenant["tier"]: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}
     claims = {tenant_id: _claim(tenant) for tenant_id, tenant in tenants.items()}
+    groups = {group_id: group["weight"] for group_id, group in pool["groups"].items()}
     changed = {
         tenant_id: TenantClaim(
             edit.tenant_weights.get(tenant_id, claim.weight),
             claim.demand,
-            edit.tenant_tiers.get(tenant_id, claim.tier),
+            claim.tier if claim.group else edit.tenant_tiers.get(tenant_id, claim.tier),
+            claim.group,
         )
         for tenant_id, claim in claims.items()
     }
-    now = tiered_shares(1.0, tier_weights=weights, tenants=claims)
-    then = tiered_shares(1.0, tier_weights={**weights, **edit.tier_weights}, tenants=changed)
+    now = tiered_shares(1.0, tier_weights=weights, tenants=claims, group_weights=groups)
+    then = tiered_shares(
+        1.0,
+        tier_weights={**weights, **edit.tier_weights},
+        tenants=changed,
+        group_weights={**groups, **edit.group_weights},
+    )
     return PreviewedPool(
         {each: _share(now[each], then[each], asks_all=claims[each].demand == inf) for each in claims},
         {
@@ -75,7 +83,7 @@ def preview(pool: Mapping[str, Any], tier_weights: Mapping[str, float], edit: We
 
 def _claim(tenant: Mapping[str, Any]) -> TenantClaim:
     demand = inf if tenant["backlogged"][WINDOW] else tenant["share"][WINDOW]
-    return TenantClaim(tenant["weight"], demand, tenant["tier"])
+    return TenantClaim(tenant["weight"], demand, tenant["tier"], tenant["group"])
 
 
 def _share(now: float, then: float, *, asks_all: bool) -> PreviewedShare:

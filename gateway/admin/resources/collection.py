@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
 from gateway.admin.models import Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
-from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
+from gateway.admin.resources.group_scope import pinned
+from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
 from gateway.state.entries import Entry
 from gateway.state.merge_patch import merged
 from gateway.state.registry import (
@@ -58,39 +60,47 @@ class Collection:
     role: Role
     id_schema: Mapping[str, Any]
     check: Callable[[AdminRequest], None] = lambda _asked: None
+    scope: "EntryScope | None" = None
 
     def routes(self) -> Iterator[Route]:
+        reads = self.scope is not None
+        changes = self.scope is not None and self.scope.changes
         one, many, noun = f"/{self.kind}/{{id}}", f"/{self.kind}", self.noun
         schemas = {"id": self.id_schema}
         models = self.models
         yield Route(
             method="GET", path=many, role=Role.VIEWER, summary=f"All {self.kind}, by id.", run=self.listed,
-            query=Page, answer=models.listed,
+            query=Page, answer=models.listed, for_groups=reads,
         )  # fmt: skip
         yield Route(
             method="POST", path=many, role=self.role, summary=f"Make a {noun}.", run=self.create,
             body=models.made, answer=models.shown, status=201, versioned=True, conflicts=CONFLICTS,
+            for_groups=changes,
         )  # fmt: skip
         yield Route(
             method="GET", path=one, role=Role.VIEWER, summary=f"One {noun}.", run=self.read,
-            answer=models.shown, versioned=True, path_schemas=schemas,
+            answer=models.shown, versioned=True, path_schemas=schemas, for_groups=reads,
         )  # fmt: skip
         yield Route(
             method="PUT", path=one, role=self.role, summary=f"Make a {noun}, or replace it as a whole.", run=self.put,
             body=models.whole, answer=models.shown, versioned=True, creates=True, conflicts=CONFLICTS,
-            path_schemas=schemas,
+            path_schemas=schemas, for_groups=changes,
         )  # fmt: skip
         yield Route(
             method="PATCH", path=one, role=self.role, summary=f"Change a {noun} in part (RFC 7396).", run=self.patch,
             merges=models.fields, answer=models.shown, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
+            for_groups=changes,
         )  # fmt: skip
         yield Route(
             method="DELETE", path=one, role=self.role, summary=f"Take a {noun} away.", run=self.delete,
-            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=schemas,
+            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=schemas, for_groups=changes,
         )  # fmt: skip
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
-        return AdminAnswer(page(self.registry, self.kind, asked.query, self.models.listed, self.show))
+        found = page(
+            self.registry, self.kind, asked.query, self.models.listed, self.show, sees=partial(self._sees, asked)
+        )
+        return AdminAnswer(found)
 
     async def create(self, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
@@ -101,15 +111,20 @@ class Collection:
         entry = self.registry.get(self.kind, asked.id)
         if entry is None and not re.fullmatch(self.id_schema["pattern"], asked.id):
             raise field_problem("path.id", f"is nothing that a {self.noun} can be called")
+        if entry is None or not self._sees(asked, entry):
+            self._name(asked, asked.id, "path.id")
+        if entry is not None and not self._sees(asked, entry):
+            raise AdminProblem(409, "there is one of this id")
         if entry is None and asked.if_match is None:
             with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # another request created it first
                 return await self._create(asked.id, asked)
         entry = self.registry.get(self.kind, asked.id)
         etag = etag_of(asked, None if entry is None else entry.etag)
-        if entry is None:
+        if entry is None or not self._sees(asked, entry):
             raise AdminProblem(409, "it was taken away meanwhile")
+        etag = pinned(asked, etag, entry)
         with registry_answers():
-            body = self._replaced(entry, _given(asked))
+            body = self._may_give(asked, entry, self._replaced(entry, self._kept(asked, entry) | _given(asked)))
             entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag)
         return AdminAnswer(self.show(entry), etag=entry.etag)
 
@@ -123,21 +138,24 @@ class Collection:
         read_checked(
             self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body)
         )
+        etag = pinned(asked, etag_of(asked, entry.etag), entry)
+        self._may_give(asked, entry, merged(entry.body, asked.body))
         with registry_answers():
-            entry = await self.registry.patch(
-                self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
-            )
+            entry = await self.registry.patch(self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag)
         return AdminAnswer(self.show(entry), etag=entry.etag)
 
     async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
+        etag = pinned(asked, etag_of(asked, entry.etag), entry)
         with registry_answers():
-            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
+            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag)
         return AdminAnswer()
 
     async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
         self.check(asked)
-        entry = await self.registry.create(self.kind, name, _given(asked), actor=asked.caller.name)
+        self._name(asked, name, "body.id")
+        body = _given(asked) if self.scope is None else self.scope.give(asked.caller, name, None, _given(asked))
+        entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name)
         return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
@@ -159,18 +177,65 @@ class Collection:
     def entry(self, asked: AdminRequest) -> Entry:
         """The entry that the path names. Raises AdminProblem (404)."""
         entry = self.registry.get(self.kind, asked.id)
-        if entry is None:
+        if entry is None or not self._sees(asked, entry):
             raise AdminProblem(404, f"there is no such {self.noun}")
         return entry
 
+    # -- administrators of groups ----------------------------------------------------------------------------
+
+    def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
+        """Whether the entry is there for the caller."""
+        return self.scope is None or self.scope.sees(asked.caller, entry)
+
+    def _name(self, asked: AdminRequest, name: str, path: str) -> None:
+        """Check that the caller may give this name. Raises AdminProblem."""
+        if self.scope is not None:
+            self.scope.name(asked.caller, name, path)
+
+    def _kept(self, asked: AdminRequest, entry: Entry) -> dict[str, Any]:
+        """Fields that stay as they are where the caller replaces the entry and does not set them."""
+        keeps = () if self.scope is None or asked.caller.group is None else self.scope.keeps
+        return {name: entry.body[name] for name in keeps if name in entry.body}
+
+    def _may_give(self, asked: AdminRequest, entry: Entry, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body, if the caller may give it to the entry. Raises AdminProblem."""
+        return dict(body) if self.scope is None else self.scope.give(asked.caller, entry.name, entry, body)
+
+
+def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryScope:
+    """What administrators of groups see of a kind (`sees`), and with `changes` how they may name (`name`) and set
+    (`give`) an entry; a PUT of theirs leaves the fields `keeps` as they are. It is asked for every caller.
+    """
+
+    sees: Callable[[Caller, Entry], bool]
+    changes: bool = False
+    keeps: tuple[str, ...] = ()
+    name: Callable[[Caller, str, str], None] = lambda _caller, _name, _path: None
+    give: Callable[[Caller, str, Entry | None, Mapping[str, Any]], dict[str, Any]] = _as_given
+
 
 def page(
-    registry: Registry, kind: str, query: Any, listed: type[ResourceList], show: Callable[[Entry], BaseModel]
+    registry: Registry,
+    kind: str,
+    query: Any,
+    listed: type[ResourceList],
+    show: Callable[[Entry], BaseModel],
+    *,
+    sees: Callable[[Entry], bool] = lambda _entry: True,
 ) -> ResourceList:
-    """One page of a kind's list; its cursor is the last name on it."""
-    entries = registry.page(kind, after=query.cursor or "", limit=query.limit + 1)
-    more = len(entries) > query.limit
-    shown = entries[: query.limit]
+    """One page of a kind's list, of the entries that the caller sees; its cursor is the last name on it."""
+    found: list[Entry] = []
+    after = query.cursor or ""
+    while len(found) <= query.limit and (entries := registry.page(kind, after=after, limit=query.limit + 1)):
+        after = entries[-1].name
+        found += filter(sees, entries)
+    more = len(found) > query.limit
+    shown = found[: query.limit]
     return listed.model_construct(items=list(map(show, shown)), next_cursor=shown[-1].name if more else None)
 
 

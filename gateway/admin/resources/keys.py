@@ -15,6 +15,7 @@ from gateway.admin import models
 from gateway.admin.models import NAME_PATTERN
 from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
+from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.state.entries import Entry
@@ -27,7 +28,7 @@ ID_BYTES = 8
 BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max"})
 CHANGED = {"label", "models", "revoked"} | BUDGETS
 INHERITED = (
-    frozenset({"tenant", "role", "label", "models", "expires_at"}) | BUDGETS
+    frozenset({"tenant", "role", "group", "label", "models", "expires_at"}) | BUDGETS
 )  # by the key that takes another's place
 SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
@@ -45,50 +46,62 @@ class KeyRoutes:
         one = f"/{KIND}/{{id}}"
         yield Route(
             method="GET", path=f"/{KIND}", role=Role.VIEWER, summary="All keys, by id, without their secrets.",
-            run=self.listed, query=models.KeyPage, answer=models.KeyList,
+            run=self.listed, query=models.KeyPage, answer=models.KeyList, for_groups=True,
         )  # fmt: skip
         yield Route(
             method="POST", path=f"/{KIND}", role=Role.ADMIN, summary="Make a key; its secret is shown this once.",
             run=self.create, body=models.NewKey, answer=models.KeyMade, status=201, versioned=True,
-            conflicts=CONFLICTS,
+            conflicts=CONFLICTS, for_groups=True,
         )  # fmt: skip
         yield Route(
             method="GET", path=one, role=Role.VIEWER, summary="One key, without its secret.", run=self.read,
-            answer=models.KeyResource, versioned=True, path_schemas=SCHEMAS,
+            answer=models.KeyResource, versioned=True, path_schemas=SCHEMAS, for_groups=True,
         )  # fmt: skip
         yield Route(
             method="PATCH", path=one, role=Role.ADMIN, summary="Change or revoke a key (RFC 7396).", run=self.patch,
             merges=models.KeyChange, answer=models.KeyResource, versioned=True, conflicts=CONFLICTS,
-            path_schemas=SCHEMAS,
+            path_schemas=SCHEMAS, for_groups=True,
         )  # fmt: skip
         yield Route(
             method="DELETE", path=one, role=Role.ADMIN, summary="Take a key away, for good.", run=self.delete,
-            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS,
+            status=204, versioned=True, conflicts=CONFLICTS, path_schemas=SCHEMAS, for_groups=True,
         )  # fmt: skip
         yield Route(
             method="POST", path=f"{one}/rotate", role=Role.ADMIN,
             summary="Make a key like this one, which ends after an overlap.", run=self.rotate,
             body=models.Rotation, answer=models.KeyMade, status=201, versioned=True, conflicts=CONFLICTS,
-            path_schemas=SCHEMAS,
+            path_schemas=SCHEMAS, for_groups=True,
         )  # fmt: skip
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.KeyPage = asked.query
         items: list[models.KeyResource] = []
+        scope = self._scope
         after, next_cursor = query.cursor or "", None
         while len(items) <= query.limit and (entries := self.registry.page(KIND, after=after, limit=query.limit + 1)):
             after = entries[-1].name
-            items += [show(entry) for entry in entries if query.tenant in (None, _key(entry).tenant)]
+            items += [
+                show(entry)
+                for entry in entries
+                if query.tenant in (None, _key(entry).tenant)
+                and scope.sees_tenant_named(asked.caller, _key(entry).tenant)
+            ]
         if len(items) > query.limit:
             items, next_cursor = items[: query.limit], items[query.limit - 1].id
         return AdminAnswer(models.KeyList.model_construct(items=items, next_cursor=next_cursor))
 
     async def create(self, asked: AdminRequest) -> AdminAnswer:
         new: models.NewKey = asked.body
+        if asked.caller.group is not None and (new.role is not None or new.group is not None):
+            raise AdminProblem(403, "an administrator of a group makes keys of its tenants only")
         if (new.tenant is None) == (new.role is None):
             raise field_problem("body", "set one of tenant and role", status=409)
         if new.tenant is not None and not self.checks_tenants:
             raise field_problem("body.tenant", "keys of tenants are not checked while auth.mode is open", status=409)
+        if (new.role == "group-admin") != (new.group is not None):
+            raise field_problem("body.group", "is set with the role group-admin, and with no other", status=409)
+        if not self._scope.sees_tenant_named(asked.caller, new.tenant):
+            raise field_problem("body.tenant", f"there is no tenant '{new.tenant}'", status=409)
         body: dict[str, Any] = new.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         expires_in_s = body.pop("expires_in_s", None)
         if expires_in_s is not None:
@@ -152,9 +165,13 @@ class KeyRoutes:
     def _at(self, in_s: float) -> str:
         return datetime.fromtimestamp(int(self.clock()) + in_s, UTC).isoformat()
 
+    @property
+    def _scope(self) -> GroupScope:
+        return GroupScope(self.registry)
+
     def _entry(self, asked: AdminRequest) -> Entry:
         entry = self.registry.get(KIND, asked.id)
-        if entry is None:
+        if entry is None or not self._scope.sees_tenant_named(asked.caller, _key(entry).tenant):
             raise AdminProblem(404, "there is no such key")
         return entry
 
@@ -169,6 +186,7 @@ def show(entry: Entry) -> models.KeyResource:
         models=None if key.models is None else list(key.models),
         tenant=key.tenant,
         role=key.role,
+        group=key.group,
         last_four=key.last_four,
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),

@@ -19,7 +19,7 @@ from gateway.cluster.view import ClusterView
 from gateway.money.amounts import to_text
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
-from gateway.state.budget_accounts import BudgetUse, Unit
+from gateway.state.budget_accounts import BudgetUse, Unit, group_of
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
 from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
@@ -136,7 +136,8 @@ class LiveRoutes:
         shown = set(holders[: query.limit])
         items = [
             live_models.BudgetState(
-                tenant=row.holder[0], key=row.holder[1], unit=row.unit.value, period=row.period,
+                tenant="" if group_of(row.holder) else row.holder[0], key=row.holder[1], group=group_of(row.holder),
+                unit=row.unit.value, period=row.period,
                 limit=_amount(row, row.limit), used=_amount(row, row.used), reserved=_amount(row, row.reserved),
                 remaining=_amount(row, row.remaining), renewed_at=int(row.renewed_at_s),
             )

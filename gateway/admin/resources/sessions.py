@@ -13,7 +13,12 @@ from gateway.admin.sign_in import SignIn
 from gateway.config.key_file import FIRST_KEY_CHARS_MAX
 from gateway.state.resource_kinds import Role as RoleName
 
-ROLE_NAMES: dict[Role, RoleName] = {Role.VIEWER: "viewer", Role.OPERATOR: "operator", Role.ADMIN: "admin"}
+ROLE_NAMES: dict[Role, RoleName] = {
+    Role.GROUP_ADMIN: "group-admin",
+    Role.VIEWER: "viewer",
+    Role.OPERATOR: "operator",
+    Role.ADMIN: "admin",
+}
 
 
 class OneTimeToken(Fields):
@@ -31,10 +36,11 @@ class SessionResource(Fields):
 
 
 class CallerResource(Fields):
-    """`name`: the caller's name in the audit log."""
+    """`name`: the caller's name in the audit log. `group`: the group that a group-admin administers."""
 
     name: str
     role: RoleName
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,7 @@ class SessionRoutes:
         )  # fmt: skip
         yield Route(
             method="GET", path="/me", role=Role.VIEWER, summary="The caller's name and role.",
-            run=self.me, answer=CallerResource,
+            run=self.me, answer=CallerResource, for_groups=True,
         )  # fmt: skip
 
     async def open(self, asked: AdminRequest) -> AdminAnswer:
@@ -66,4 +72,5 @@ class SessionRoutes:
         return AdminAnswer(SessionResource(key=session.key, role=role, expires_at=int(session.expires_at_s)))
 
     async def me(self, asked: AdminRequest) -> AdminAnswer:
-        return AdminAnswer(CallerResource(name=asked.caller.name, role=ROLE_NAMES[asked.caller.role]))
+        caller = asked.caller
+        return AdminAnswer(CallerResource(name=caller.name, role=ROLE_NAMES[caller.role], group=caller.group))

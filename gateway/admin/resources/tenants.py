@@ -1,17 +1,21 @@
-"""Tenant and tier routes: weights, SLO envelopes and limits."""
+"""Tenant, group and tier routes: weights, SLO envelopes and limits."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from gateway.admin import models
 from gateway.admin.models import NAME_PATTERN, TENANT_PATTERN
-from gateway.admin.resources.collection import Collection, CollectionModels
+from gateway.admin.resources.collection import Collection, CollectionModels, EntryScope
+from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import Role, Route
+from gateway.config.sections import GroupSection, TenantSection
 from gateway.state.entries import Entry
 from gateway.state.registry import Registry
 
 
 def routes(registry: Registry) -> Iterator[Route]:
-    """Routes of tenants and tiers."""
+    """Routes of tenants, groups and tiers."""
+    scope = GroupScope(registry)
     yield from Collection(
         kind="tenants",
         noun="tenant",
@@ -23,9 +27,28 @@ def routes(registry: Registry) -> Iterator[Route]:
             shown=models.TenantResource,
             listed=models.TenantList,
         ),
-        show=_tenant,
+        show=partial(_tenant, registry),
         role=Role.OPERATOR,
         id_schema={"type": "string", "pattern": TENANT_PATTERN},
+        scope=EntryScope(
+            sees=scope.sees_tenant, changes=True, keeps=("group",), name=scope.name_tenant, give=scope.give
+        ),
+    ).routes()
+    yield from Collection(
+        kind="groups",
+        noun="group",
+        registry=registry,
+        models=CollectionModels(
+            made=models.NewGroup,
+            whole=models.GroupFields,
+            fields=models.GroupFields,
+            shown=models.GroupResource,
+            listed=models.GroupList,
+        ),
+        show=_group,
+        role=Role.OPERATOR,
+        id_schema={"type": "string", "pattern": NAME_PATTERN},
+        scope=EntryScope(sees=scope.sees_group),
     ).routes()
     yield from Collection(
         kind="tiers",
@@ -44,8 +67,18 @@ def routes(registry: Registry) -> Iterator[Route]:
     ).routes()
 
 
-def _tenant(entry: Entry) -> models.TenantResource:
-    return models.TenantResource.model_construct(
+def _tenant(registry: Registry, entry: Entry) -> models.TenantResource:
+    section = entry.section
+    assert isinstance(section, TenantSection), "an entry is of its kind"
+    group = None if section.group is None else registry.get("groups", section.group)
+    fields = section.model_dump(mode="json")
+    if group is not None and isinstance(group.section, GroupSection):
+        fields["tier"] = group.section.tier
+    return models.TenantResource.model_construct(id=entry.name, origin=entry.origin, **fields)
+
+
+def _group(entry: Entry) -> models.GroupResource:
+    return models.GroupResource.model_construct(
         id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
     )
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.admin import models
+from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.money.amounts import to_text
 from gateway.money.pricing import PriceBook
@@ -35,7 +36,7 @@ class UsageAndAuditRoutes:
         yield Route(
             method="GET", path="/usage", role=Role.VIEWER, summary="Requests and tokens by day, tenant, key and model.",
             run=self.usage, query=models.UsagePage, answer=models.UsageList, stored=True,
-            conflicts="There are too many rows: ask for fewer days.",
+            conflicts="There are too many rows: ask for fewer days.", for_groups=True,
         )  # fmt: skip
         yield Route(
             method="GET", path="/audit", role=Role.VIEWER,
@@ -50,7 +51,10 @@ class UsageAndAuditRoutes:
             first_day=query.first_day or today, last_day=query.last_day or today, tenant=query.tenant
         )
         totals: dict[UsageKey, Totals] = {}
+        seen = GroupScope(self.registry).tenants_of(asked.caller)
         for row in rows:  # one row per writer
+            if seen is not None and row.of.tenant not in seen:
+                continue
             totals[row.of] = Totals(*map(sum, zip(totals.get(row.of, Totals()), row.totals, strict=True)))
         # A cursor is the last row of a page; any text is a valid one.
         names = [of for of in sorted(totals) if "\n".join(of) > (query.cursor or "")]

@@ -38,7 +38,7 @@ async def test_a_link_signs_in_once_and_its_key_has_its_role(api):
     again = await api.post("/sign-in", {"once": once}, key="")
     assert again.status == 401
     key = opened.json["key"]
-    assert (await api.get("/me", key=key)).json == {"name": "one-time-link-1", "role": "admin"}
+    assert (await api.get("/me", key=key)).json == {"name": "one-time-link-1", "role": "admin", "group": None}
     assert (await api.post("/tenants", {"id": "mine"}, key=key)).status == 201
     (entry, *_) = (await api.get("/audit")).json["items"]
     assert (entry["actor"], entry["name"]) == ("one-time-link-1", "mine")
@@ -73,7 +73,7 @@ async def test_a_body_that_is_no_link_is_refused_by_field(api, body):
 
 async def test_a_caller_learns_its_name_and_role(api):
     made = (await api.post("/keys", {"role": "viewer"})).json
-    assert (await api.get("/me", key=made["secret"])).json == {"name": made["id"], "role": "viewer"}
+    assert (await api.get("/me", key=made["secret"])).json == {"name": made["id"], "role": "viewer", "group": None}
     assert (await api.get("/me", key="")).status == 401
 
 

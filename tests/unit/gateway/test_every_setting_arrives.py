@@ -1,4 +1,4 @@
-"""A setting of a tenant, a tier or a backend is read by the file, taken by the admin API, and reaches what it is for.
+"""A setting of a tenant, group, tier or backend is read by the file, taken by the admin API, and reaches its use.
 
 Each is written in four places (sections, the conversion, the models of the API, the scheduler's types). One that is
 forgotten in one of them would be accepted and ignored.
@@ -8,7 +8,7 @@ import pytest
 
 from gateway.admin import backend_models, models
 from gateway.config import sections
-from gateway.config.config import backend_spec, envelope_of, policy_tenant, policy_tier
+from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
 from gateway.state.budget_accounts import limits_of
 
 TENANT = {
@@ -24,7 +24,10 @@ TENANT = {
     "cost_per_month_max": "7.50",
     "queued_requests_max": 7,
     "queued_bytes_max": 7,
+    "group": "research",
 }
+OF_TENANTS_ALONE = {"group", "envelope", "queued_requests_max", "queued_bytes_max"}
+GROUP = {name: value for name, value in TENANT.items() if name not in OF_TENANTS_ALONE}
 TIER = {
     "weight": 2.5,
     "envelope": {"tpot_ms": 70},
@@ -52,7 +55,13 @@ BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file", "
 
 def tenant(**fields):
     section = sections.TenantSection(**fields)
-    return policy_tenant("alice", section), envelope_of(section), limits_of(section)
+    groups = {"research": sections.GroupSection(tier="research")}
+    return policy_tenant("alice", section, groups), envelope_of(section), limits_of(section)
+
+
+def group(**fields):
+    section = sections.GroupSection(**fields)
+    return policy_group("research", section), limits_of(section)
 
 
 def tier(**fields):
@@ -66,6 +75,7 @@ def backend(**fields):
 
 def test_every_setting_is_tried_here():
     assert set(TENANT) == set(sections.TenantSection.model_fields)
+    assert set(GROUP) == set(sections.GroupSection.model_fields)
     assert set(TIER) == set(sections.TierSection.model_fields)
     assert set(BACKEND) | BACKEND_SOURCES == set(sections.BackendSection.model_fields)
 
@@ -73,6 +83,11 @@ def test_every_setting_is_tried_here():
 @pytest.mark.parametrize("field", TENANT)
 def test_a_setting_of_a_tenant_reaches_the_scheduler_the_envelopes_or_the_budgets(field):
     assert tenant(**{field: TENANT[field]}) != tenant()
+
+
+@pytest.mark.parametrize("field", GROUP)
+def test_a_setting_of_a_group_reaches_the_scheduler_or_the_budgets(field):
+    assert group(**{field: GROUP[field]}) != group()
 
 
 @pytest.mark.parametrize("field", TIER)
@@ -90,6 +105,7 @@ def test_the_admin_api_takes_every_setting_of_the_file_with_its_default():
         return {name: str(field.default) for name, field in model.model_fields.items()}
 
     assert defaults(models.TenantFields) == defaults(sections.TenantSection)
+    assert defaults(models.GroupFields) == defaults(sections.GroupSection)
     assert defaults(models.TierFields) == defaults(sections.TierSection)
     taken = set(backend_models.NewBackend.model_fields)
     # The API names a backend by its id, and takes no file of the gateway's machine and no key in plain text.

@@ -44,7 +44,7 @@ def paths_of_data(data: typing.Any, model: type[BaseModel], path: str = "") -> s
             found.add(at)
         elif isinstance(value, list):
             found |= {deep for item in value for deep in paths_of_data(item, inner, f"{at}.")}
-        elif name in ("tiers", "tenants", "prices", "pools"):
+        elif name in ("tiers", "groups", "tenants", "prices", "pools"):
             found |= {deep for item in value.values() for deep in paths_of_data(item, inner, f"{at}.")}
         else:
             found |= paths_of_data(value, inner, f"{at}.")
@@ -73,7 +73,7 @@ def test_the_example_with_everything_switched_on_is_valid(tmp_path, monkeypatch)
     config = load_config(path, check_files=False)
     assert (len(config.backends), set(config.tenants), set(config.tiers)) == (
         3,
-        {"alice", "bob"},
+        {"alice", "bob", "carol"},
         {"interactive", "batch"},
     )
 

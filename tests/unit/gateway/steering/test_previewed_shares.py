@@ -3,12 +3,14 @@
 from gateway.steering.preview import PreviewedShare, WeightEdit, preview
 
 
-def tenant(share, *, weight=1.0, tier="default", backlogged=False):
-    return {"weight": weight, "tier": tier, "share": [0.0, share, 0.0], "backlogged": [False, backlogged, False]}
+def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):
+    waited = [False, backlogged, False]
+    return {"weight": weight, "tier": tier, "group": group, "share": [0.0, share, 0.0], "backlogged": waited}
 
 
-def pool(tiers=(("default", 1.0),), **tenants):
-    return {"tenants": tenants, "tiers": {tier: {"weight": weight} for tier, weight in tiers}}
+def pool(tiers=(("default", 1.0),), groups=(), **tenants):
+    weights = ({name: {"weight": weight} for name, weight in named} for named in (tiers, groups))
+    return {"tenants": tenants, **dict(zip(("tiers", "groups"), weights, strict=True))}
 
 
 def shares(found):
@@ -50,3 +52,10 @@ def test_a_tiers_weight_counts_before_its_tenants_weights():
 
 def test_a_pool_without_tenants_has_no_shares():
     assert preview(pool(), {"gold": 3.0}, WeightEdit()).tenants == {}
+
+
+def test_a_group_is_due_as_much_with_one_tenant_as_with_three():
+    members = {name: tenant(0.2, group="research", backlogged=True) for name in "abc"}
+    busy = pool(groups=(("research", 1.0),), **members, d=tenant(0.4, backlogged=True))
+    found = preview(busy, {}, WeightEdit(group_weights={"research": 3.0}))
+    assert shares(found.tenants) == {**dict.fromkeys("abc", (0.1667, 0.25)), "d": (0.5, 0.25)}

@@ -1,0 +1,133 @@
+"""Group scope: what the administrator of a group sees and may change, which is its own group.
+
+What belongs to another group does not exist for it: a read answers 404, as for a name that there is not. It makes
+tenants under names that begin with its group's (`research/alice`), so that no two groups compete for a name, and no
+name tells of another group's. A change holds for the version of the entry that was judged, even if the request names
+none.
+
+A group cannot give what it does not have: the budgets of its tenants sum up to at most its own, no limit of a tenant is
+above the group's, and no envelope is tighter than the tier's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.routes import AdminRequest, Caller
+from gateway.config.sections import GroupSection, TenantSection, TierSection
+from gateway.state.entries import Entry
+from gateway.state.registry import ANY_THERE, Registry
+from gateway.state.resource_kinds import read_body
+
+BUDGETS = ("tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max")
+LIMITS = ("in_flight_max", "requests_per_minute_max", "tokens_per_minute_max")
+NOT_GIVEN = ("queued_requests_max", "queued_bytes_max")
+"""Fields that a group's administrator leaves as they are: they are of the queue, which all groups share."""
+SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScope:
+    """Judges callers by the present entries. Callers that administer no group are free."""
+
+    registry: Registry
+
+    def sees_group(self, caller: Caller, entry: Entry) -> bool:
+        return caller.group in (None, entry.name)
+
+    def sees_tenant(self, caller: Caller, entry: Entry) -> bool:
+        section = entry.section
+        return caller.group is None or (isinstance(section, TenantSection) and section.group == caller.group)
+
+    def sees_tenant_named(self, caller: Caller, name: str | None) -> bool:
+        """Whether this tenant is there for the caller."""
+        if caller.group is None:
+            return True
+        entry = None if name is None else self.registry.get("tenants", name)
+        return entry is not None and self.sees_tenant(caller, entry)
+
+    def tenants_of(self, caller: Caller) -> frozenset[str] | None:
+        """The tenants that the caller sees; None: all."""
+        if caller.group is None:
+            return None
+        return frozenset(entry.name for entry in self.registry.entries("tenants") if self.sees_tenant(caller, entry))
+
+    def name_tenant(self, caller: Caller, name: str, path: str) -> None:
+        """Check the name of a tenant that is not there for the caller. Raises AdminProblem."""
+        if caller.group is not None and not name.startswith(caller.group + SEPARATOR):
+            raise field_problem(path, f"must begin with '{caller.group}{SEPARATOR}'", status=403)
+
+    def give(self, caller: Caller, name: str, before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body that the caller may give a tenant, which has `before` now. Raises AdminProblem."""
+        if caller.group is None:
+            return dict(body)
+        entry = self.registry.get("groups", caller.group)
+        if entry is None:
+            raise AdminProblem(403, "your group is not there any more")
+        group, given = entry.section, dict(body)
+        assert isinstance(group, GroupSection), "an entry is of its kind"
+        if before is None:
+            given.setdefault("group", caller.group)
+        if given.get("group") != caller.group:
+            raise field_problem("body.group", "is not yours to change", status=403)
+        after, _ = read_body("tenants", given)
+        if after is None:
+            return given  # the registry says why
+        assert isinstance(after, TenantSection), "it is a tenant's"
+        now = TenantSection() if before is None else before.section
+        assert isinstance(now, TenantSection), "an entry is of its kind"
+        for field in NOT_GIVEN:
+            if getattr(after, field) != getattr(now, field):
+                raise field_problem(f"body.{field}", "is not a group's to give", status=403)
+        self._check_limits(group, now, after)
+        self._check_budgets(name, group, now, after)
+        self._check_envelope(group, now, after)
+        return given
+
+    def _check_limits(self, group: GroupSection, now: TenantSection, after: TenantSection) -> None:
+        for field in LIMITS:
+            limit, value = getattr(group, field), getattr(after, field)
+            if limit is not None and value is not None and value > limit and value != getattr(now, field):
+                raise field_problem(f"body.{field}", f"must be at most {limit}, which the group has", status=409)
+
+    def _check_budgets(self, name: str, group: GroupSection, now: TenantSection, after: TenantSection) -> None:
+        for field in BUDGETS:
+            budget, value = getattr(group, field), getattr(after, field)
+            if budget is None or value is None or value == getattr(now, field):
+                continue
+            others = [
+                entry.section
+                for entry in self.registry.entries("tenants")
+                if isinstance(entry.section, TenantSection)
+                and entry.section.group == after.group
+                and entry.name != name
+            ]
+            left = budget - _sum(getattr(section, field) for section in others)
+            if value > left:
+                reason = f"must be at most {max(left, 0)}, which the group has left of {budget}"
+                raise field_problem(f"body.{field}", reason, status=409)
+
+    def _check_envelope(self, group: GroupSection, now: TenantSection, after: TenantSection) -> None:
+        entry = self.registry.get("tiers", group.tier)
+        tier = TierSection() if entry is None else entry.section
+        assert isinstance(tier, TierSection), "an entry is of its kind"
+        for field in ("ttft_ms", "tpot_ms"):
+            least, value = getattr(tier.envelope, field), getattr(after.envelope, field)
+            if value is None or value == getattr(now.envelope, field):
+                continue
+            if least is None or value < least:
+                text = "the tier has none" if least is None else f"must be at least {least:g}, as of the tier"
+                raise field_problem(f"body.envelope.{field}", text, status=409)
+
+
+def pinned(asked: AdminRequest, etag: str | None, entry: Entry) -> str | None:
+    """The etag that a change expects: of a group's administrator that of the entry which was judged."""
+    if asked.caller.group is None:
+        return etag
+    return entry.etag if etag in (None, ANY_THERE) else etag
+
+
+def _sum(amounts: Iterable[Any]) -> Any:
+    """The sum of those that are set: of tokens, or of money."""
+    return sum(amount for amount in amounts if amount is not None)

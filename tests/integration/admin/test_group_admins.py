@@ -1,0 +1,293 @@
+"""An administrator of a group reaches its own group and nothing else, whatever it tries."""
+
+import contextlib
+
+import pytest
+from admin_rig import admin
+from gateway_rig import bearer, scripted
+
+from gateway.admin.routes import Role, Route
+from gateway.admin.server import AdminServer
+
+TIERS = {"gold": {"envelope": {"ttft_ms": 500}}}
+GROUPS = {"red": {"tier": "gold", "tokens_per_day_max": 1_000, "in_flight_max": 10}, "blue": {}}
+TENANTS = {"red/a": {"group": "red"}, "old-red": {"group": "red"}, "blue/b": {"group": "blue"}, "free": {}}
+OTHERS = ("blue/b", "free")
+
+
+class GroupAdmin:
+    """Asks as the administrator of group red; `api` is the operator."""
+
+    def __init__(self, api, key):
+        self.api, self.key = api, key
+
+    async def ask(self, method, path, body=None, **headers):
+        return await self.api.ask(method, path, body, key=self.key, **headers)
+
+    async def status(self, method, path, body=None, **headers):
+        return (await self.ask(method, path, body, **headers)).status
+
+
+@contextlib.asynccontextmanager
+async def red(folder, *backends, **config):
+    settings = {"tiers": TIERS, "groups": GROUPS, "tenants": TENANTS, **config}
+    async with admin(folder, *backends, **settings) as api:
+        made = await api.post("/keys", {"role": "group-admin", "group": "red"})
+        assert made.status == 201, made.body
+        yield GroupAdmin(api, made.json["secret"])
+
+
+def at(name):
+    return name.replace("/", "%2F")
+
+
+async def everything(api):
+    """All that is stored, but for the keys' times."""
+    kinds = ("tenants", "groups", "tiers", "keys", "backends", "prices")
+    return {kind: (await api.get(f"/{kind}")).body for kind in kinds}
+
+
+# -- what it may -----------------------------------------------------------------------------------------------------
+
+
+async def test_it_makes_tenants_and_keys_of_its_group_which_work_at_once(tmp_path):
+    async with scripted() as backend, red(tmp_path, backend) as lead:
+        made = await lead.ask("POST", "/tenants", {"id": "red/new", "weight": 2, "tokens_per_day_max": 400})
+        assert (made.status, made.json["group"], made.json["tier"]) == (201, "red", "gold")
+        key = await lead.ask("POST", "/keys", {"tenant": "red/new", "label": "x"})
+        assert (await lead.api.rig.post(headers=bearer(key.json["secret"]))).status == 200
+        rotated = await lead.ask("POST", f"/keys/{key.json['id']}/rotate", {"overlap_s": 0})
+        assert rotated.status == 201
+        assert await lead.status("PATCH", f"/keys/{rotated.json['id']}", {"revoked": True}) == 200
+        assert await lead.status("PATCH", "/tenants/red%2Fnew", {"weight": 3}) == 200
+        replaced = await lead.ask("PUT", "/tenants/red%2Fnew", {"weight": 5})
+        assert (replaced.status, replaced.json["group"]) == (200, "red"), "what it does not set stays in its group"
+        assert await lead.status("PUT", "/tenants/red%2Fnewer", {}) == 201
+        assert await lead.status("DELETE", "/tenants/red%2Fnewer") == 204
+        authors = {each["actor"] for each in (await lead.api.get("/audit?kind=tenants")).json["items"]}
+        assert authors == {(await lead.ask("GET", "/me")).json["name"]}
+
+
+async def test_it_sees_its_group_its_tenants_their_keys_and_their_usage_page_by_page(tmp_path):
+    async with scripted() as backend, red(tmp_path, backend) as lead:
+        keys = {name: await lead.api.key_for(name) for name in TENANTS}
+        for key in keys.values():
+            assert (await lead.api.rig.post(headers=bearer(key))).status == 200
+        await lead.api.rig.gateway._management.usage.flush()
+
+        async def listed(path, field):
+            names, query = [], "?limit=1"
+            while True:
+                page = (await lead.ask("GET", path + query)).json
+                names += [each[field] for each in page["items"]]
+                if page["next_cursor"] is None:
+                    return names
+                query = "?limit=1&cursor=" + at(page["next_cursor"]).replace("\n", "%0A")
+
+        assert await listed("/tenants", "id") == ["old-red", "red/a"]
+        assert await listed("/groups", "id") == ["red"]
+        assert await listed("/keys", "tenant") in (["old-red", "red/a"], ["red/a", "old-red"])
+        assert await listed("/usage", "tenant") == ["old-red", "red/a"]
+        assert (await lead.ask("GET", "/usage?tenant=free")).json["items"] == []
+        assert (await lead.ask("GET", "/keys?tenant=free")).json["items"] == []
+        assert (await lead.ask("GET", "/me")).json["group"] == "red"
+
+
+# -- ways out --------------------------------------------------------------------------------------------------------
+
+ALLOWED = {
+    "/tenants", "/tenants/{id}", "/groups", "/groups/{id}", "/keys", "/keys/{id}", "/keys/{id}/rotate", "/usage", "/me",
+}  # fmt: skip
+
+
+def routes_of(api):
+    server = api.rig.gateway._management._port._server
+    assert isinstance(server, AdminServer)
+    return server._table.routes
+
+
+async def test_every_other_path_is_closed_to_it_and_new_ones_are_until_they_say_otherwise(tmp_path):
+    async with red(tmp_path) as lead:
+        routes = [route for route in routes_of(lead.api) if route.role is not None]
+        open_to_it = {(route.method, route.path) for route in routes if route.for_groups}
+        assert {path for _, path in open_to_it} == ALLOWED
+        changed = {path for method, path in open_to_it if method != "GET"}
+        assert changed == ALLOWED - {"/groups", "/groups/{id}", "/usage", "/me"}
+        for route in routes:
+            if (route.method, route.path) not in open_to_it:
+                path = route.path.replace("{id}", "x")
+                assert await lead.status(route.method, path, {}) == 403, route.path
+                assert await lead.status(route.method, path, {}, Accept="text/event-stream") == 403, route.path
+        assert await lead.status("GET", "/metrics") == 403
+        assert Route(method="GET", path="/x", role=Role.VIEWER, summary="", run=None).for_groups is False
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "nothing"])
+async def test_other_tenants_are_to_it_as_if_they_were_not_there(tmp_path, name):
+    """The same answers for a tenant of another group, for one without a group, and for none."""
+    async with red(tmp_path) as lead:
+        before = await everything(lead.api)
+        path, there = f"/tenants/{at(name)}", await lead.api.get(f"/tenants/{at(name)}")
+        etag = there.headers.get("ETag", '"1"')
+        answers = [
+            await lead.ask("GET", path),
+            await lead.ask("PATCH", path, {"weight": 2}),
+            await lead.ask("PATCH", path, {"weight": 2}, if_match=etag),
+            await lead.ask("PATCH", path, {"weight": 2}, if_match="*"),
+            await lead.ask("PATCH", path, {"group": "red"}),
+            await lead.ask("DELETE", path),
+            await lead.ask("DELETE", path, if_match=etag),
+        ]
+        assert {(reply.status, reply.json["detail"]) for reply in answers} == {(404, "there is no such tenant")}
+        made = [
+            await lead.ask("PUT", path, {"group": "red"}),
+            await lead.ask("PUT", path, {"group": "red"}, if_match=etag),
+            await lead.ask("PUT", path, {"group": "red"}, if_none_match="*"),
+            await lead.ask("POST", "/tenants", {"id": name, "group": "red"}),
+        ]
+        assert {reply.status for reply in made} == {403}
+        assert {reply.json["errors"][0]["reason"] for reply in made} == {"must begin with 'red/'"}
+        keyed = await lead.ask("POST", "/keys", {"tenant": name})
+        assert (keyed.status, keyed.json["detail"]) == (409, f"body.tenant: there is no tenant '{name}'")
+        assert await everything(lead.api) == before
+
+
+async def test_keys_of_others_and_of_roles_are_to_it_as_if_they_were_not_there(tmp_path):
+    async with red(tmp_path) as lead:
+        others = [(await lead.api.post("/keys", {"tenant": name})).json["id"] for name in OTHERS]
+        others += [(await lead.api.post("/keys", {"role": "admin"})).json["id"]]
+        others += [(await lead.api.post("/keys", {"role": "group-admin", "group": "red"})).json["id"], "key-none"]
+        before = await everything(lead.api)
+        for name in others:
+            for method, path, body in (
+                ("GET", f"/keys/{name}", None),
+                ("PATCH", f"/keys/{name}", {"revoked": True}),
+                ("DELETE", f"/keys/{name}", None),
+                ("POST", f"/keys/{name}/rotate", {}),
+            ):
+                reply = await lead.ask(method, path, body)
+                assert (reply.status, reply.json["detail"]) == (404, "there is no such key")
+        assert (await lead.ask("GET", "/keys")).json["items"] == []
+        assert await everything(lead.api) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"role": "admin"},
+        {"role": "viewer"},
+        {"role": "group-admin", "group": "red"},
+        {"role": "group-admin", "group": "blue"},
+        {"tenant": "red/a", "group": "blue"},
+    ],
+)
+async def test_it_makes_no_key_for_a_role(tmp_path, body):
+    async with red(tmp_path) as lead:
+        before = await everything(lead.api)
+        assert await lead.status("POST", "/keys", body) == 403
+        assert await everything(lead.api) == before
+
+
+@pytest.mark.parametrize(
+    ("patch", "status"),
+    [
+        ({"group": "blue"}, 403),
+        ({"group": None}, 403),
+        ({"group": "nothing"}, 403),
+        ({"tier": "default"}, 409),
+        ({"queued_requests_max": 9}, 403),
+        ({"queued_bytes_max": 9}, 403),
+        ({"tokens_per_day_max": 1_001}, 409),
+        ({"in_flight_max": 11}, 409),
+        ({"envelope": {"ttft_ms": 499}}, 409),
+        ({"envelope": {"tpot_ms": 50}}, 409),
+    ],
+)
+async def test_it_gives_nothing_that_its_group_does_not_have(tmp_path, patch, status):
+    async with red(tmp_path) as lead:
+        before = await everything(lead.api)
+        whole = {name: value for name, value in patch.items() if value is not None}
+        assert await lead.status("PATCH", "/tenants/red%2Fa", patch) == status
+        if whole:
+            assert await lead.status("PUT", "/tenants/red%2Fa", whole) == status
+            assert await lead.status("PUT", "/tenants/red%2Fnew", whole) == status
+            assert await lead.status("POST", "/tenants", {"id": "red/new", **whole}) == status
+        assert await everything(lead.api) == before
+
+
+async def test_budgets_of_its_tenants_sum_up_to_at_most_the_groups(tmp_path):
+    async with red(tmp_path) as lead:
+        assert await lead.status("PATCH", "/tenants/red%2Fa", {"tokens_per_day_max": 600}) == 200
+        over = await lead.ask("PATCH", "/tenants/old-red", {"tokens_per_day_max": 401})
+        assert (over.status, over.json["errors"][0]["reason"]) == (
+            409,
+            "must be at most 400, which the group has left of 1000",
+        )
+        assert await lead.status("PATCH", "/tenants/old-red", {"tokens_per_day_max": 400}) == 200
+        assert await lead.status("POST", "/tenants", {"id": "red/c", "tokens_per_day_max": 1}) == 409
+        # What the operator set beyond it stays, and other settings can be changed beside it.
+        await lead.api.patch("/tenants/old-red", {"tokens_per_day_max": 5_000})
+        assert await lead.status("PATCH", "/tenants/old-red", {"weight": 2}) == 200
+
+
+async def test_it_does_not_change_a_tenant_that_the_operator_has_moved_away_since_it_was_judged(tmp_path, monkeypatch):
+    async with red(tmp_path) as lead:
+        registry = lead.api.rig.gateway._management.registry
+        patch = registry.patch
+
+        async def moved_before(kind, name, body, *, actor, etag):
+            await patch("tenants", "red/a", {"group": "blue"}, actor="operator", etag=None)
+            return await patch(kind, name, body, actor=actor, etag=etag)
+
+        monkeypatch.setattr(registry, "patch", moved_before)
+        assert await lead.status("PATCH", "/tenants/red%2Fa", {"weight": 9}, if_match="*") == 412
+        monkeypatch.undo()
+        assert (await lead.api.get("/tenants/red%2Fa")).json["weight"] == 1.0
+
+
+async def test_a_name_of_its_own_that_another_group_has_is_refused_without_showing_it(tmp_path):
+    async with red(tmp_path, tenants={**TENANTS, "red/odd": {"group": "blue", "weight": 7}}) as lead:
+        for reply in (
+            await lead.ask("POST", "/tenants", {"id": "red/odd"}),
+            await lead.ask("PUT", "/tenants/red%2Fodd", {}),
+        ):
+            assert (reply.status, reply.json["detail"]) == (409, "there is one of this id")
+        assert (await lead.ask("GET", "/tenants/red%2Fodd")).status == 404
+
+
+@pytest.mark.parametrize("name", ["red/../blue/b", "red/%2e%2e", "red//x", "redx", "Red/x", "red", "/red/x", "red/x\n"])
+async def test_a_name_that_only_looks_like_its_own_is_none(tmp_path, name):
+    async with red(tmp_path) as lead:
+        status = await lead.status("POST", "/tenants", {"id": name})
+        if status == 201:  # a name without meaning beyond its letters: it is its own group's tenant all the same
+            assert name.startswith("red/")
+            assert (await lead.api.get(f"/tenants/{at(name)}")).json["group"] == "red"
+        else:
+            assert status in (403, 422)
+
+
+async def test_a_repeated_request_of_another_caller_returns_it_nothing(tmp_path):
+    """An Idempotency-Key that another caller has used says nothing to this one."""
+    async with red(tmp_path) as lead:
+        body = {"tenant": "red/a"}
+        mine = await lead.ask("POST", "/keys", body, idempotency_key="k")
+        theirs = await lead.api.post("/keys", body, idempotency_key="k")
+        assert mine.json["secret"] != theirs.json["secret"]
+
+
+async def test_its_key_opens_nothing_at_the_data_port_and_ends_with_its_group(tmp_path):
+    async with scripted() as backend, red(tmp_path, backend) as lead:
+        assert (await lead.api.rig.post(headers=bearer(lead.key))).status in (401, 403)
+        await lead.api.post("/groups", {"id": "green"})
+        made = (await lead.api.post("/keys", {"role": "group-admin", "group": "green"})).json
+        assert (await lead.api.get("/me", key=made["secret"])).status == 200
+        assert (await lead.api.delete("/groups/green")).status == 204
+        assert (await lead.api.get("/me", key=made["secret"])).status == 401
+
+
+@pytest.mark.parametrize(
+    "body", [{"role": "group-admin"}, {"role": "viewer", "group": "red"}, {"tenant": "free", "group": "red"}]
+)
+async def test_a_key_has_a_group_with_that_role_and_with_no_other(tmp_path, body):
+    async with red(tmp_path) as lead:
+        assert (await lead.api.post("/keys", body)).status == 409
