@@ -98,9 +98,10 @@ class LiveDocument:
                     oldest_at = view.oldest_at
                 row = rows[tenant_id] = _tenant(tenant, view, lately, per_s)
                 row["oldest_wait_s"] = _age(view.oldest_at, snapshot.now)
-                row["share"] = [of.get(tenant_id, 0.0) for of in got]
-                row["due"] = [of.get(tenant_id, 0.0) for of in due]
-                row["backlogged"] = [tenant_id in each.backlogged for each in shares]
+                # Tuples, which the garbage collector leaves out for good once it has seen that they hold numbers.
+                row["share"] = tuple([of.get(tenant_id, 0.0) for of in got])
+                row["due"] = tuple([of.get(tenant_id, 0.0) for of in due])
+                row["backlogged"] = tuple([tenant_id in each.backlogged for each in shares])
                 self._add_ended(row, pool, tenant_id, long.amounts.get(tenant_id, NOTHING))
             await asyncio.sleep(0)
         gaps, known = self._from.gaps(pool), self._from.backends.states()

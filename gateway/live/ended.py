@@ -25,7 +25,7 @@ QUANTILES: Final = (0.5, 0.99)
 SHOWN_S: Final = 5.0  # quantiles of a quarter of an hour are computed again after so long
 
 Of = tuple[str, str]  # a pool and one of its tenants
-Quantiles = list[float]
+Quantiles = tuple[float, ...]
 Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in seconds
 
 
@@ -198,7 +198,7 @@ class EndedCalls:
 
 def _shown(counts: Mapping[int, int]) -> Quantiles | None:
     found = quantiles(counts, QUANTILES)
-    return None if found is None else [round(each, 4) for each in found]
+    return None if found is None else tuple([round(each, 4) for each in found])
 
 
 class EndedElsewhere:

@@ -7,10 +7,14 @@ whenever it began.
 
 import asyncio
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import orjson
+
+from gateway.live.merge_patch import SLICE_MEMBERS, Document
 
 STATE: Final = "state"
 PATCH: Final = "patch"
@@ -28,10 +32,26 @@ class Encoded:
     deflated: bytes = b""
 
 
-async def encode(kind: str, number: int, document: Any, *, deflates: bool) -> Encoded:
-    """An event of this kind and id."""
-    plain = b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, orjson.dumps(document))
+async def encode(kind: str, number: int, document: Document, *, depth: int, deflates: bool) -> Encoded:
+    """An event of this kind and id, with turns of the event loop between the members that are `depth` levels deep."""
+    plain = b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, await sliced_json(document, depth))
     return await encoded(plain, deflates=deflates)
+
+
+async def sliced_json(document: Mapping[str, Any], depth: int) -> bytes:
+    """As orjson.dumps, in slices: a thousand tenants in one piece keep the event loop for three milliseconds."""
+    if depth:
+        return orjson.dumps(
+            {
+                name: orjson.Fragment(await sliced_json(value, depth - 1)) if isinstance(value, dict) else value
+                for name, value in document.items()
+            }
+        )
+    members, parts = iter(document.items()), []
+    while part := dict(islice(members, SLICE_MEMBERS)):
+        parts.append(orjson.dumps(part)[1:-1])
+        await asyncio.sleep(0)
+    return b"{" + b",".join(parts) + b"}"
 
 
 async def encoded(plain: bytes, *, deflates: bool) -> Encoded:

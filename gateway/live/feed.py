@@ -7,7 +7,7 @@ A viewer that reads more slowly than events come is dropped: it may connect agai
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -185,7 +185,7 @@ class LiveViewers:
             return False
         self._number += 1
         known = [viewer for viewer in self._viewers if viewer.has_state]
-        event = await encode(PATCH, self._number, patch, deflates=any(each.takes_gzip for each in known))
+        event = await self._encoded(PATCH, patch, known)
         for viewer in known:
             viewer.put(event)
         return True
@@ -196,10 +196,14 @@ class LiveViewers:
         if self._document is None or not new:
             return
         self._number += 1
-        event = await encode(STATE, self._number, self._document, deflates=any(each.takes_gzip for each in new))
+        event = await self._encoded(STATE, self._document, new)
         for viewer in new:
             viewer.has_state = True
             viewer.put(event)
+
+    async def _encoded(self, kind: str, document: Document, viewers: Iterable[_Viewer]) -> Encoded:
+        takes_gzip = any(each.takes_gzip for each in viewers)
+        return await encode(kind, self._number, document, depth=TENANTS_DEPTH, deflates=takes_gzip)
 
     async def _put(self, comment: bytes) -> None:
         event = await encoded(comment, deflates=any(each.takes_gzip for each in self._viewers))

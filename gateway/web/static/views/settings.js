@@ -17,6 +17,8 @@ const TENANT_FIELDS = [
   { name: "tokens_per_minute_max", label: "Tokens per minute" },
   { name: "tokens_per_day_max", label: "Tokens per day" },
   { name: "tokens_per_month_max", label: "Tokens per month" },
+  { name: "cost_per_day_max", label: "Cost per day", isAmount: true, step: "any", unit: "in the price lists' currency" },
+  { name: "cost_per_month_max", label: "Cost per month", isAmount: true, step: "any", unit: "in the price lists' currency" },
   { name: "queued_requests_max", label: "Requests queued", none: "the gateway's", used: (now) => `${count(sum(now, "queued"))} are queued now.` },
   { name: "queued_bytes_max", label: "Bytes queued", unit: "bytes", none: "the gateway's" },
 ];
@@ -76,10 +78,13 @@ function Setting({ kind, id, field, settings, now, isEdited, edit, close, again 
   </div>`;
 }
 
+const AMOUNT = /^\d{1,9}(\.\d{1,6})?$/; // text, as the API has it: a floating-point number would round it
+
 /** The value that was typed or chosen; null is the default; undefined where it is none that the field may have. */
 function parsed(field, draft, options) {
   if (options) return options.find(([each]) => String(each) === draft)?.[0];
   if (draft.trim() === "") return field.isRequired ? undefined : null;
+  if (field.isAmount) return AMOUNT.test(draft.trim()) ? draft.trim() : undefined;
   const number = Number(draft);
   const isAllowed = Number.isFinite(number) && (field.min === undefined ? number > 0 : number >= field.min) && number <= (field.max ?? Infinity);
   return isAllowed ? number : undefined;
