@@ -93,10 +93,10 @@ function Budgets({ id }) {
   if (budgets.value === null || budgets.value.length === 0) return null;
   const columns = [
     { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}${each.unit} per ${each.period}` },
-    { id: "used", label: "Used", kind: "number", cell: (each) => amount(each, "used") },
-    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => amount(each, "reserved") },
-    { id: "limit", label: "Limit", kind: "number", cell: (each) => amount(each, "limit") },
-    { id: "left", label: "Left", kind: "number", cell: (each) => `${amount(each, "remaining")} (${percent(Number(each.limit) ? each.remaining / each.limit : null)})` },
+    { id: "used", label: "Used", kind: "number", cell: (each) => amount(each, each.used) },
+    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => amount(each, each.reserved) },
+    { id: "limit", label: "Limit", kind: "number", cell: (each) => amount(each, each.limit) },
+    { id: "left", label: "Left", kind: "number", cell: (each) => `${amount(each, each.remaining)} (${percent(Number(each.limit) ? each.remaining / each.limit : null)})` },
     { id: "pace", label: "Pace", kind: "number", cell: (each) => paceOf(each, pace(each, seen)) },
     { id: "end", label: "At this pace", cell: (each) => spentWhen(each, pace(each, seen)) },
     { id: "renewed", label: "Renewed", cell: (each) => time(each.renewed_at) },
@@ -115,9 +115,6 @@ function pace(budget, seen) {
   const before = first.find((each) => each.key === budget.key && each.unit === budget.unit && each.period === budget.period);
   return before === undefined ? null : Math.max(0, budget.used - before.used) / ((now - at) / 1000);
 }
-
-/** Amounts of cost are text: they are shown as they are. */
-const amount = (each, name) => (each.unit === "cost" ? String(each[name]) : count(each[name]));
 
 const paceOf = (each, perSecond) => (each.unit === "cost" ? `${perSecond === null ? NONE : decimal(3600 * perSecond)} an hour` : `${short(perSecond)} tokens/s`);
 

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,17 @@ def test_the_policy_lets_run_only_the_pages_own_modules_and_its_import_map():
     assert not any("unsafe" in value or "*" in value or ":" in value for values in policy.values() for value in values)
     assert policy["require-trusted-types-for"] == ["'script'"]
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == ["'none'"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_every_module_is_one():
+    """What a browser would refuse: a syntax error, a name that is declared twice."""
+    for path in OURS:
+        if path.suffix == ".js":
+            checked = subprocess.run(
+                ["node", "--check", "--input-type=module"], input=path.read_bytes(), capture_output=True, check=False
+            )
+            assert checked.returncode == 0, f"{path.name}: {checked.stderr.decode()}"
 
 
 def test_another_import_map_has_another_hash():
