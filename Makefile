@@ -7,7 +7,7 @@ STAMP   = $(VENV)/.ready
 COPY    = build/compiled
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-scale bench-live lock clean wheel test-compiled
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -146,6 +146,9 @@ bench-observability: $(STAMP)  ## CPU per call of traces and metrics, and what r
 bench-live: $(STAMP)  ## CPU of the live page's document and stream, with 1,000 tenants, 64 backends and 20 viewers
 	$(BIN)/python tests/benchmarks/live/bench.py
 	$(BIN)/python tests/benchmarks/live/bench.py --relay
+
+bench-turns: $(STAMP)  ## how long metrics, checkpoints and the admin API keep the loop, with 1,000 and 10,000 tenants
+	$(BIN)/python tests/benchmarks/turns/bench.py
 
 bench-large-bodies: $(STAMP)  ## what others wait for while a large body passes, and its memory
 	$(BIN)/python tests/benchmarks/large_bodies/bench.py

@@ -18,7 +18,7 @@ from gateway.observability import instruments as to
 from gateway.observability.histograms import Labels
 from gateway.observability.instruments import Family, Values
 from gateway.observability.limit_log import LimitLog, binds
-from gateway.observability.service_gap import WINDOWS_S, GapBound, ServiceGap, TenantService
+from gateway.observability.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
@@ -159,7 +159,7 @@ class SchedulerMetrics:
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
         if watch is not None:
             watch.ended()
-        self.gaps[pool] = self._see_gaps(pool, snapshot, standings)
+        self.gaps[pool] = await self._see_gaps(pool, snapshot, standings)
         for tier_id, gap in self.gaps[pool].items():
             _see_gap((pool, tier_id), gap, seen)
 
@@ -197,17 +197,23 @@ class SchedulerMetrics:
         by = self._charged[family]
         by[labels] = by.get(labels, 0) + amount
 
-    def _see_gaps(self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService]) -> dict[str, TierGap]:
+    async def _see_gaps(
+        self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService]
+    ) -> dict[str, TierGap]:
         """The gap of each tier in which tenants have waited side by side."""
         scheduling = self._scheduling_of(pool)
         known = self._gaps.get(pool)
         if known is None or known[0] != scheduling:  # the bound holds only between changes
             known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
         promise = gap_bound_of(scheduling)
-        gaps = {}
-        for tier_id, evenness in known[1].observe(snapshot.now, standings).items():
+        gaps: dict[str, TierGap] = {}
+        found: dict[str, Evenness] = {}
+        for _ in known[1].observing(snapshot.now, standings, found):
+            await asyncio.sleep(0)
+        for tier_id, evenness in found.items():
             bound = None
             if promise is not None:
+                await asyncio.sleep(0)
                 waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
                 weight_min = min((each.weight for each in waiting), default=1.0)
                 bound = promise.gap_max(snapshot.service_in_flight_max, weight_min)

@@ -10,7 +10,7 @@ empty for a moment begins a new spell, and its tenant gets a lift then.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from math import fsum, inf
 from typing import Final, NamedTuple
@@ -59,11 +59,22 @@ class ServiceGap:
         """Observe all tenants at `now`, in seconds. Returns by tier the largest gap of all intervals, and Jain's index
         over the longest interval in which any tenant received service.
         """
-        waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         found: dict[str, Evenness] = {}
+        for _ in self.observing(now, tenants, found):
+            pass
+        return found
+
+    def observing(
+        self, now: float, tenants: Mapping[str, TenantService], found: dict[str, Evenness]
+    ) -> Generator[None, None, None]:
+        """The same in steps, of which each takes time for all tenants once; the result is put into `found`."""
+        waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         for window_s, noted in self._windows.items():
             for then in reversed(noted):  # the oldest last: its index stands
-                for tier_id, of_groups in received_since(then.tenants, waiting).items():
+                yield
+                tiers = received_since(then.tenants, waiting)
+                yield
+                for tier_id, of_groups in tiers.items():
                     gap = max(max(received) - min(received) for received in of_groups)
                     jain = min((index for each in of_groups if (index := jain_index(each)) is not None), default=None)
                     before = found.get(tier_id, Evenness(0.0, None))
@@ -71,7 +82,6 @@ class ServiceGap:
             if not noted or now - noted[-1].at >= window_s / 2:
                 noted.append(_Noted(now, waiting))
                 del noted[:-2]
-        return found
 
 
 def received_since(

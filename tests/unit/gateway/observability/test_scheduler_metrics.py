@@ -1,12 +1,15 @@
 """Metrics that are read from Schedulers, which a process that leads again makes anew."""
 
+import asyncio
+
 from gateway.config.scheduling import Scheduling
 from gateway.observability import instruments
 from gateway.observability.scheduler_metrics import SchedulerMetrics
+from gateway.observability.service_gap import WINDOWS_S
 from gateway.observability.tenant_series import TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.scheduler import Scheduler
-from policies.types import Tenant, Usage
+from policies.types import Request, Tenant, Usage
 
 ALICE = Tenant("alice")
 
@@ -22,3 +25,32 @@ async def test_what_a_new_leadership_charges_counts_from_its_start():
     dispatchers["pool"].spent(ALICE, Usage(30, 0, 0))
     await metrics.look()
     assert metrics.seen[instruments.POOL_SERVICE] == {("pool",): 130.0}
+
+
+async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
+    """Each interval is compared in steps of its own: 10,000 tenants would keep the loop for 15 ms."""
+    dispatcher = Dispatcher(Scheduler(wait_s_max=10.0))  # without a backend: they wait
+    metrics = SchedulerMetrics(
+        lambda: {"pool": dispatcher},
+        series=TenantSeries(10, lambda _tenant: None),
+        scheduling_of=lambda _pool: Scheduling(),
+    )
+
+    async def call(tenant):
+        async with dispatcher.lease(Request(tenant.id, tenant.id, "m", dispatcher.now(), 1, 1), tenant):
+            raise AssertionError("no backend")
+
+    waiting = [asyncio.create_task(call(tenant)) for tenant in (ALICE, Tenant("bob"))]
+    await asyncio.sleep(0)
+    turns = []
+    for _ in range(2):
+        looking, taken = asyncio.create_task(metrics.look()), 0
+        while not looking.done():
+            await asyncio.sleep(0)
+            taken += 1
+        turns.append(taken)
+    assert metrics.gaps["pool"], "they are compared from the second look on"
+    assert turns[1] - turns[0] >= 2 * len(WINDOWS_S), turns
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
