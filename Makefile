@@ -7,7 +7,7 @@ STAMP   = $(VENV)/.ready
 COPY    = build/compiled
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -112,6 +112,9 @@ bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx an
 
 bench-check: $(STAMP)  ## fail where fairlead is 15 % dearer beside the naive relay than it was; two minutes at most
 	$(BIN)/python tests/benchmarks/relay/check.py
+
+bench-peers: $(STAMP)  ## other gateways beside it, those that are installed in build/peers; the others are named
+	$(BIN)/python tests/benchmarks/relay/peers.py
 
 bench-overload: $(STAMP)  ## what modest tenants get of a gateway that is short of CPU, beside greedy ones
 	$(BIN)/python tests/benchmarks/overload/two_halves.py

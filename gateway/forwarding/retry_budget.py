@@ -10,9 +10,7 @@ at least 3.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Final, Self
 
 RETRIES_RATIO_MAX: Final = 0.2
 RETRIES_MIN: Final = 3
@@ -31,16 +29,9 @@ class RetryBudget:
     def retries_max(self) -> int:
         return max(RETRIES_MIN, int(RETRIES_RATIO_MAX * self.running))
 
-    @contextmanager
-    def call(self) -> Iterator["CallRetries"]:
-        """A call that runs within the block."""
-        self.running += 1
-        retries = CallRetries(self)
-        try:
-            yield retries
-        finally:
-            self.running -= 1
-            retries.answered()
+    def call(self) -> "CallRetries":
+        """The retries of a call that runs within the `with` block of this."""
+        return CallRetries(self)
 
     async def enter(self) -> None:
         """Count one retry, when the budget has room for it. Raises TimeoutError."""
@@ -73,6 +64,14 @@ class CallRetries:
     def __init__(self, budget: RetryBudget) -> None:
         self._budget = budget
         self._is_retrying = False
+
+    def __enter__(self) -> Self:
+        self._budget.running += 1
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._budget.running -= 1
+        self.answered()
 
     async def begin(self) -> None:
         """Wait for room in the budget: the call is about to be sent again. Raises TimeoutError."""

@@ -12,9 +12,9 @@ import asyncio
 import ctypes
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 REFUSE_RATIO: Final = 0.90
 PAUSE_RATIO: Final = 0.95
@@ -31,7 +31,7 @@ class OutOfMemory(Exception):  # noqa: N818 - a state of the process, not an err
 
 
 class ExpectedBody:
-    """Memory that one body will take. `expect` before it is allocated."""
+    """Memory that one body will take, counted within a `with` block. `expect` before it is allocated."""
 
     __slots__ = ("_guard", "bytes")
 
@@ -46,6 +46,12 @@ class ExpectedBody:
             self._guard.check(more)
             self._guard.expected_bytes += more
             self.bytes += more
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._guard.expected_bytes -= self.bytes
 
 
 class MemoryGuard:
@@ -73,15 +79,10 @@ class MemoryGuard:
         if self._timer is not None:
             self._timer.cancel()
 
-    @contextmanager
-    def body(self) -> Iterator[ExpectedBody]:
-        """A body that is received and parsed within the block. Raises OutOfMemory."""
+    def body(self) -> ExpectedBody:
+        """A body that is received and parsed within the `with` block of this. Raises OutOfMemory."""
         self.check(0)
-        expected = ExpectedBody(self)
-        try:
-            yield expected
-        finally:
-            self.expected_bytes -= expected.bytes
+        return ExpectedBody(self)
 
     def check(self, more_bytes: int) -> None:
         """Raise OutOfMemory if so many bytes more would pass the mark."""
