@@ -34,8 +34,8 @@ from gateway.forwarding.retry_budget import CallRetries, RetryBudget
 from gateway.http.event_stream import HEARTBEAT, STREAMED, Heartbeat
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
-from gateway.scheduling.dispatcher import Lease, Preempted
-from policies.types import Outcome, Tier
+from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
+from policies.types import Outcome, Reason, Tier
 
 
 class Generation:
@@ -129,13 +129,7 @@ class Generation:
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
-            if trace.spans is not None:
-                trace.spans.came_back(returned.reason)
-            if stream.usage.output_tokens > tokens_before:
-                trace.continuations += 1
-                await lease.interrupted(stream.usage, returned.hold_s)
-            else:
-                await lease.returned(returned.hold_s)
+            await _wait_again(sending, returned, tokens_before)
             if returned.is_failure:
                 await self._enter_budget(retries)
 
@@ -222,3 +216,25 @@ class _Returned(NamedTuple):
     reason: str
     hold_s: float
     is_failure: bool = False
+
+
+async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int) -> None:
+    """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
+    _, lease, trace, stream = sending
+    if trace.spans is not None:
+        trace.spans.came_back(returned.reason)
+    try:
+        if stream.usage.output_tokens > tokens_before:
+            trace.continuations += 1
+            await lease.interrupted(stream.usage, returned.hold_s)
+        else:
+            await lease.returned(returned.hold_s)
+    except Rejected as rejection:
+        if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
+            trace.over(_outcome_of(rejection))
+        raise
+
+
+def _outcome_of(rejection: Rejected) -> Outcome:
+    """How a stream ended that waited to be continued."""
+    return Outcome.CLIENT_DISCONNECTED if rejection.reason is Reason.CANCELLED else Outcome.BACKEND_FAILED

@@ -89,6 +89,8 @@ class CallMiddleware:
         if HEARTBEAT in request or OPEN_STREAM in request:
             error = errors.error_object(problem, endpoint.api)
             if (begun := await end_open_stream(request, endpoint.answer, problem.message, error)) is not None:
+                if OPEN_STREAM in request:
+                    trace.status = begun.status  # the client has a part of the answer
                 return begun
         return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace))
 
