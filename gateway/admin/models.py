@@ -180,10 +180,13 @@ class Rotation(Fields):
 
 
 class KeyResource(StoredResource, KeyFields):
+    """`last_used_on`: the last day (UTC) of the usage of a tenant's key; null: none is kept."""
+
     tenant: str | None
     role: Role | None
     group: str | None
     last_four: str
+    last_used_on: str | None
     created_at: int
     expires_at: int | None
     revoked: bool

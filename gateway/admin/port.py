@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -44,6 +45,7 @@ from gateway.money.pricing import PriceBook
 from gateway.ports.listener import Listener
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import Budgets
+from gateway.state.key_use import KeyUse
 from gateway.state.registry import Changed, Registry
 from gateway.state.resource_kinds import ApiKey
 from gateway.steering.steering import Steering
@@ -162,7 +164,12 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
     found = [
         *tenants.routes(registry),
         *prices.routes(registry),
-        *KeyRoutes(registry=registry, hmac_hex=hmac_hex, checks_tenants=parts.tenant_keys is not None).routes(),
+        *KeyRoutes(
+            registry=registry,
+            hmac_hex=hmac_hex,
+            checks_tenants=parts.tenant_keys is not None,
+            use=KeyUse(parts.store, clock=parts.clock, today=lambda: datetime.now(UTC).date().isoformat()),
+        ).routes(),
         *BackendRoutes(
             registry=registry,
             backends=parts.backends,

@@ -352,6 +352,9 @@ class LeaderStore:
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
         _only_leader()
 
+    async def last_days(self, since: str) -> dict[str, str]:
+        _only_leader()
+
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:

@@ -228,6 +228,10 @@ class Store(Protocol):
         """
         ...
 
+    async def last_days(self, since: str) -> dict[str, str]:
+        """The last day with usage of each API key that has any on `since` or later, by its id."""
+        ...
+
     async def put_learnt(self, learnt: Learnt) -> None:
         """Write, unless something newer of that name is stored."""
         ...

@@ -109,6 +109,9 @@ class MirroredStore:
     ) -> tuple[UsageRow, ...]:
         return await self._own.usage(first_day=first_day, last_day=last_day, tenant=tenant, writer=writer)
 
+    async def last_days(self, since: str) -> dict[str, str]:
+        return await self._own.last_days(since)
+
     async def put_learnt(self, learnt: Learnt) -> None:
         await self._own.put_learnt(learnt)
         if self.is_shared_available:  # else skipped: the next checkpoint follows soon

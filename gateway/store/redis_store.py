@@ -57,6 +57,7 @@ DOCUMENTS_AT_ONCE = 500
 ROWS_AT_ONCE = 500
 EPOCH_BYTES = 8
 NEWS_KEYS = ("documents", "arrivals", "counters", "settling")
+NO_TOTALS = b"0,0,0,0"
 FIELD_END = "\x1f"  # between the parts of a row's name, none of which contains it
 
 
@@ -215,6 +216,13 @@ class RedisStore:
             if len(rows) > USAGE_ROWS_MAX:
                 raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
         return tuple(sorted(rows, key=lambda row: (*row.of, row.writer)))
+
+    async def last_days(self, since: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for day in map(bytes.decode, await self._ask("ZRANGEBYSCORE", "days", _day_number(since or "0"), "+inf")):
+            rows = (_usage_row(day, field, NO_TOTALS) for field in await self._ask("HKEYS", f"usage:{day}"))
+            found |= {row.of.key: day for row in rows if row.of.key}
+        return found
 
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:

@@ -110,6 +110,9 @@ class SqliteStore:
             raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
         return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
 
+    async def last_days(self, since: str) -> dict[str, str]:
+        return await self._run(lambda database: dict(database.execute(READ_LAST_DAYS, (since,)).fetchall()))
+
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:
             raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
@@ -247,6 +250,7 @@ READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after, r
 READ_USAGE = (
     """SELECT day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens FROM usage"""
 )
+READ_LAST_DAYS = "SELECT key, max(day) FROM usage WHERE day >= ? AND key != '' GROUP BY key"
 READ_NEWS = "SELECT kind, name, version, body, arrival FROM documents WHERE arrival > ? ORDER BY arrival"
 
 WRITE_DOCUMENT = "INSERT OR REPLACE INTO documents (kind, name, version, body, arrival) VALUES (?, ?, ?, ?, ?)"

@@ -6,7 +6,7 @@ only in that file.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,9 +19,11 @@ from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.state.entries import Entry
+from gateway.state.key_use import KeyUse
 from gateway.state.merge_patch import merged
 from gateway.state.registry import NOT_THERE, Edit, Registry
 from gateway.state.resource_kinds import ApiKey
+from gateway.store.base import StoreUnavailable
 
 KIND = "keys"
 ID_BYTES = 8
@@ -40,6 +42,7 @@ class KeyRoutes:
     registry: Registry
     hmac_hex: Callable[[str], str]
     checks_tenants: bool
+    use: KeyUse
     clock: Callable[[], float] = time.time
 
     def routes(self) -> Iterator[Route]:
@@ -77,11 +80,11 @@ class KeyRoutes:
         query: models.KeyPage = asked.query
         items: list[models.KeyResource] = []
         scope = self._scope
-        after, next_cursor = query.cursor or "", None
+        after, next_cursor, days = query.cursor or "", None, await self._last_days()
         while len(items) <= query.limit and (entries := self.registry.page(KIND, after=after, limit=query.limit + 1)):
             after = entries[-1].name
             items += [
-                show(entry)
+                show(entry, days)
                 for entry in entries
                 if query.tenant in (None, _key(entry).tenant)
                 and scope.sees_tenant_named(asked.caller, _key(entry).tenant)
@@ -111,7 +114,7 @@ class KeyRoutes:
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
         entry = self._entry(asked)
-        return AdminAnswer(show(entry), etag=entry.etag)
+        return AdminAnswer(show(entry, await self._last_days()), etag=entry.etag)
 
     async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry, patch = self._entry(asked), dict(asked.body)
@@ -127,7 +130,7 @@ class KeyRoutes:
             entry = await self.registry.patch(
                 KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
-        return AdminAnswer(show(entry), etag=entry.etag)
+        return AdminAnswer(show(entry, await self._last_days()), etag=entry.etag)
 
     async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self._entry(asked)
@@ -150,6 +153,13 @@ class KeyRoutes:
         old = Edit(KIND, entry.name, {**entry.body, "expires_at": ends_at}, etag_of(asked, entry.etag))
         return await self._written([edit, old], secret, asked)
 
+    async def _last_days(self) -> Mapping[str, str]:
+        """The days of last use; none where the store cannot be read: the keys themselves are known without it."""
+        try:
+            return await self.use.last_days()
+        except StoreUnavailable:
+            return {}
+
     def _made(self, body: dict[str, Any]) -> tuple[Edit, str]:
         secret, name = new_key(), f"key-{secrets.token_hex(ID_BYTES)}"
         kept = {"hmac": self.hmac_hex(secret), "last_four": secret[-4:], "created_at": self._at(0)}
@@ -159,7 +169,7 @@ class KeyRoutes:
         with registry_answers():
             entry = (await self.registry.apply(edits, actor=asked.caller.name))[0]
         assert entry is not None, "what was just written is there"
-        made = models.KeyMade.model_construct(**show(entry).model_dump(), secret=secret)
+        made = models.KeyMade.model_construct(**show(entry, {}).model_dump(), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 
     def _at(self, in_s: float) -> str:
@@ -176,7 +186,7 @@ class KeyRoutes:
         return entry
 
 
-def show(entry: Entry) -> models.KeyResource:
+def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
     """The key as the API shows it, without its HMAC."""
     key = _key(entry)
     return models.KeyResource.model_construct(
@@ -188,6 +198,7 @@ def show(entry: Entry) -> models.KeyResource:
         role=key.role,
         group=key.group,
         last_four=key.last_four,
+        last_used_on=last_days.get(entry.name),
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
         revoked=key.revoked,

@@ -3,8 +3,11 @@
 import time
 
 import pytest
-from admin_rig import SECRET, admin
-from gateway_rig import bearer, scripted
+from admin_rig import SECRET, admin, within
+from gateway_rig import PATIENCE_S, bearer, scripted
+
+from gateway.state import key_use
+from gateway.store.base import StoreUnavailable
 
 EXACT_S = 10.0  # times are told in whole seconds, and a machine may be busy
 
@@ -83,3 +86,36 @@ async def test_where_every_key_is_let_in_only_keys_of_roles_are_made(tmp_path):
         assert (await api.get("/tenants", key=viewer)).status == 200
         assert (await api.get("/tenants", key="any")).status == 401
         assert (await api.rig.get("/v1/models", headers=bearer("any"))).status == 200
+
+
+async def test_a_key_says_when_it_was_used_last_and_one_that_was_not_says_so(api, monkeypatch):
+    monkeypatch.setattr(key_use, "REFRESH_S", 0.0)
+    used, unused = await made(api), await made(api)
+    assert (await api.get(f"/keys/{used['id']}")).json["last_used_on"] is None
+    assert (await api.rig.post(headers=bearer(used["secret"]))).status == 200
+
+    async def is_told():
+        return (await api.get(f"/keys/{used['id']}")).json["last_used_on"] is not None
+
+    await within(is_told, PATIENCE_S)
+    days = {each["id"]: each["last_used_on"] for each in (await api.get("/keys")).json["items"]}
+    assert days[unused["id"]] is None
+    (row,) = (await api.get("/usage")).json["items"]
+    assert days[used["id"]] == row["day"]
+
+
+async def test_a_key_is_shown_where_its_use_cannot_be_read(api, monkeypatch):
+    async def fails(_since):
+        raise StoreUnavailable("away")
+
+    key = await made(api)
+    monkeypatch.setattr(api.rig.gateway._management._store, "last_days", fails)
+    assert (await api.get(f"/keys/{key['id']}")).json["last_used_on"] is None
+
+
+async def test_a_repeated_rotation_with_the_same_idempotency_key_makes_one_key(api):
+    key, once = await made(api), {"Idempotency_Key": "rotation-1"}
+    replies = [await api.post(f"/keys/{key['id']}/rotate", {"overlap_s": 60}, **once) for _ in range(2)]
+    assert [reply.status for reply in replies] == [201, 201]
+    assert replies[0].json == replies[1].json
+    assert len((await api.get("/keys")).json["items"]) == 2

@@ -219,6 +219,20 @@ async def test_usage_is_kept_by_writer_day_tenant_key_and_model(store):
     assert await store.usage(first_day="2026-11-21", last_day="2026-11-21") == (others[1],)
 
 
+async def test_the_last_day_of_each_key_is_told_over_writers_and_tenants(store):
+    rows = [
+        usage_row((1, 1, 1, 1), **other)
+        for other in (
+            {"day": "2026-11-19"}, {"day": "2026-11-20", "writer": "w2"}, {"day": "2026-11-18", "key": "k2"},
+            {"day": "2026-11-20", "key": ""}, {"day": "2026-11-19", "key": "k3", "tenant": "bob", "model": "n"},
+        )
+    ]  # fmt: skip
+    await store.put_usage(rows)
+    assert await store.last_days("") == {"k1": "2026-11-20", "k2": "2026-11-18", "k3": "2026-11-19"}
+    assert await store.last_days("2026-11-19") == {"k1": "2026-11-20", "k3": "2026-11-19"}
+    assert await store.last_days("2026-11-21") == {}
+
+
 async def test_days_of_usage_that_are_too_old_are_forgotten(store):
     await store.put_usage([usage_row((1, 1, 1, 1), day="2025-01-01")])
     await store.put_usage([usage_row((1, 1, 1, 1), day="2026-11-20")])

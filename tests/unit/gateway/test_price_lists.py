@@ -115,3 +115,17 @@ def test_what_is_no_exact_amount_is_refused(amount):
 def test_what_is_no_price_list_is_refused(wrong):
     with pytest.raises(ValidationError):
         PriceSection.model_validate(EUR | wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keeps"),
+    [
+        ({"tenants": {"anonymous": {}}}, False),
+        ({"prices": {"m": EUR}, "budgets": {"thresholds": [90]}}, False),
+        ({"tenants": {"anonymous": {"cost_per_day_max": 0}}}, True),
+        ({"tenants": {"anonymous": {"cost_per_month_max": "0.50"}}}, True),
+        ({"tenants": {"anonymous": {"tokens_per_day_max": 1}}}, True),
+    ],
+)
+def test_state_is_kept_for_budgets_in_money_as_for_others_and_not_for_prices_alone(settings, keeps):
+    assert Config(**settings).keeps_state is keeps
