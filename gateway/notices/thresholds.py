@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.money.amounts import to_text
-from gateway.observability.instruments import TENANT_BUDGET, Family, Values
+from gateway.observability.instruments import GROUP_BUDGET, TENANT_BUDGET, Family, Values
 from gateway.observability.tenant_series import OTHER
-from gateway.state.budget_accounts import BudgetUse, Holder, Period, Unit
+from gateway.state.budget_accounts import BudgetUse, Holder, Period, Unit, group_of
 from gateway.state.budgets import Budgets
 
 EVENT = "budget.threshold_reached"
 ID_PREFIX, ID_CHARS = "budget_", 32
+GROUPS_SHOWN_MAX = 200  # as metrics.tenants_max is by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,13 @@ class Notice:
     def document(self, now_s: float, currency: str | None) -> dict[str, Any]:
         """The notice as it is sent. `now_s`: seconds since 1970."""
         use = self.use
-        is_cost = use.unit is Unit.COST
+        is_cost, group = use.unit is Unit.COST, group_of(use.holder)
         return {
             "type": EVENT,
             "timestamp": datetime.fromtimestamp(int(now_s), UTC).isoformat().replace("+00:00", "Z"),
             "data": {
-                "tenant": use.holder[0],
+                "group": group or None,
+                "tenant": None if group else use.holder[0],
                 "key": use.holder[1] or None,
                 "unit": use.unit.value,
                 "currency": currency if is_cost else None,
@@ -72,6 +74,7 @@ class BudgetWatch:
         self._today = today
         self._found: dict[str, str] = {}  # first days of periods, by id of a notice
         self._reached: set[Holder] = set()  # tenants that have reached the first threshold of something
+        self._groups: set[Holder] = set()
         self._day = ""
 
     def look(self) -> list[Notice]:
@@ -82,9 +85,11 @@ class BudgetWatch:
             starts = {_start(today, period) for period in ("day", "month")}
             self._found = {id_: start for id_, start in self._found.items() if start in starts}
             self._reached.clear()
+        touched = self._budgets.take_touched()
+        self._groups |= {holder for holder in touched if group_of(holder)}
         notices = [
             notice
-            for holder in sorted(self._budgets.take_touched())
+            for holder in sorted(touched)
             for use in self._budgets.uses(holder)
             for notice in self._notices_of(use, today)
         ]
@@ -92,23 +97,33 @@ class BudgetWatch:
         return notices
 
     def values(self, shown: Collection[str]) -> Mapping[Family, Values]:
-        """How much of their budgets these tenants have used, and the others' most, of those at a threshold."""
-        values: Values = {}
+        """How much of their budgets these tenants have used, and the others' most, of those at a threshold; and the
+        first GROUPS_SHOWN_MAX groups, and the others' most.
+        """
         holders = {(tenant, "") for tenant in shown}
-        for holder in (*holders, *(self._reached - holders)):
-            label = holder[0] if holder in holders else OTHER
+        tenants = {holder: holder[0] if holder in holders else OTHER for holder in holders | self._reached}
+        groups = {
+            holder: group_of(holder) if number < GROUPS_SHOWN_MAX else OTHER
+            for number, holder in enumerate(sorted(self._groups))
+        }
+        return {TENANT_BUDGET: self._ratios(tenants), GROUP_BUDGET: self._ratios(groups)}
+
+    def _ratios(self, labels: Mapping[Holder, str]) -> Values:
+        """How much of their budgets holders have used, of several with one label the most."""
+        values: Values = {}
+        for holder, label in labels.items():
             for use in self._budgets.uses(holder):
                 if use.limit:
-                    labels = (label, use.unit.value, use.period)
-                    values[labels] = max(values.get(labels, 0.0), use.used / use.limit)
-        return {TENANT_BUDGET: values}
+                    of = (label, use.unit.value, use.period)
+                    values[of] = max(values.get(of, 0.0), use.used / use.limit)
+        return values
 
     def _notices_of(self, use: BudgetUse, today: str) -> Iterator[Notice]:
         start = _start(today, use.period)
         for threshold in self._thresholds:
             if not use.limit or use.used * 100 < threshold * use.limit:
                 return
-            if not use.holder[1]:
+            if not use.holder[1] and not group_of(use.holder):
                 self._reached.add(use.holder)
             notice = Notice(use, start, threshold)
             if notice.id not in self._found:

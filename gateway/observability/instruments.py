@@ -114,6 +114,11 @@ TENANT_BUDGET: Final = Family(
     "Used of the tenant's budget of this day or month, in tokens or cost; of others the most, if at a threshold.",
     ("tenant", "unit", "period"),
 )
+GROUP_BUDGET: Final = Family(
+    "fairlead_group_budget_used_ratio",
+    "Used of the group's budget of this day or month, in tokens or cost.",
+    ("group", "unit", "period"),
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -241,7 +246,8 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
-    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, TENANT_WAITED,
+    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
+    TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,

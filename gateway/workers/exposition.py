@@ -15,6 +15,7 @@ OF_ONE: Final[Mapping[str, Callable[[float, float], float]]] = {
     "fairlead_tenants": max,  # the schedulers', which worker 0 runs
     "fairlead_tenant_series": max,
     "fairlead_tenant_budget_used_ratio": max,
+    "fairlead_group_budget_used_ratio": max,
     "fairlead_replicas": max,
     "fairlead_replicas_cut_off": max,
     "fairlead_config_reload_failed": max,

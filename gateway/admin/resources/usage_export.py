@@ -6,13 +6,14 @@ file is complete, so that no client takes a part for the whole.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from gateway.admin import models
 from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.money.focus import focus_rows, sums
 from gateway.money.pricing import PriceBook
@@ -37,7 +38,7 @@ class UsageExportRoutes:
         yield Route(
             method="GET", path="/usage/export", role=Role.VIEWER,
             summary="Usage and its cost by day, group, tenant, key and model, as CSV or Parquet with FOCUS columns.",
-            run=self.export, query=models.UsageExport, stored=True,
+            run=self.export, query=models.UsageExport, stored=True, for_groups=True,
             media_types=tuple(writer.media_type for writer in WRITERS.values()),
             conflicts="There are too many rows, no such day, or the package for Parquet is not installed.",
         )  # fmt: skip
@@ -51,17 +52,20 @@ class UsageExportRoutes:
         except ModuleNotFoundError:
             raise AdminProblem(409, NO_PYARROW) from None
         first = max(first, date.fromisoformat(oldest_day(today.isoformat())))  # no day before it is kept
-        pieces = self._pieces(writer, first, min(last, today + timedelta(days=1)), query.tenant)
+        days = first, min(last, today + timedelta(days=1))
+        pieces = self._pieces(writer, days, query.tenant, GroupScope(self.registry).tenants_of(asked.caller))
         begun = await anext(pieces)
         name = f"usage-{first.isoformat()}-{last.isoformat()}.{query.format}"
         return AdminAnswer(pieces=_joined(begun, pieces), media_type=writer.media_type, file_name=name)
 
-    async def _pieces(self, writer: TableWriter, first: date, last: date, tenant: str | None) -> AsyncIterator[bytes]:
-        """The file in pieces. Raises StoreUnavailable, StoreFull."""
-        day = first
+    async def _pieces(
+        self, writer: TableWriter, days: tuple[date, date], tenant: str | None, seen: Collection[str] | None
+    ) -> AsyncIterator[bytes]:
+        """The file in pieces, of one tenant or of those that the caller sees. Raises StoreUnavailable, StoreFull."""
+        day, last = days
         while day <= last:
             rows = await self.store.usage(first_day=day.isoformat(), last_day=day.isoformat(), tenant=tenant)
-            used = await asyncio.to_thread(sums, rows)
+            used = await asyncio.to_thread(sums, [row for row in rows if seen is None or row.of.tenant in seen])
             for at in range(0, len(used), ROWS_AT_ONCE):
                 yield await asyncio.to_thread(self._written, writer, used[at : at + ROWS_AT_ONCE])
             day += timedelta(days=1)

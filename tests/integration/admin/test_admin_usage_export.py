@@ -85,6 +85,19 @@ async def test_a_viewer_may_export_and_a_tenant_may_not(api):
     assert (await api.get("/usage/export", key=await api.key_for("declared"))).status == 403
 
 
+async def test_an_administrator_of_a_group_exports_its_tenants_alone_and_their_group_is_named(tmp_path):
+    tenants = {"red/a": {"group": "red"}, "blue/b": {"group": "blue"}, "free": {}}
+    async with scripted() as backend, admin(tmp_path, backend, groups={"red": {}, "blue": {}}, tenants=tenants) as api:
+        rows = [UsageRow("w", UsageKey(day(), name, "k", "m"), Totals(1, 5, 0, 0)) for name in (*tenants, "gone")]
+        await api.rig.gateway._management._store.put_usage(rows)
+        key = (await api.post("/keys", {"role": "group-admin", "group": "red"})).json["secret"]
+        assert set(tokens(read((await api.get("/usage/export", key=key)).body))) == {"red/a"}
+        assert tokens(read((await api.get("/usage/export?tenant=blue%2Fb", key=key)).body)) == {}
+        everything = read((await api.get("/usage/export")).body)
+        groups = {row["SubAccountId"]: row["x_Group"] for row in everything}
+        assert groups == {"red/a": "red", "blue/b": "blue", "free": "", "gone": ""}
+
+
 @pytest.mark.parametrize(
     ("query", "status"),
     [

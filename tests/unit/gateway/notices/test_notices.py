@@ -14,8 +14,8 @@ from gateway.notices.claims import LEASE_S, NoticeClaims
 from gateway.notices.sender import BACKOFF_S_MAX, GIVE_UP_S, NoticeSender
 from gateway.notices.thresholds import BudgetWatch
 from gateway.notices.webhook import Webhook, WebhookFailed, signature_headers
-from gateway.observability.instruments import TENANT_BUDGET
-from gateway.state.budget_accounts import BudgetLimits
+from gateway.observability.instruments import GROUP_BUDGET, TENANT_BUDGET
+from gateway.state.budget_accounts import BudgetLimits, group_holder
 from gateway.state.budgets import Budgets
 from gateway.state.usage import UsageBook
 from gateway.store.base import StoreUnavailable
@@ -109,7 +109,7 @@ async def test_what_is_told_names_the_budget_and_its_use(processes, hook):
         "type": "budget.threshold_reached",
         "timestamp": "2026-11-20T12:00:00Z",
         "data": {
-            "tenant": "alice", "key": None, "unit": "tokens", "currency": None, "period": "day",
+            "group": None, "tenant": "alice", "key": None, "unit": "tokens", "currency": None, "period": "day",
             "period_start": "2026-11-20", "threshold_percent": 50, "limit": 100, "used": 50,
         },
     }  # fmt: skip
@@ -257,6 +257,21 @@ async def test_the_metric_has_shown_tenants_and_of_others_the_most_that_is_at_a_
         ("alice", "tokens", "day"): 0.4, ("bob", "tokens", "day"): 0.3, ("bob", "cost", "month"): 0.0,
         ("other", "tokens", "day"): 0.7, ("other", "cost", "month"): 0.0,
     }  # fmt: skip
+
+
+async def test_a_group_is_told_as_one_and_has_a_metric_of_its_own(processes, hook):
+    one = processes(thresholds=(50,))
+    one.budgets.put(group_holder("sales"), BudgetLimits(month=100))
+    for tenant in ("bob", "carol"):
+        one.budgets.put_group(tenant, "sales")
+        one.use(25, tenant)
+    await one.look()
+    ((_, document),) = hook.events
+    data = document["data"]
+    assert (data["group"], data["tenant"], data["key"], data["used"]) == ("sales", None, None, 50)
+    values = one.watch.values({"alice"})
+    assert values[GROUP_BUDGET] == {("sales", "tokens", "month"): 0.5}
+    assert values[TENANT_BUDGET] == {("alice", "tokens", "day"): 0.0}
 
 
 # -- the webhook ----------------------------------------------------------------------------------------------
