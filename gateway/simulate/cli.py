@@ -32,6 +32,12 @@ TenantRule = Annotated[
     str | None,
     typer.Option(metavar="RULE", help="Whose call is whose: column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]."),
 ]
+GroupRule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE", help="Whose group a tenant is in: name[:SEPARATOR], or as configured. Shows groups' shares."
+    ),
+]
 Weights = Annotated[
     list[str] | None, typer.Option(metavar="TENANT=WEIGHT|FILE", help="Weights, or a file of such lines; several.")
 ]
@@ -65,6 +71,7 @@ def run(
     price: PriceChoice = None,
     share_ratio: ShareRatio = None,
     tenants: TenantRule = None,
+    group_by: GroupRule = None,
     weights: Weights = None,
     requests_per_minute: PerMinute = None,
     config: ConfigFile = None,
@@ -92,6 +99,7 @@ def run(
     comparison = PolicyComparison(
         trace=trace,
         tenants=tenants,
+        group_by=group_by,
         policies=policy or (),
         predictions=prediction or (),
         placements=placement or (),
@@ -136,6 +144,9 @@ def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> 
     for name, text in setting.facts.items():
         typer.echo(f"{name}: {text}")
     typer.echo(f"\n{table.markdown(table.rows(runs))}")
+    for each in runs:
+        if each.groups:
+            typer.echo(f"\n{table.markdown(table.group_rows(each))}")
     if folder is not None:
         typer.echo(f"\nThe report is {folder / 'index.html'}.")
         if not plotted:

@@ -15,6 +15,7 @@ from gateway.config import load_config
 from gateway.simulate.arrivals import LeftOut, Replay
 from gateway.simulate.choices import Choices, TenantChoices, read_weights
 from gateway.simulate.findings import Findings, Setting
+from gateway.simulate.grouping import grouping
 from gateway.simulate.run import SimulatedFleet, simulate
 from gateway.simulate.tenancy import tenant_rule
 from gateway.simulate.traces import Trace
@@ -28,6 +29,7 @@ class PolicyComparison:
 
     trace: Path
     tenants: str | None = None
+    group_by: str | None = None
     policies: Sequence[str] = ()
     predictions: Sequence[str] = ()
     placements: Sequence[str] = ()
@@ -61,15 +63,18 @@ class PolicyComparison:
         rule = self.tenants or trace.format.tenants
         tenant_rule(rule, seed=self.seed)
         fleet = self._fleet(trace)
+        grouped = grouping(self.group_by, choices.find, config.policy_groups())
         runs: list[Findings] = []
         for policy in policies:
             replay = self._replay(fleet)
             calls = trace.calls(tenant_rule(rule, seed=self.seed), read_bytes=progress(policy.label, trace.bytes))
-            runs.append(simulate(policy, replay.arrivals(calls), fleet=fleet, tenant_of=choices.find))
+            arrivals = replay.arrivals(calls)
+            runs.append(simulate(policy, arrivals, fleet=fleet, tenant_of=grouped.find, groups=grouped.groups))
         facts = {
             "trace": f"{self.trace.name} ({trace.format.name}), {self.speed:g} times as fast as it was",
             "calls": f"{runs[0].figures.requests}; left out: {replay.left_out.described()}",
             "tenants": f"{len(runs[0].tenants)}, by the rule {rule}",
+            **({"groups": f"{len(runs[0].groups)}, {_grouped_by(self.group_by)}"} if runs[0].groups else {}),
             **_ends(runs[0]),
             **_described(fleet),
             "price": policies[0].price_text,
@@ -107,6 +112,10 @@ class PolicyComparison:
             model=self.model,
             left_out=LeftOut(),
         )
+
+
+def _grouped_by(rule: str | None) -> str:
+    return "as configured" if rule is None else f"by the rule {rule}"
 
 
 def _ends(run: Findings) -> Mapping[str, str]:

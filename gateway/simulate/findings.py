@@ -1,8 +1,10 @@
 """The findings of a run: figures for a table and for JSON, series for plots. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+NO_GROUP: Final = "(no group)"
 Points = tuple[tuple[float, float], ...]
 
 
@@ -18,6 +20,21 @@ class TenantFindings:
     service: float
     ttft_p50_s: float | None
     ttft_p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFindings:
+    """One group, or all tenants without one: sums over its `tenants`, and its share of all service, from 0 to 1. Their
+    `weight` is None where there is no group.
+    """
+
+    tenants: int
+    weight: float | None
+    requests: int
+    served: int
+    asked_service: float
+    service: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +88,8 @@ class Findings:
     curves: Curves
     loudest: str
     quietest: str
+    groups: Mapping[str, GroupFindings] = field(default_factory=dict)
+    """By id, those that got most first; NO_GROUP: tenants without one. Empty where no tenant has a group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ Theorem 4.4 (Sheng et al., OSDI 2024); for the run, the largest of all pairs.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 from backends.engine.engine import Engine
 from gateway.simulate.exposure import RunExposure
@@ -21,6 +22,7 @@ from policies.types import (
     Action,
     BackendLoad,
     Dispatch,
+    Group,
     Outcome,
     Reject,
     Request,
@@ -85,7 +87,9 @@ def jain(got: Sequence[float]) -> float:
 
 
 class Observer(ForwardingScheduler):
-    """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet."""
+    """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet, and `groups` has
+    its group.
+    """
 
     def __init__(
         self,
@@ -95,10 +99,12 @@ class Observer(ForwardingScheduler):
         tenant_of: Callable[[str], Tenant],
         exposure: RunExposure,
         timeline: Timeline,
+        groups: Mapping[str, Group] = MappingProxyType({}),
     ) -> None:
         super().__init__(scheduler)
         self._engines = engines
         self._tenant_of = tenant_of
+        self._groups = groups
         self._tenants: dict[str, Tenant] = {}
         self._requests: dict[str, Request] = {}
         self._waiting: dict[str, int] = {}
@@ -123,7 +129,8 @@ class Observer(ForwardingScheduler):
         tenant_id = request.tenant_id
         if tenant_id not in self._tenants:
             self._tenants[tenant_id] = tenant = self._tenant_of(tenant_id)
-            self._scheduler.tenants_changed(changed=[tenant], now=now)
+            groups = () if tenant.group_id is None else (self._groups[tenant.group_id],)
+            self._scheduler.tenants_changed(groups=groups, changed=[tenant], now=now)
         self._requests[request.id] = request
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
@@ -207,7 +214,7 @@ class Observer(ForwardingScheduler):
         largest = 0.0
         for pair in combinations(sorted(longest[:JUDGED_TENANTS_MAX]), 2):
             one, other = self._tenants[pair[0]], self._tenants[pair[1]]
-            if one.tier_id != other.tier_id:
+            if (one.tier_id, one.group_id) != (other.tier_id, other.group_id):
                 continue
             ahead = service[one.id] - service[other.id]
             span = spans[pair] = self._span(pair, ahead)

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from gateway.simulate.findings import Findings, Setting
-from gateway.simulate.table import as_json, rows, tenant_rows
+from gateway.simulate.table import as_json, group_rows, rows, tenant_rows
 
 TENANTS_SHOWN = 200
 NO_PLOTS = "There are no plots: matplotlib is not installed. Get them with: pip install 'fairlead[simulate]'"
@@ -98,10 +98,11 @@ def _plots(run: Findings) -> dict[str, str]:
 
 def _section(run: Findings, plots: dict[str, str]) -> str:
     drawn = "\n".join(plots.values()) or f"<p>{escape(NO_PLOTS)}</p>"
+    groups = _table(group_rows(run)) if run.groups else ""
     tenants = tenant_rows(run)
     rest = len(tenants) - 1 - TENANTS_SHOWN
     more = f"<p>{rest} more are in findings.json.</p>" if rest > 0 else ""
-    return f"<h2>{escape(run.policy)}</h2>\n{drawn}\n{_table(tenants[: TENANTS_SHOWN + 1])}{more}"
+    return f"<h2>{escape(run.policy)}</h2>\n{drawn}\n{groups}{_table(tenants[: TENANTS_SHOWN + 1])}{more}"
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

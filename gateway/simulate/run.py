@@ -7,6 +7,8 @@ runs with equal arguments give equal findings.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import fsum
+from types import MappingProxyType
 
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
@@ -16,13 +18,13 @@ from backends.simulation.workload import Arrival
 from backends.simulation.world import KnownSteps, World
 from gateway.simulate.arrivals import Demand
 from gateway.simulate.exposure import ReportedBound, RunExposure
-from gateway.simulate.findings import Curves, Figures, Findings, Points, TenantFindings
+from gateway.simulate.findings import NO_GROUP, Curves, Figures, Findings, GroupFindings, Points, TenantFindings
 from gateway.simulate.observer import Observer
 from gateway.simulate.series import LatencyHistogram, Series, Timeline
 from gateway.simulate.tally import Tally, TenantTally
 from policies.accounts.cost import Price
 from policies.scheduler_protocol import SchedulerProtocol
-from policies.types import Tenant
+from policies.types import Group, Tenant
 
 TENANTS_DRAWN = 8  # the tenants with the highest and the lowest demand; all others share one line
 REST = "all others"
@@ -95,13 +97,21 @@ def simulate(
     *,
     fleet: SimulatedFleet,
     tenant_of: Callable[[str], Tenant],
+    groups: Mapping[str, Group] = MappingProxyType({}),
 ) -> Findings:
-    """Run the arrivals under the policy until the last request has ended. Raises ValueError without arrivals."""
+    """Run the arrivals under the policy until the last request has ended. `groups` has those of the tenants, by id.
+    Raises ValueError without arrivals.
+    """
     timeline = Timeline()
     engines = fleet.make()
     exposure = RunExposure(policy.price, kv_tokens=fleet.engines * fleet.kv_tokens, engines=fleet.engines)
     observer = Observer(
-        policy.make_scheduler(), engines=engines, tenant_of=tenant_of, exposure=exposure, timeline=timeline
+        policy.make_scheduler(),
+        engines=engines,
+        tenant_of=tenant_of,
+        exposure=exposure,
+        timeline=timeline,
+        groups=groups,
     )
     steps = KnownSteps(learnt=True)  # as a gateway does from the moment it starts
     world = World(observer, engines, requests_running_max=fleet.requests_running_max, steps=steps)
@@ -113,16 +123,44 @@ def simulate(
     if not loudest_first:
         raise ValueError("the trace has no call that can be simulated")
     quietest = demand.quietest()
+    tenants = {
+        tenant_id: _tenant(tally.tenants[tenant_id], tenant_of(tenant_id), asked_service)
+        for tenant_id, asked_service in loudest_first.items()
+    }
     return Findings(
         policy=policy.label,
         figures=_figures(policy, tally, observer, exposure, engines.values()),
-        tenants={
-            tenant_id: _tenant(tally.tenants[tenant_id], tenant_of(tenant_id), asked_service)
-            for tenant_id, asked_service in loudest_first.items()
-        },
+        tenants=tenants,
         curves=_curves(timeline, tally, observer, list(loudest_first), quietest),
         loudest=next(iter(loudest_first)),
         quietest=quietest,
+        groups=_grouped(tenants, {each: tenant_of(each).group_id for each in tenants}, groups),
+    )
+
+
+def _grouped(
+    tenants: Mapping[str, TenantFindings], group_of: Mapping[str, str | None], groups: Mapping[str, Group]
+) -> dict[str, GroupFindings]:
+    if not any(group_of.values()):
+        return {}
+    members: dict[str, list[TenantFindings]] = {}
+    for tenant_id, found in tenants.items():
+        members.setdefault(group_of[tenant_id] or NO_GROUP, []).append(found)
+    whole = fsum(found.service for found in tenants.values()) or 1.0
+    findings = {name: _group(each, groups.get(name), whole) for name, each in members.items()}
+    return dict(sorted(findings.items(), key=lambda item: -item[1].service))
+
+
+def _group(tenants: list[TenantFindings], group: Group | None, whole: float) -> GroupFindings:
+    service = fsum(each.service for each in tenants)
+    return GroupFindings(
+        tenants=len(tenants),
+        weight=None if group is None else group.weight,
+        requests=sum(each.requests for each in tenants),
+        served=sum(each.served for each in tenants),
+        asked_service=fsum(each.asked_service for each in tenants),
+        service=service,
+        share=service / whole,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gateway.simulate.findings import Figures, Findings, Setting, TenantFindings
+from gateway.simulate.findings import Figures, Findings, GroupFindings, Setting, TenantFindings
 
 NOTHING = "-"
 
@@ -54,6 +54,16 @@ TENANT_COLUMNS: Mapping[str, Callable[[TenantFindings], str]] = {
     "TTFT p99 s": lambda tenant: _seconds(tenant.ttft_p99_s),
 }
 
+GROUP_COLUMNS: Mapping[str, Callable[[GroupFindings], str]] = {
+    "weight": lambda group: NOTHING if group.weight is None else f"{group.weight:g}",
+    "tenants": lambda group: str(group.tenants),
+    "requests": lambda group: str(group.requests),
+    "served": lambda group: str(group.served),
+    "asked service": lambda group: f"{group.asked_service:.0f}",
+    "service": lambda group: f"{group.service:.0f}",
+    "share": lambda group: f"{group.share:.1%}",
+}
+
 
 def rows(runs: Sequence[Findings]) -> list[list[str]]:
     """The header, and a line per policy."""
@@ -64,6 +74,12 @@ def tenant_rows(run: Findings) -> list[list[str]]:
     """The header, and a line per tenant, the loudest first."""
     lines = [[name, *(column(tenant) for column in TENANT_COLUMNS.values())] for name, tenant in run.tenants.items()]
     return [["tenant", *TENANT_COLUMNS], *lines]
+
+
+def group_rows(run: Findings) -> list[list[str]]:
+    """The header, and a line per group, that which got most first."""
+    lines = [[name, *(column(group) for column in GROUP_COLUMNS.values())] for name, group in run.groups.items()]
+    return [[f"{run.policy}: group", *GROUP_COLUMNS], *lines]
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -81,6 +97,7 @@ def as_json(setting: Setting, runs: Sequence[Findings]) -> dict[str, Any]:
             "policy": run.policy,
             **asdict(run.figures),
             "tenants": {name: asdict(tenant) for name, tenant in run.tenants.items()},
+            **({"groups": {name: asdict(group) for name, group in run.groups.items()}} if run.groups else {}),
         }
         for run in runs
     ]

@@ -7,7 +7,7 @@ A document that is unreadable, from a newer gateway or too old is logged and lef
 required.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.api.token_counts import Ratio
-from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint
+from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint, TierCheckpoint
 from policies.step_time import StepTime, StepTimeModel
 
 VERSION = 1
@@ -96,12 +96,14 @@ def read_document(kind: type[K], body: bytes) -> K:
 
 
 def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNTS_MAX) -> Mapping[str, PoolCounters]:
-    """Keep at most `accounts_max` accounts: those furthest above the level that a returning tenant is lifted to."""
+    """Keep at most `accounts_max` accounts: those furthest above the level that a returning tenant is lifted to. All
+    groups stay.
+    """
     tiers = [
-        ((pool, fair_queue, tier_id), tier)
+        ((pool, fair_queue, *of), tier)
         for pool, counters in pools.items()
         for fair_queue, checkpoint in counters.fair_queues.items()
-        for tier_id, tier in checkpoint.tiers.items()
+        for of, tier in _levels(checkpoint)
     ]
     if sum(len(tier.tenants) for _, tier in tiers) <= accounts_max:
         return pools
@@ -118,8 +120,12 @@ def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNT
                     {
                         tier_id: replace(
                             tier,
-                            tenants={
-                                t: c for t, c in tier.tenants.items() if (pool, fair_queue, tier_id, t) in staying
+                            tenants=_staying(tier, (pool, fair_queue, tier_id, ""), staying),
+                            groups={
+                                group_id: replace(
+                                    group, tenants=_staying(group, (pool, fair_queue, tier_id, group_id), staying)
+                                )
+                                for group_id, group in tier.groups.items()
                             },
                         )
                         for tier_id, tier in checkpoint.tiers.items()
@@ -130,3 +136,15 @@ def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNT
         )
         for pool, counters in pools.items()
     }
+
+
+def _levels(checkpoint: QueueCheckpoint) -> Iterator[tuple[tuple[str, str], TierCheckpoint]]:
+    """Each tier and group, by the ids of both; "": the tenants of a tier without a group."""
+    for tier_id, tier in checkpoint.tiers.items():
+        yield (tier_id, ""), tier
+        for group_id, group in tier.groups.items():
+            yield (tier_id, group_id), group
+
+
+def _staying(tier: TierCheckpoint, of: tuple[str, ...], staying: Collection[tuple[str, ...]]) -> dict[str, float]:
+    return {tenant_id: counter for tenant_id, counter in tier.tenants.items() if (*of, tenant_id) in staying}

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from backends.catalog import Catalog
 from gateway.config.scheduling import Scheduling
-from gateway.config.sections import QueueSection
+from gateway.config.sections import QueueSection, Section
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
 from gateway.scheduling.pools import Pools
@@ -61,7 +61,7 @@ class Steering:
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
             sections = {"scheduling": scheduling_of(pool), "queue": queue}
-            entries = {kind: registry.entries(kind) for kind in ("tenants", "tiers")}
+            entries = {kind: registry.entries(kind) for kind in ("tenants", "groups", "tiers")}
             return lambda: _config(sections, entries)
 
         self.what_ifs = WhatIfs(
@@ -113,7 +113,15 @@ def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -
     """A configuration of these sections and entries, as a file has it."""
     found: dict[str, Any] = {name: section.model_dump(mode="json") for name, section in sections.items()}
     for kind, of in entries.items():
-        found[kind] = {entry.name: entry.section.model_dump(mode="json") for entry in of}
+        found[kind] = {entry.name: _section(entry.section) for entry in of}
     if found["tenants"]:  # a configuration has tenants where keys are checked
         found["auth"] = {"mode": "keys", "secret": SECRET}
     return found
+
+
+def _section(section: Section) -> dict[str, Any]:
+    """As in a file: a tenant with a group names no tier."""
+    fields: dict[str, Any] = section.model_dump(mode="json")
+    if fields.get("group") is not None:
+        del fields["tier"]
+    return fields

@@ -94,10 +94,7 @@ class Tenants:
     def _group_changed(self, group: Group) -> None:
         """Add the group, or apply its new settings. Its tier is that of its tenants."""
         self._leaving_groups.discard(group.id)
-        state = self.groups.get(group.id)
-        if state is None:
-            self.groups[group.id] = GroupState(group)
-            return
+        state = self.groups.setdefault(group.id, GroupState(group))
         was_full, state.group = state.is_full, group
         for fair_queue in self.present.fair_queues.all():
             fair_queue.group_changed(group)

@@ -20,8 +20,8 @@ class AnyFacts(Facts):
 
     tiers = (Tier("default", preemptible=True, priority=-1), Tier("gold", weight=3.0, reserve_ratio=0.25))
     tenants = (
-        Tenant("a"),
-        Tenant("b", weight=2.0),
+        Tenant("a", group_id="red"),
+        Tenant("b", weight=2.0, group_id="red"),
         Tenant("c", in_flight_max=2),
         Tenant("d", tier_id="gold"),
         Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3),

@@ -76,3 +76,32 @@ def test_a_tier_parts_what_it_gets_among_its_own_tenants_alone():
 
 def test_without_tenants_there_are_no_shares():
     assert tiered_shares(80, tier_weights={"gold": 3}, tenants={}) == {}
+
+
+GROUPED = st.dictionaries(
+    IDS,
+    st.builds(TenantClaim, WEIGHTS, AMOUNTS, st.just("gold"), st.sampled_from([None, "a", "b"])),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(SERVICE, GROUPED, st.fixed_dictionaries({"a": WEIGHTS, "b": WEIGHTS}))
+def test_in_a_tier_with_groups_each_level_is_parted_by_max_min(service, tenants, group_weights):
+    shares = tiered_shares(service, tier_weights={"gold": 1.0}, tenants=tenants, group_weights=group_weights)
+    parties, got = {}, {}
+    for group, weight in group_weights.items():
+        members = {each: claim for each, claim in tenants.items() if claim.group == group}
+        if members:
+            due = fsum(shares[each] for each in members)
+            assert_max_min(due, members, {each: shares[each] for each in members})
+            parties["group", group] = Claim(weight, fsum(claim.demand for claim in members.values()))
+            got["group", group] = due
+    alone = {each: claim for each, claim in tenants.items() if claim.group is None}
+    assert_max_min(service, parties | alone, got | {each: shares[each] for each in alone})
+
+
+def test_a_groups_due_share_does_not_grow_with_its_tenants():
+    claims = {name: TenantClaim(1.0, tier="t", group="g") for name in "abc"} | {"g": TenantClaim(1.0, tier="t")}
+    shares = tiered_shares(6.0, tier_weights={"t": 1.0}, tenants=claims, group_weights={"g": 1.0})
+    assert shares == pytest.approx({"a": 1.0, "b": 1.0, "c": 1.0, "g": 3.0}), "a tenant may be named as a group is"

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from conftest import Pool
+from conftest import POOLS, Pool
 
 from backends.simulation.bound_checkers import ServiceBound
 from backends.simulation.recording import SharedRecorder
@@ -39,9 +39,9 @@ def members(group_id, count, **settings):
 class Backlog:
     """A pool of one seat in which every tenant always has something waiting; each request costs PROMPT."""
 
-    def __init__(self, tenants, groups, **options):
+    def __init__(self, tenants, groups, *, make_pool=Pool, **options):
         self.tenants, self.made = {tenant.id: tenant for tenant in tenants}, 0
-        self.pool = Pool(tenants=tenants, groups=groups, loads=[ONE_SEAT], **options)
+        self.pool = make_pool(tenants=tenants, groups=groups, loads=[ONE_SEAT], **options)
         for tenant in tenants:
             self.send(tenant.id)
             self.send(tenant.id)
@@ -85,6 +85,22 @@ def test_a_groups_share_does_not_depend_on_how_many_tenants_it_has(crowd, policy
         "many": pytest.approx(30, abs=2),
         "alone": pytest.approx(30, abs=2),
     }
+
+
+@pytest.mark.parametrize("make_pool", POOLS.values(), ids=POOLS)
+def test_a_shared_order_knows_groups_their_limits_and_moves(make_pool):
+    """Groups are told to the process that leads with tiers, and tenants are looked up there."""
+    groups = [Group("few", weight=2.0), Group("many")]
+    backlog = Backlog([*members("few", 2), *members("many", 10)], groups, make_pool=make_pool)
+    assert backlog.shares(60) == {"few": pytest.approx(40, abs=2), "many": pytest.approx(20, abs=2)}
+    scheduler = backlog.pool.scheduler
+    scheduler.tenants_changed(groups=[Group("few", weight=2.0, in_flight_max=0), Group("late")], now=backlog.pool.now)
+    moved = Tenant("many-00", group_id="late")
+    backlog.tenants[moved.id] = moved
+    backlog.pool.change(moved)
+    assert backlog.shares(40) == {"late": pytest.approx(20, abs=2), "many": pytest.approx(20, abs=2)}
+    kept = getattr(scheduler, "led", scheduler).checkpoint()[""].tiers["default"]
+    assert set(kept.groups) == {"few", "many", "late"}
 
 
 def test_tenants_of_one_group_share_it_by_their_weights():
@@ -291,6 +307,23 @@ def test_a_restored_tenant_that_has_changed_its_group_meanwhile_is_served_there(
         after.send(tenant.id)
         after.send(tenant.id)
     assert after.shares(40) == {"behind": pytest.approx(20, abs=3), "alone": pytest.approx(20, abs=3)}
+
+
+def test_a_group_that_is_told_after_its_counters_were_restored_has_its_weight():
+    before = uneven()
+    after = Backlog([], [])
+    after.pool.scheduler.restored(before.pool.scheduler.checkpoint(), 0.0)
+    after.pool.scheduler.tenants_changed(groups=[Group("ahead", weight=2.0), Group("behind")], now=0.0)
+    for tenant in before.tenants.values():
+        after.tenants[tenant.id] = tenant
+        after.pool.change(tenant)
+        after.send(tenant.id)
+        after.send(tenant.id)
+    assert after.shares(80) == {
+        "ahead": pytest.approx(40, abs=3),
+        "behind": pytest.approx(20, abs=3),
+        "alone": pytest.approx(20, abs=3),
+    }
 
 
 @pytest.mark.parametrize("placement", [None, PolicyChoice("round-robin")])

@@ -316,3 +316,51 @@ def test_a_terminal_is_shown_a_bar_and_a_file_is_not(trace):
     unwatched = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert unwatched.stderr == b""
     assert b"\x1b[" not in unwatched.stdout
+
+
+@pytest.fixture
+def departments(tmp_path):
+    """A department of five tenants, another of one, and a tenant of none: each tenant asks for as much."""
+    names = [*(f"many/{letter}" for letter in "abcde"), "few/f", "alone"]
+    calls = [
+        {"arrival_s": at / 8, "tenant": name, "prompt_tokens": 90, "output_tokens": 80}
+        for at in range(400)
+        for name in names
+    ]
+    path = tmp_path / "departments.jsonl"
+    path.write_text("".join(json.dumps(call) + "\n" for call in calls))
+    return str(path)
+
+
+ENGINE = ("--requests-running-max", "8", "--speed", "4")
+
+
+def test_a_groups_shares_are_shown_and_do_not_grow_with_its_tenants(departments, tmp_path):
+    (tmp_path / "short.yaml").write_text("queue: {wait_s_max: 20}\n")
+    options = ("--trace", departments, *ENGINE, "--config", "short.yaml")
+    assert "groups" not in figures(*options)["vtc"]
+    found = figures(*options, "--group-by", "name")["vtc"]["groups"]
+    assert {name: group["tenants"] for name, group in found.items()} == {"many": 5, "few": 1, "(no group)": 1}
+    assert sum(group["share"] for group in found.values()) == pytest.approx(1.0)
+    assert found["few"]["share"] == pytest.approx(found["(no group)"]["share"], rel=0.1)
+    assert found["many"]["share"] < 1.5 * found["few"]["share"], "five times as many tenants"
+    shown = run(*options, "--group-by", "name:/").stdout
+    assert "groups: 3, by the rule name:/" in shown
+    assert re.search(r"^\| vtc: group +\|.*share", shown, re.MULTILINE)
+
+
+def test_groups_are_those_of_the_configuration_unless_a_rule_says_otherwise(departments, tmp_path):
+    config = {
+        "auth": {"mode": "keys", "secret": "0123456789abcdef"},
+        "groups": {"red": {"weight": 3}},
+        "tenants": {"many/a": {"group": "red"}, "many/b": {}},
+    }
+    (tmp_path / "groups.yaml").write_text(json.dumps(config))
+    found = figures("--trace", departments, *ENGINE, "--config", "groups.yaml")["vtc"]["groups"]
+    assert (found["red"]["tenants"], found["red"]["weight"]) == (1, 3)
+
+
+def test_a_rule_for_groups_that_there_is_not_is_an_error(departments):
+    result = run("--trace", departments, "--group-by", "colour")
+    assert result.exit_code == 1
+    assert "there is no rule 'colour' for groups (there is: name[:SEPARATOR])" in result.stderr

@@ -130,6 +130,22 @@ def test_of_too_many_accounts_those_that_are_furthest_ahead_are_kept():
     assert few["m"].fair_queues[SHARED_QUEUE].level == 1.5
 
 
+def test_counters_of_groups_are_written_read_and_trimmed_like_those_of_tiers():
+    groups = {"red": TierCheckpoint(7.5, 2.0, {"a": 9.0, "b": 3.0}), "blue": TierCheckpoint(1.0)}
+    tier = TierCheckpoint(30.0, 1.5, {"alone": 4.5}, groups)
+    pools = {"m": PoolCounters(5.0, {SHARED_QUEUE: QueueCheckpoint(1.0, {"default": tier})})}
+    assert read_document(Counters, write_document(Counters(pools))).pools == pools
+    few = trim_accounts(pools, 2)["m"].fair_queues[SHARED_QUEUE].tiers["default"]
+    assert few == replace(tier, groups={"red": replace(groups["red"], tenants={"a": 9.0}), "blue": groups["blue"]})
+
+
+def test_counters_that_an_earlier_version_wrote_are_read():
+    body = orjson.loads(write_document(Counters({"m": pool_counters(a=11.0)})))
+    for tier in body["pools"]["m"]["fair_queues"][SHARED_QUEUE]["tiers"].values():
+        del tier["groups"]
+    assert read_document(Counters, orjson.dumps(body)).pools == {"m": pool_counters(a=11.0)}
+
+
 # -- what is taken up ----------------------------------------------------------------------------------------
 
 
