@@ -8,8 +8,10 @@ from policies.accounts.checkpoint import (
     SHARED_QUEUE,
     QueueCheckpoint,
     TierCheckpoint,
+    divide_queue,
     fit_to_queues,
     keep_levels,
+    sum_queues,
     without_lifted_tenants,
 )
 from policies.fairness import FAIRNESS
@@ -254,3 +256,24 @@ def test_it_is_told_before_anything_is_here(make_pool):
         with pytest.raises(AssertionError, match="before anything waits or runs"):
             pool.scheduler.restored({}, pool.now)
         pool.dispatched()
+
+
+def test_counters_of_groups_are_summed_and_parted_like_those_of_tiers():
+    groups = {"g": TierCheckpoint(8.0, 2.0, {"A": 6.0}), "h": TierCheckpoint(4.0)}
+    one = QueueCheckpoint(2.0, {"default": TierCheckpoint(10.0, 4.0, {"B": 6.0}, groups)})
+    assert sum_queues([divide_queue(one, 2)] * 2) == one
+    other = QueueCheckpoint(0.0, {"default": TierCheckpoint(2.0, 1.0)})
+    summed = sum_queues([one, other]).tiers["default"].groups
+    assert summed["h"].counter == 5.0, "where a group is missing, it is at the level"
+    assert summed["g"].tenants == {"A": 6.0 + 0.0}
+
+
+def test_a_group_is_kept_only_where_it_or_a_tenant_of_it_is_above_the_level():
+    groups = {
+        "low": TierCheckpoint(1.0, 2.0, {"A": 2.0}),
+        "ahead": TierCheckpoint(5.0),
+        "of A": TierCheckpoint(0.0, 1.0, {"A": 3.0}),
+    }
+    checkpoint = {SHARED_QUEUE: QueueCheckpoint(0.0, {"default": TierCheckpoint(0.0, 4.0, {}, groups)})}
+    kept = without_lifted_tenants(checkpoint)[SHARED_QUEUE].tiers["default"].groups
+    assert set(kept) == {"ahead", "of A"}

@@ -209,6 +209,27 @@ def test_tokens_per_minute_of_a_group_are_settled_by_what_was_used_and_survive_a
     assert after.refused() == {"r2": "rate_limited"}
 
 
+def test_a_capped_share_lets_no_tenant_pass_another_of_its_group_that_is_too_far_behind():
+    """Group A is next, but over its share. Y is within its own; Z of its group is over its share, and far behind Y."""
+    tenants = [Tenant("a", group_id="A"), Tenant("y", group_id="B"), Tenant("z", group_id="B")]
+    pool = Pool(tenants=tenants, groups=[Group("A"), Group("B")], loads=[ONE_SEAT], share_ratio_max=0.2)
+    pool.send("a", "a0", prompt=9_990)
+    pool.send("y", "y0", prompt=10_000)
+    for number in range(3):
+        pool.send("z", f"z{number}")
+    for number in range(5):
+        pool.send("a", f"a-{number}")
+    for request_id in ("a0", "y0"):
+        assert pool.dispatched()[0] == request_id
+        pool.report(request_id, pool.prompts[request_id], 0)
+        pool.scheduler.finished(request_id, Outcome.COMPLETED, pool.now)
+    pool.measure(BackendLoad("gpu", requests_running_max=10))
+    assert len(pool.dispatched()) == 8
+    for tenant_id in "azy":  # Z waits before Y, so that it is not lifted to it
+        pool.send(tenant_id, f"{tenant_id}9")
+    assert pool.dispatched()[0] == "a9"
+
+
 # -- changes ------------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +269,26 @@ def test_tenants_that_move_between_groups_while_they_wait_and_run_lose_nothing(p
             recorder.finished(request_id, Outcome.COMPLETED, now)
         recorder.poll(now)
     accounts.conclude(scheduler.snapshot(now))
+    (fair_queue,) = scheduler._arrangement.fair_queues.all()
+    for tenant in (each.tenant for each in accounts.tenants.values()):
+        order = fair_queue.order
+        assert order.tier_service_record(tenant.tier_id).outstanding == pytest.approx(0.0, abs=1e-6)
+        if isinstance(order._orders[tenant.tier_id], GroupedFairness):
+            of_group = order._orders[tenant.tier_id].group_record(tenant.id)
+            assert of_group.outstanding == pytest.approx(0.0, abs=1e-6), "what ran is charged where it ended"
+
+
+def test_what_a_tenant_has_in_flight_moves_with_it_to_another_group():
+    groups = [Group("g", in_flight_max=1), Group("h", in_flight_max=1)]
+    pool = Pool(tenants=[*members("g", 2), *members("h", 1)], groups=groups)
+    pool.send("g-00", "r0")
+    assert pool.dispatched() == ["r0"]
+    pool.change(Tenant("g-00", group_id="h"))
+    pool.send("g-01", "r1")
+    pool.send("h-00", "r2")
+    assert pool.dispatched() == ["r1"], "g has room now, and h has none"
+    pool.end("r0")
+    assert pool.dispatched() == ["r2"]
 
 
 def test_when_the_last_tenant_leaves_its_group_the_tier_is_one_order_again():
