@@ -29,10 +29,9 @@ after the text, of the numbers of prompt, total and output tokens; and the bytes
 did not ask for usage in chunks, None for one that did. A plain tuple: it is unpacked for every token.
 """
 
-ExpectedIds = tuple[bytes, bytes, bytes | None, bytes]
-"""The same of events with token ids: the format of the bytes after the ids; the bytes before them; what follows the
-text for a client that asked neither for ids nor for usage in chunks, None for one that did, which gets the last one
-instead.
+IdsEnd = tuple[bytes, bytes, bytes | None]
+"""The same of events with token ids and without usage: the bytes before the ids, those after them, and what takes the
+place of all three for a client that did not ask for ids; None for one that did.
 """
 
 
@@ -41,12 +40,14 @@ class StreamMemo:
     """What one stream of a backend tells about the next. Mutable, one per backend.
 
     `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end,
-    `ids_like` those of its last one with token ids.
+    `ids_like` those of its last one with token ids. `ids_at` are the paths whose streams report token ids, and no
+    reasoning.
     """
 
     fingerprint: bytes | None = None
     like: EventEnd | None = None
-    ids_like: ExpectedIds | None = None
+    ids_like: IdsEnd | None = None
+    ids_at: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one

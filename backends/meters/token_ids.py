@@ -2,8 +2,9 @@
 
 vLLM reports them with `return_token_ids`: the prompt's in the first event, the output's with each token. This meter
 keeps them, and takes them out again where the client has not asked for them: its bytes are those that vLLM would have
-sent without the field. The common event is recognised by byte search, as in ChunkMeter; this is exact for the same
-reason, that `"token_ids":[` cannot occur inside a JSON string.
+sent without the field. As each token is counted by its id, no usage is needed in the chunks, and the common event has
+none. It is recognised by its last bytes, as in ChunkMeter, and this is exact for the same reason: `"token_ids":[`
+cannot occur inside a JSON string.
 
 An event by which a backend says that it stops (an error of the server, a finish reason "abort") does not reach the
 client: `interrupted` says so, and whoever relays the stream decides between another backend and `cut`.
@@ -17,7 +18,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from backends.meters.chunks import ChunkMeter, with_fingerprint
-from backends.meters.events import ExpectedIds, StreamCall, StreamMeter, json_object, payload
+from backends.meters.events import IdsEnd, StreamCall, StreamMeter, json_object, payload
 from policies.types import Usage
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -25,15 +26,13 @@ HEAD: Final = ("id", "object", "created", "model")
 ID_BYTES: Final = array("I").itemsize
 _PROMPT: Final = re.compile(rb'"prompt_token_ids":\[([\d,]*)\]')
 _OUTPUT: Final = re.compile(rb'"token_ids":\[([\d,]*)\]')
-# A vLLM event that is not the last of its choice: the bytes around its token ids and around its token counts.
-_TOKEN_EVENT: Final = re.compile(
-    rb'("finish_reason":null[^\[\]{}]*"token_ids":)\[[\d,]*\](\}\])(,"usage":\{"prompt_tokens":)\d+,"total_tokens":\d+'
-    rb',"completion_tokens":\d+((?:,"completion_tokens_details":null)?\}\}\n\n)\Z'
-)
+# A vLLM event without usage that is not the last of its choice: the bytes before and after its token ids.
+_TOKEN_EVENT: Final = re.compile(rb'("finish_reason":null[^\[\]{}]*"token_ids":)\[[\d,]*(\]\}\]\}\n\n)\Z')
+_OUTPUT_NAME: Final = b'"token_ids":['
+_NO_OUTPUT: Final = b'"token_ids":null'
 _ERROR: Final = b'data: {"error"'
 _FINISH: Final = b'"finish_reason":"'
 _ABORT: Final = b'"finish_reason":"abort"'
-_OUTPUT_TOKENS: Final = re.compile(rb',"completion_tokens":(\d{1,18})')
 _LF: Final = 0x0A
 
 
@@ -64,7 +63,7 @@ class TokenIds:
         self.prompt, self.output, self.is_full = b"", array("I"), True
 
 
-_EXPECTED_NONE: Final[ExpectedIds] = (b"\0%d\0%d\0%d\0", b"\0", None, b"")  # a NUL is in no JSON
+_IDS_LIKE_NONE: Final[IdsEnd] = (b"\0", b"\0", None)  # a NUL is in no JSON
 
 
 class ResumableMeter(StreamMeter, Protocol):
@@ -87,7 +86,7 @@ class ResumableMeter(StreamMeter, Protocol):
 class TokenIdMeter(ChunkMeter):
     """Usage and token ids of one stream of one choice."""
 
-    __slots__ = ("_append", "_client_ids", "_expected", "_ids", "_outputs_max", "interrupted", "is_finished", "last")
+    __slots__ = ("_append", "_client_ids", "_ids", "_ids_like", "_outputs_max", "interrupted", "is_finished", "last")
 
     def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool) -> None:
         """`keeps_ids`: the client asked for them itself."""
@@ -96,22 +95,21 @@ class TokenIdMeter(ChunkMeter):
         self._append = ids.output.append
         self._outputs_max = ids.outputs_max
         self._client_ids = keeps_ids
-        self._expected: ExpectedIds = _EXPECTED_NONE
+        self._ids_like: IdsEnd = _IDS_LIKE_NONE
         self.last = b""
         self.interrupted: str | None = None
         self.is_finished = False
 
     def feed(self, data: bytes) -> bytes:
-        # One whole event, like the one before but for its text and one token more: as in ChunkMeter.
-        counts, ids_name, client_end, _ = self._expected
-        prompt_tokens, output_tokens = self._prompt_tokens, self.output_tokens + 1
-        end = counts % (prompt_tokens, prompt_tokens + output_tokens, output_tokens)
-        if data.endswith(end) and output_tokens <= self._outputs_max:
+        # One whole event without usage, like the one before but for its text and its token.
+        ids_name, end, client_end = self._ids_like
+        if data.endswith(end):
             before, _, token_id = data.removesuffix(end).rpartition(ids_name)
-            if token_id.isdigit() and _LF not in before:
+            if token_id.isdigit() and _LF not in before and self.output_tokens < self._outputs_max:
+                self.output_tokens += 1
                 self._append(int(token_id))
-                self.output_tokens, self.last = output_tokens, data
-                return self._kept(data) if client_end is None else before + client_end
+                self.last = data
+                return data if client_end is None else before + client_end
         return self._other(data)
 
     def complete(self) -> bytes:
@@ -125,43 +123,41 @@ class TokenIdMeter(ChunkMeter):
     def _other(self, data: bytes) -> bytes:
         out = super()._other(data)
         if self._partial:
-            self._expected = _EXPECTED_NONE  # the next bytes begin in the middle of an event
+            self._ids_like = _IDS_LIKE_NONE  # the next bytes begin in the middle of an event
         return out
 
     def _more_tokens(self, event: bytes) -> bytes | None:
-        """The same as the beginning of `feed`, for any number of tokens more; None if this is no such event."""
-        count = _OUTPUT_TOKENS.search(event)
-        if count is None:
-            return None
-        counts, ids_name, client_end, _ = self._expected
-        output_tokens = int(count[1])
-        end = counts % (self._prompt_tokens, self._prompt_tokens + output_tokens, output_tokens)
-        if not event.endswith(end):
-            return None
-        before, _, token_ids = event.removesuffix(end).rpartition(ids_name)
+        """An event with any number of tokens, without usage, or with usage as ChunkMeter knows it; None if it is
+        neither.
+        """
+        ids_name, end, client_end = self._ids_like
+        before, _, rest = event.rpartition(_OUTPUT_NAME)
+        token_ids, _, after = rest.partition(b"]")
         if not token_ids.replace(b",", b"").isdigit() or _LF in before:
             return None
-        self.output_tokens = output_tokens
-        self._keep(event, token_ids)
-        return self._kept(event) if client_end is None else before + client_end
-
-    def _kept(self, event: bytes) -> bytes:
-        """An event with tokens for a client that asked for token ids, for usage in chunks, or for both."""
-        if self._client_ids and self._continuous:
-            return event
-        _, ids_name, _, kept_end = self._expected
-        before, _, rest = event.rpartition(ids_name)
-        token_ids, _, usage = rest.partition(b"]")
-        return before + ids_name + token_ids + kept_end if self._client_ids else before + kept_end + usage
+        if b"]" + after == end and before.endswith(ids_name.removesuffix(_OUTPUT_NAME)):
+            self._count(token_ids)
+            self._keep(event, token_ids)
+            return event if client_end is None else before.removesuffix(_OUTPUT_NAME) + _NO_OUTPUT + after
+        if self._client_ids:
+            return None
+        out = super()._more_tokens(before + _NO_OUTPUT + after)
+        if out is not None:
+            self._keep(event, token_ids)
+        return out
 
     def _keep(self, event: bytes, token_ids: bytes) -> None:
-        self.last = event
-        if self._ids.is_full:
+        ids, self.last = self._ids, event
+        if ids.is_full:
             return
-        self._ids.output.extend(map(int, token_ids.split(b",")))
-        if len(self._ids.output) > self._outputs_max:
-            self._ids.drop()
+        ids.output.extend(map(int, token_ids.split(b",")))
+        if len(ids.output) > self._outputs_max:
+            ids.drop()
             self._outputs_max = 0
+
+    def _count(self, token_ids: bytes) -> None:
+        self._outputs[0] = self.output_tokens = self.output_tokens + token_ids.count(b",") + 1
+        self._known = True
 
     def _slow(self, event: bytes) -> bytes:
         if self.interrupted is None:
@@ -169,47 +165,42 @@ class TokenIdMeter(ChunkMeter):
         if self.interrupted is not None:
             return b""
         self.is_finished = self.is_finished or _FINISH in event
-        out = self._parsed(self._without_ids(event))
-        self._expect_like(event)
+        plain = self._without_ids(event)
+        out = self._parsed(event if self._client_ids else plain)
+        self._expect_like(plain)
+        self._expect_ids_like(event)
         return out
 
     def _without_ids(self, event: bytes) -> bytes:
-        """Keep the ids of this event. Return it as it would be without them, or, where the client asked for them, as it
-        is.
-        """
+        """Keep the ids of this event, and return it as it would be without them."""
         ids, plain = self._ids, event
         if (prompt := _PROMPT.search(plain)) is not None:
             self.last = event
             if not ids.is_full:
                 ids.prompt = prompt[1]
                 self._outputs_max = ids.outputs_max
+                self._prompt_tokens = self._prompts[0] = ids.prompt_tokens
             plain = plain[: prompt.start(1) - 1] + b"null" + plain[prompt.end() :]
         if (output := _OUTPUT.search(plain)) is not None:
             if output[1]:
+                self._count(output[1])
                 self._keep(event, output[1])
-            plain = plain[: output.start(1) - 1] + b"null" + plain[output.end() :]
-        return event if self._client_ids else plain
+            plain = plain[: output.start()] + _NO_OUTPUT + plain[output.end() :]
+        return plain
 
-    def _expect_like(self, event: bytes) -> None:
-        """Remember the bytes around an event's token ids and counts, where nothing else can differ."""
+    def _estimate(self, choices: list[dict[str, Any]]) -> None:
+        """Nothing is estimated: token ids are counted."""
+
+    def _expect_ids_like(self, event: bytes) -> None:
+        """Remember the bytes around an event's token ids, where nothing else can differ."""
         match = _TOKEN_EVENT.search(event)
-        if match is None or self._held is not None or self._estimated:
-            self._expected = _EXPECTED_NONE
+        if match is None or self._held is not None:
+            self._ids_like = _IDS_LIKE_NONE
             return
-        ids_name, choice_end, usage_start, usage_end = match.groups()
-        numbers = b'%d,"total_tokens":%d,"completion_tokens":%d'
-        counts = (b"]" + choice_end + usage_start).replace(b"%", b"%%") + numbers + usage_end
-        end = choice_end + self._absent_usage + b"}\n\n"
-        is_plain = not (self._client_ids or self._continuous)
-        expected = (
-            counts,
-            ids_name + b"[",
-            ids_name + b"null" + end if is_plain else None,
-            b"]" + end if self._client_ids else ids_name + b"null",
-        )
+        ids_name, end = match.groups()
+        like = (ids_name + b"[", end, None if self._client_ids else ids_name + b"null" + end[1:])
         # As in ChunkMeter: one object for all streams of a backend stays in the cache.
-        memo = self.call.memo
-        self._expected = memo.ids_like = memo.ids_like if memo.ids_like == expected else expected
+        self._ids_like = self.call.memo.ids_like = self.call.memo.ids_like if self.call.memo.ids_like == like else like
 
 
 def ending(event: bytes, usage: Usage | None, fingerprint: bytes | None) -> bytes:

@@ -159,6 +159,7 @@ class Attempt:
             if self._timeliness is not None:
                 self._lease.timing = self._trace.timing = self._timeliness.timing()
         if result.interrupted:
+            self._backend_client.memo.ids_at.clear()  # it may come back as another server
             raise StreamInterrupted(result.failure)
         failed = result.outcome is Outcome.BACKEND_FAILED and not result.rejected
         broken = failed or exchange.status >= 500
@@ -168,7 +169,8 @@ class Attempt:
         headers = self._headers(request)
         self._trace.propagate(headers)
         if continuing is None:
-            target, body = self._trace.endpoint, body_for(self._call.parsed, self._kind, token_ids=self._asks_ids)
+            target, has_ids = self._trace.endpoint, self._trace.endpoint in self._backend_client.memo.ids_at
+            body = body_for(self._call.parsed, self._kind, token_ids=self._asks_ids, has_ids=has_ids)
         else:
             target, body = COMPLETIONS.path, continuing.body
         try:
@@ -259,6 +261,7 @@ class Attempt:
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:
             stream.began(exchange.arrived() if self._asks_ids else b"")
+            self._remember_ids()
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
         self._on_begun()
@@ -331,6 +334,14 @@ class Attempt:
             return stream.may_continue()
 
         return meter, Resumes(meter, may_continue)
+
+    def _remember_ids(self) -> None:
+        """What the beginning of a stream says of the next ones of this backend."""
+        ids_at = self._backend_client.memo.ids_at
+        if self._stream.exclusion is None:
+            ids_at.add(self._trace.endpoint)
+        elif self._asks_ids:
+            ids_at.discard(self._trace.endpoint)
 
     def _stream_call(self, uncounted: list[str]) -> StreamCall:
         parsed, request = self._call.parsed, self._call.request

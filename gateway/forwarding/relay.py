@@ -219,7 +219,7 @@ class _StreamRelay:
         on_usage: OnUsage,
         timeliness: Timeliness | None,
         on_unread: Callable[[float], None],
-        resumes: Resumes | None,
+        resumes: Resumes | None = None,
     ) -> None:
         if request.transport is None:
             raise ConnectionResetError

@@ -26,11 +26,17 @@ def usage_of_client(parsed: ParsedCall, kind: BackendKind) -> StreamUsage:
     return StreamUsage(at_end=wants, in_chunks=wants and parsed.client_wants_continuous_usage)
 
 
-def body_for(parsed: ParsedCall, kind: BackendKind, *, token_ids: bool) -> bytes | bytearray:
-    """The body for this kind of backend, with the usage options that it accepts, and a request for `token_ids`."""
+def body_for(
+    parsed: ParsedCall, kind: BackendKind, *, token_ids: bool = False, has_ids: bool = False
+) -> bytes | bytearray:
+    """The body for this kind of backend, with the usage options that it accepts, and a request for `token_ids`. A
+    backend that is known to report them (`has_ids`) need not report usage in chunks.
+    """
     usage = kind.usage
     return parsed.body.asking(
-        usage=usage is not UsageDetail.NOTHING, continuous=usage is UsageDetail.ALWAYS, token_ids=token_ids
+        usage=usage is not UsageDetail.NOTHING,
+        continuous=usage is UsageDetail.ALWAYS and not (token_ids and has_ids),
+        token_ids=token_ids,
     )
 
 

@@ -1,11 +1,13 @@
 """What a chunk costs in this process alone: `data_received`, the meter and the write to the client, without a kernel.
 
     python tests/benchmarks/relay/chunk.py [--streams 500] [--chunks 40] [--per-read 1] [--beside CHECKOUT]
+    python tests/benchmarks/relay/chunk.py --token-ids
 
 Each of so many streams gets one chunk in turn, as a backend's independent streams do: what a stream holds is in no
 near cache when its next chunk comes. The bytes are those of a real vLLM 0.32 that reports its usage in each chunk. The
 transport takes what is written and does nothing with it. --beside takes turns with another checkout, each round in a
-process of its own, and prints the ratio of the medians.
+process of its own, and prints the ratio of the medians. --token-ids takes turns with streams whose token ids are kept
+and taken out again, as those are that another backend may continue.
 """
 
 import argparse
@@ -24,11 +26,12 @@ from aiohttp import HttpVersion11
 # Of the checkout that PYTHONPATH names.
 from backends.connection import Connection
 from backends.meters.chunks import ChunkMeter
-from backends.meters.events import StreamCall
+from backends.meters.events import StreamCall, StreamMemo
 from gateway.forwarding import relay
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS: list[asyncio.Task] = []
+MEMO = StreamMemo()  # of one backend
 HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -36,9 +39,12 @@ HEAD = (
 EVENT = (
     b'data: {"id":"chatcmpl-8f3c2d1e4b5a6978%016x","object":"chat.completion.chunk","created":1795172665,'
     b'"model":"mock-model","choices":[{"index":0,"delta":{"content":" token%03d"},"logprobs":null,"finish_reason":null,'
+)
+WITH_USAGE = (
     b'"token_ids":null}],"usage":{"prompt_tokens":210,"total_tokens":%d,"completion_tokens":%d,'
     b'"completion_tokens_details":null}}\n\n'
 )
+WITH_IDS = b'"token_ids":[%d]}]}\n\n'  # which count tokens as well
 
 
 class Sink:
@@ -66,8 +72,9 @@ def framed(event: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
-def chunk(stream: int, number: int) -> bytes:
-    return framed(EVENT % (stream, number % 1000, 210 + number, number))
+def chunk(stream: int, number: int, *, has_ids: bool) -> bytes:
+    end = WITH_IDS % (1000 + number) if has_ids else WITH_USAGE % (210 + number, number)
+    return framed(EVENT % (stream, number % 1000) + end)
 
 
 def main() -> None:
@@ -77,34 +84,40 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--per-read", type=int, default=1, help="chunks that come in one read, as when CPU is short")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--token-ids", action="store_true", help="take turns with streams whose ids are kept")
     options = parser.parse_args()
     if options.rounds == 1:
-        print(asyncio.run(measure(options.streams, options.chunks, options.per_read)))
+        print(asyncio.run(measure(options.streams, options.chunks, options.per_read, has_ids=options.token_ids)))
         return
-    checkouts = {"this": ROOT} | ({"beside": options.beside.resolve()} if options.beside is not None else {})
-    figures: dict[str, list[float]] = {name: [] for name in checkouts}
+    turns = {"this": (ROOT, False)}
+    if options.token_ids:
+        turns = {"ids": (ROOT, True), "without": (ROOT, False)}
+    elif options.beside is not None:
+        turns["beside"] = (options.beside.resolve(), False)
+    figures: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(options.rounds):
-        for name, checkout in checkouts.items():
-            figures[name].append(in_process(checkout, options))
+        for name, (checkout, has_ids) in turns.items():
+            figures[name].append(in_process(checkout, options, has_ids=has_ids))
     for name, found in figures.items():
         print(f"{name:8} {statistics.median(found):6.3f} us per chunk ({min(found):.3f} to {max(found):.3f})")
-    if "beside" in figures:
-        print(f"ratio    {statistics.median(figures['this']) / statistics.median(figures['beside']):6.3f}")
+    if len(figures) > 1:
+        one, other = (statistics.median(found) for found in figures.values())
+        print(f"ratio    {one / other:6.3f}")
 
 
-def in_process(checkout: Path, options: argparse.Namespace) -> float:
-    command = [sys.executable, __file__, "--rounds", "1"]
+def in_process(checkout: Path, options: argparse.Namespace, *, has_ids: bool) -> float:
+    command = [sys.executable, __file__, "--rounds", "1", *(["--token-ids"] if has_ids else [])]
     command += ["--streams", str(options.streams), "--chunks", str(options.chunks)]
     command += ["--per-read", str(options.per_read)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
 
-async def measure(streams: int, chunks: int, per_read: int) -> float:
+async def measure(streams: int, chunks: int, per_read: int, *, has_ids: bool) -> float:
     """CPU in us per chunk."""
-    receivers = [await begun(stream) for stream in range(streams)]
+    receivers = [await begun(stream, has_ids=has_ids) for stream in range(streams)]
     reads = [
-        [b"".join(chunk(stream, number + i) for i in range(per_read)) for stream in range(streams)]
+        [b"".join(chunk(stream, number + i, has_ids=has_ids) for i in range(per_read)) for stream in range(streams)]
         for number in range(3, chunks * per_read + 3, per_read)
     ]
     begun_ns = time.process_time_ns()
@@ -114,7 +127,7 @@ async def measure(streams: int, chunks: int, per_read: int) -> float:
     return (time.process_time_ns() - begun_ns) / 1000 / (streams * chunks * per_read)
 
 
-async def begun(stream: int) -> Any:
+async def begun(stream: int, *, has_ids: bool) -> Any:
     """The `data_received` of a stream whose first two tokens have passed."""
     owner = SimpleNamespace(give_back=lambda _connection: None, lost=lambda _connection: None)
     connection = Connection(owner, asyncio.get_running_loop())
@@ -122,15 +135,24 @@ async def begun(stream: int) -> Any:
     exchange = connection.begin()
     connection.data_received(HEAD)
     request = SimpleNamespace(transport=Sink(), version=HttpVersion11)
-    meter = ChunkMeter(StreamCall())
+    meter = make_meter(has_ids=has_ids)
     stream_relay = relay._StreamRelay(
         request, exchange, meter, None, on_usage=lambda _usage: 1e9, timeliness=None, on_unread=lambda _seconds: None
     )
     TASKS.append(asyncio.create_task(stream_relay.run()))
     await asyncio.sleep(0)
     for number in (1, 2):
-        connection.data_received(chunk(stream, number))
+        connection.data_received(chunk(stream, number, has_ids=has_ids))
     return connection.data_received
+
+
+def make_meter(*, has_ids: bool) -> Any:
+    call = StreamCall(memo=MEMO)
+    if not has_ids:
+        return ChunkMeter(call)
+    from backends.meters.token_ids import TokenIdMeter, TokenIds  # noqa: PLC0415 - an older checkout has none
+
+    return TokenIdMeter(call, TokenIds(1 << 20), keeps_ids=False)
 
 
 if __name__ == "__main__":

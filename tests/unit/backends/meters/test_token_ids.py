@@ -98,11 +98,14 @@ pieces_of_a_stream = st.lists(
     finish=st.sampled_from(FINISHES),
     keeps=st.sampled_from([(False, False), (True, False), (True, True)]),
     keeps_ids=st.booleans(),
+    has_usage=st.booleans(),
     cuts=st.lists(st.integers(0, 6000), max_size=5),
 )
-def test_the_client_gets_what_vllm_sends_to_one_that_asks_for_less(*, shape, pieces, finish, keeps, keeps_ids, cuts):
+def test_the_client_gets_what_vllm_sends_to_one_that_asks_for_less(
+    *, shape, pieces, finish, keeps, keeps_ids, has_usage, cuts
+):
     """Whatever it asked for, wherever the bytes are cut; and all ids and counts are kept."""
-    asked = b"".join(written(shape, pieces, finish, ids=True, usages=True, at_end=True))
+    asked = b"".join(written(shape, pieces, finish, ids=True, usages=has_usage or keeps[1], at_end=True))
     wanted = b"".join(written(shape, pieces, finish, ids=keeps_ids, usages=keeps[1], at_end=keeps[0]))
     meter, ids = make_meter(keeps=keeps, keeps_ids=keeps_ids)
     assert fed(meter, asked, [cut % (len(asked) + 1) for cut in cuts]) == wanted
@@ -112,14 +115,15 @@ def test_the_client_gets_what_vllm_sends_to_one_that_asks_for_less(*, shape, pie
     assert (meter.done, meter.is_finished, meter.interrupted) == (True, True, None)
 
 
+@pytest.mark.parametrize("has_usage", [False, True])
 @pytest.mark.parametrize("shape", STREAMS)
-def test_one_event_at_a_time_is_recognised_without_parsing(shape, monkeypatch):
+def test_one_event_at_a_time_is_recognised_without_parsing(shape, has_usage, monkeypatch):
     """All but the first, the second, the finish and the end: also one with the tokens of several steps."""
     pieces = [("co", [number]) for number in range(20)] + [("more", [5, 6, 7]), ("end", [8])]
     meter, ids = make_meter()
     parsed = []
     monkeypatch.setattr(ChunkMeter, "_parsed", lambda self, e, was=ChunkMeter._parsed: parsed.append(e) or was(self, e))
-    for each in written(shape, pieces, "stop", ids=True, usages=True, at_end=True):
+    for each in written(shape, pieces, "stop", ids=True, usages=has_usage, at_end=True):
         meter.feed(each)
     assert len(parsed) <= 5
     assert list(ids.output) == [*range(20), 5, 6, 7, 8]
