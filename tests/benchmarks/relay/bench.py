@@ -35,6 +35,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -104,9 +105,10 @@ def nginx(directory: Path, port: int, backend: int) -> list[str]:
     return [shutil.which("nginx") or "nginx", "-p", str(directory), "-c", str(conf)]
 
 
-def fairlead(directory: Path, port: int, backend: int) -> list[str]:
+def fairlead(directory: Path, port: int, backend: int, *, continues: bool = True) -> list[str]:
     config = directory / "fairlead.yaml"
-    config.write_text(FAIRLEAD.format(port=port, backend=backend))
+    off = "" if continues else "continuation: {enabled: false}"
+    config.write_text(FAIRLEAD.format(port=port, backend=backend) + off)
     return [str(Path(sys.executable).with_name("fairlead")), "serve", "--config", str(config)]
 
 
@@ -133,6 +135,7 @@ SYSTEMS: dict[str, Command] = {
     "naive": script("naive_relay.py"),
     "token-path": script("token_path.py"),
     "fairlead": fairlead,
+    "not-continued": partial(fairlead, continues=False),  # whose streams' token ids are not kept
 }
 
 
@@ -164,7 +167,12 @@ def arguments() -> argparse.Namespace:
         return parse
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--systems", type=names(SYSTEMS), default=list(SYSTEMS), help=f"of {','.join(SYSTEMS)}")
+    parser.add_argument(
+        "--systems",
+        type=names(SYSTEMS),
+        default=["nginx", "naive", "token-path", "fairlead"],
+        help=f"of {','.join(SYSTEMS)}",
+    )
     parser.add_argument("--tests", type=names(TESTS), default=["P500", "C", "S2000"], help=f"of {','.join(TESTS)}")
     parser.add_argument("--reps", type=int, default=3, help="repetitions, interleaved (default 3)")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another checkout, whose fairlead takes turns")

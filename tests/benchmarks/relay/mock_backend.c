@@ -28,7 +28,7 @@ typedef struct {
   u64 due;
   char *rb; int rlen, rcap;
   char *ob; int olen, opos, ocap;              // unsent remainder
-  u64 id; int prompt_tokens;
+  u64 id; int prompt_tokens, ids, usages;
 } conn_t;
 
 static conn_t conns[MAXFD];
@@ -92,14 +92,19 @@ static int build(conn_t *c, char *buf, int kind) {
   d = LIT(d, "data: {\"id\":\"chatcmpl-8f3c2d1e4b5a6978");
   for (int i = 60; i >= 0; i -= 4) *d++ = HEX[(c->id >> i) & 15];
   d = put_s(d, pre, pre_n);
-  if (kind == 0) { d = LIT(d, "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],"); d = put_usage(d, c, 0); d = LIT(d, ",\"completion_tokens_details\":null},\"prompt_token_ids\":null,\"prompt_text\":null}\n\n"); }
+  if (kind == 0) { d = LIT(d, "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+    if (c->usages) { *d++ = ','; d = put_usage(d, c, 0); d = LIT(d, ",\"completion_tokens_details\":null}"); }
+    d = c->ids ? LIT(d, ",\"prompt_token_ids\":[1,1516,43,76,1418,2,1,3419,638,857]") : LIT(d, ",\"prompt_token_ids\":null");
+    d = LIT(d, ",\"prompt_text\":null}\n\n"); }
   else if (kind == 1) {
     d = LIT(d, "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" @");
     u64 t = now_ns();
     for (int i = 60; i >= 0; i -= 4) *d++ = HEX[(t >> i) & 15];
     d = LIT(d, "\"},\"logprobs\":null,\"finish_reason\":");
-    if (c->sent + 1 >= c->total) d = LIT(d, "\"length\",\"stop_reason\":null,\"token_ids\":null}],"); else d = LIT(d, "null,\"token_ids\":null}],");
-    d = put_usage(d, c, c->sent + 1); d = LIT(d, ",\"completion_tokens_details\":null}}\n\n");
+    if (c->sent + 1 >= c->total) d = LIT(d, "\"length\",\"stop_reason\":null,\"token_ids\":"); else d = LIT(d, "null,\"token_ids\":");
+    if (c->ids) { *d++ = '['; d = put_u(d, 10000 + c->sent); d = LIT(d, "]}]"); } else d = LIT(d, "null}]");
+    if (c->usages) { *d++ = ','; d = put_usage(d, c, c->sent + 1); d = LIT(d, ",\"completion_tokens_details\":null}"); }
+    d = LIT(d, "}\n\n");
   } else { d = LIT(d, "\"choices\":[],"); d = put_usage(d, c, c->total); d = LIT(d, "},\"system_fingerprint\":\"vllm-0.32.0-85068dfe\"}\n\n"); }
   int n = d - body;
   buf[0] = HEX[(n >> 8) & 15]; buf[1] = HEX[(n >> 4) & 15]; buf[2] = HEX[n & 15]; buf[3] = '\r'; buf[4] = '\n';
@@ -158,6 +163,9 @@ static void handle(conn_t *c, const char *h, const char *he, const char *body, i
     c->total = mt && isdigit(*mt) ? atoi(mt) : def_chunks;
     if (c->total < 1) c->total = 1;
     c->prompt_tokens = 10 + bn / 5;
+    c->ids = memmem(body, bn, "\"return_token_ids\":true", 23) != NULL;
+    // Usage in every chunk, also for proxies that do not ask for it; not beside token ids, which are counted instead.
+    c->usages = !c->ids || memmem(body, bn, "\"continuous_usage_stats\":true", 29) != NULL;
     c->id = next_id++ * 0x9E3779B97F4A7C15ull;
     if (s && *s == 't') {
       static const char hd[] = "HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 11:00:00 GMT\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
