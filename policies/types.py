@@ -106,6 +106,10 @@ class Request:
     A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. One that
     was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
     `preemptions` times so far. Whoever submits a request leaves these three alone.
+
+    A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
+    rejected where it would miss its envelope, whatever its tier does with misses, and where it would wait for a backend
+    to come.
     """
 
     id: str
@@ -129,6 +133,12 @@ class Request:
     produced_tokens: int = 0
     ran_at: str = ""
     preemptions: int = 0
+    may_pass_on: bool = False
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether it goes to another pool now, if this one cannot serve it."""
+        return self.may_pass_on and not self.produced_tokens
 
     @property
     def context_tokens(self) -> int:

@@ -80,12 +80,27 @@ class StreamMeter(Protocol):
     backend. End a stream that has neither `done` nor `error` with `cut`.
     """
 
-    output_tokens: int  # of all choices so far
-    pieces: int  # of text that the server did not count, each at least one token
-    done: bool
-    error: bool
-    aborted: bool
-    rejected: bool
+    @property
+    def output_tokens(self) -> int:
+        """Of all choices so far."""
+        ...
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of text that the server did not count, each at least one token."""
+        ...
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def error(self) -> bool: ...
+
+    @property
+    def aborted(self) -> bool: ...
+
+    @property
+    def rejected(self) -> bool: ...
 
     @property
     def usage(self) -> Usage | None:
@@ -171,7 +186,7 @@ class EventMeter(ABC):
         partial = self._partial
         partial += data
         out, start = [], 0
-        for end in _event_ends(partial, self._scanned):
+        for end in event_ends(partial, self._scanned):
             out.append(self._event(bytes(partial[start:end])))
             start = end
         del partial[:start]
@@ -214,7 +229,7 @@ def named_event(name: str, body: Any) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(body) + b"\n\n"
 
 
-def _event_ends(data: bytearray, start: int) -> Iterator[int]:
+def event_ends(data: bytes | bytearray, start: int) -> Iterator[int]:
     """Yield the ends of events: after a line end that a blank line follows."""
     at = data.find(b"\n", start)
     while at >= 0:

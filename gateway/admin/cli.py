@@ -42,6 +42,7 @@ class ResourceName(StrEnum):
     BACKENDS = "backends"
     POOLS = "pools"
     PRICES = "prices"
+    ALIASES = "aliases"
 
 
 class AuditedName(StrEnum):
@@ -52,6 +53,7 @@ class AuditedName(StrEnum):
     BACKENDS = "backends"
     POOLS = "pools"
     PRICES = "prices"
+    ALIASES = "aliases"
     REQUESTS = "requests"
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
+from gateway.config.aliases import TARGETS_MAX
+from gateway.config.aliases import WEIGHT_MAX as TARGET_WEIGHT_MAX
 from gateway.config.amounts import AMOUNT_PATTERN
 from gateway.config.prices import PERIODS_MAX, Currency
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
@@ -40,6 +42,7 @@ def whole(value: object) -> object:
 WHOLE = BeforeValidator(whole)
 Count = Annotated[int, Field(ge=1, le=COUNT_MAX), WHOLE]
 Weight = Annotated[float, Field(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
+TargetWeight = Annotated[float, Field(ge=0, le=TARGET_WEIGHT_MAX)]
 Milliseconds = Annotated[float, Field(gt=0, le=MILLISECONDS_MAX)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 TenantName = Annotated[str, Field(pattern=TENANT_PATTERN)]
@@ -239,6 +242,27 @@ class PriceResource(StoredResource, PriceFields):
     pass
 
 
+# -- aliases -----------------------------------------------------------------------------------------------
+
+
+class AliasFields(Fields):
+    """What a model name stands for. `models` are tried in order. With `split` one of its models is tried first, by
+    weight: the same one for every call of a tenant, or of a session (`sticky`).
+    """
+
+    models: Annotated[list[ModelName], Field(min_length=1, max_length=TARGETS_MAX)]
+    split: Annotated[dict[ModelName, TargetWeight], Field(max_length=TARGETS_MAX)] = {}
+    sticky: Literal["tenant", "session"] = "tenant"
+
+
+class NewAlias(AliasFields):
+    id: ModelName
+
+
+class AliasResource(StoredResource, AliasFields):
+    pass
+
+
 # -- usage and audit ---------------------------------------------------------------------------------------
 
 
@@ -309,7 +333,9 @@ class AuditPage(Query):
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
-    kind: Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "requests"] | None = None
+    kind: Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "aliases", "requests"] | None = (
+        None
+    )
 
 
 class ResourceList(Fields):
@@ -336,6 +362,10 @@ class KeyList(ResourceList):
 
 class PriceList(ResourceList):
     items: list[PriceResource]
+
+
+class AliasList(ResourceList):
+    items: list[AliasResource]
 
 
 class PoolList(ResourceList):

@@ -18,7 +18,7 @@ from gateway.admin.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.one_time_links import OneTimeLinks
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
-from gateway.admin.resources import prices, tenants
+from gateway.admin.resources import aliases, prices, tenants
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.demo import DemoRoutes
 from gateway.admin.resources.keys import KeyRoutes
@@ -164,6 +164,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
     found = [
         *tenants.routes(registry),
         *prices.routes(registry),
+        *aliases.routes(registry),
         *KeyRoutes(
             registry=registry,
             hmac_hex=hmac_hex,

@@ -17,6 +17,7 @@ from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.tls import tls_context_of
+from gateway.config.aliases import AliasSection
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
@@ -81,7 +82,7 @@ class Reconciler:
 
     def start(self) -> None:
         """Apply all entries of the registry, then every change to them."""
-        kinds = ("tiers", "groups", "tenants", "keys", "backends", "pools")
+        kinds = ("aliases", "tiers", "groups", "tenants", "keys", "backends", "pools")
         self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
         self._unsubscribe = self._registry.subscribe(self._changed)
@@ -115,6 +116,8 @@ class Reconciler:
             self._key_changed(name, self._registry.get("keys", name))
         for name in names.get("pools", []):
             self._pool_changed(name)
+        if "aliases" in names:
+            self._aliases_changed()
         if "backends" in names:
             self._match_backends()
 
@@ -180,6 +183,10 @@ class Reconciler:
             models = None if key.models is None else frozenset(key.models)
             expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
             ring.put(name, key.hmac, Identity(key.tenant, models, name), expires_at_s=expires_at_s)
+
+    def _aliases_changed(self) -> None:
+        sections = {entry.name: _section(entry, AliasSection) for entry in self._registry.entries("aliases")}
+        self._handlers.aliases.replace({name: each for name, each in sections.items() if each is not None})
 
     def _pool_changed(self, name: str) -> None:
         self._pools.policy_changed(name, policy_choices(self.scheduling_of(name)))

@@ -6,12 +6,14 @@ is removed or replaced. Which usage reports a stream asks for depends on its bac
 
 import codecs
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
+from backends.meters import long
 from gateway.api.errors import BadRequest
 from gateway.api.fields import LEFT_OUT
 from gateway.api.multipart import Form, read_form
@@ -23,6 +25,11 @@ JSON_TYPE: Final = "application/json"
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # The fields by which a form, which has no objects, asks for usage.
 _FORM_USAGE: Final = ("stream_include_usage", "stream_continuous_usage_stats")
+
+_ESCAPED_LETTER: Final = b"\\u006"  # begins the escape of each letter of "model"
+_ESCAPED_MODEL: Final = re.compile(
+    rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"(?<!"model")[ \t\r\n]*:'
+)
 
 UsageOptions = Mapping[str, Any]
 
@@ -50,6 +57,10 @@ class Body(Protocol):
         """For a stream: whether its client asks for usage, whether in every chunk, and the options it gave; None in
         place of the options where it asks for both already. Raises BadRequest.
         """
+        ...
+
+    def with_model(self, model: str) -> "Body":
+        """The body with another value of its `model`, which is a string. All other bytes stay as they are."""
         ...
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> UpstreamBody:
@@ -103,6 +114,15 @@ class JsonBody(NamedTuple):
         usage, continuous = flag(options, "include_usage"), flag(options, "continuous_usage_stats")
         return usage, usage and continuous, None if usage and continuous else options
 
+    def with_model(self, model: str) -> "JsonBody":
+        changed = {"model": model}
+        raw, at = self.raw, None
+        # Where the name of a member is written in another way, the values are written anew.
+        if _ESCAPED_LETTER not in raw or _ESCAPED_MODEL.search(raw) is None:
+            at = long.at_once(long.member_at(raw, "model"))
+        spliced = long.with_text(raw, at, model)
+        return JsonBody(_json(raw, self.values, changed) if spliced is None else spliced, self.values | changed)
+
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamJson":
         if options is not None and "stream_options" in self.values:  # `asking` adds them again
             changes = {**changes, "stream_options": LEFT_OUT}
@@ -146,6 +166,9 @@ class FormBody:
         usage, continuous = (flag(self.form.fields, name) for name in _FORM_USAGE)
         # The client's own options stay in the form, where `asking` replaces them.
         return usage, usage and continuous, None if usage and continuous else {}
+
+    def with_model(self, model: str) -> "FormBody":
+        return FormBody(self.form.with_field("model", model))
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> "UpstreamForm":
         texts = {name: None if value is LEFT_OUT else str(value) for name, value in changes.items()}

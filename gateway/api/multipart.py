@@ -7,7 +7,7 @@ has one plain name, and all fields but the file are short.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Never
 
 from gateway.api.errors import BadRequest
@@ -29,6 +29,7 @@ class _FormPart:
     """One part: the offsets of its delimiter (`start`) and of the next one (`end`)."""
 
     name: str
+    is_file: bool
     start: int
     end: int
 
@@ -52,6 +53,24 @@ class Form:
         kept = [self.body[part.start : part.end] for part in self._parts if part.name not in changes]
         added = [self._written(name, value) for name, value in changes.items() if value is not None]
         return b"".join([*kept, *added, b"--", self.boundary, b"--\r\n"])
+
+    def with_field(self, name: str, value: str) -> "Form":
+        """The form with this value in its last field of this name. All other bytes stay as they are. ValueError where
+        it has no such field.
+        """
+        place = max(number for number, part in enumerate(self._parts) if part.name == name and not part.is_file)
+        part, written = self._parts[place], value.encode()
+        start = self.body.index(b"\r\n\r\n", part.start) + 4
+        end = part.end - 2  # the line end belongs to the next delimiter
+        body = memoryview(self.body)
+        moved = len(written) - (end - start)
+        parts = (
+            *self._parts[:place],
+            replace(part, end=part.end + moved),
+            *(replace(each, start=each.start + moved, end=each.end + moved) for each in self._parts[place + 1 :]),
+        )
+        changed = b"".join((body[:start], written, body[end:]))
+        return replace(self, body=changed, fields=self.fields | {name: value}, _parts=parts)
 
     def _written(self, name: str, value: str) -> bytes:
         head = b'\r\nContent-Disposition: form-data; name="%b"\r\n\r\n' % name.encode()
@@ -81,7 +100,7 @@ def read_form(content_type: str, body: bytes) -> Form:
             file_bytes += end - value
         else:
             fields[name] = _field(body, value, end)
-        parts.append(_FormPart(name, start, end + 2))
+        parts.append(_FormPart(name, is_file, start, end + 2))
         start = end + 2
     if body[start + len(delimiter) + 2 :].strip(b"\r\n"):
         _wrong("goes on behind its end")

@@ -24,6 +24,7 @@ from backends.tls import tls_context
 from gateway.api.calls import CallLimits
 from gateway.api.endpoints import ENDPOINTS, ListedCharge, PathTable
 from gateway.config.admin import Admin
+from gateway.config.aliases import AliasSection, ModelName, alias_problems
 from gateway.config.budgets import BudgetsSection
 from gateway.config.cluster import ClusterSection
 from gateway.config.discovery import SOURCES_MAX, Discovery
@@ -91,6 +92,7 @@ class Config(BaseSettings):
     tenants: dict[TenantName, TenantSection] = {}
     prices: dict[PoolName, PriceSection] = {}
     budgets: BudgetsSection = BudgetsSection()
+    aliases: dict[ModelName, AliasSection] = {}
     endpoints: dict[str, ListedCharge] = {}
     scheduling: Scheduling = Scheduling()
     pools: dict[PoolName, PoolSettings] = {}
@@ -304,6 +306,7 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     yield from _backend_disagreements(config)
     yield from _endpoint_disagreements(config)
     yield from _token_disagreements(config)
+    yield from ((("aliases", name, "models"), text) for name, text in alias_problems(config.aliases))
     yield from _group_disagreements(config)
     for name in config.tenants:
         if (

@@ -28,6 +28,7 @@ from gateway.api.token_counts import OutputTokens
 from gateway.continuation.exclusions import Exclusion
 from gateway.continuation.prepare import Continuing, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings, ResumableStream
+from gateway.forwarding.asked_names import renamed, renaming
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
@@ -244,6 +245,8 @@ class Attempt:
         await self._settlement.whole(exchange.status, body.data)
         if self._timeliness is not None and (usage := self._trace.usage) is not None:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
+        if self._call.alias is not None:
+            body = await renamed(exchange, body, self._call.alias)
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
@@ -275,7 +278,7 @@ class Attempt:
             result = await relay_stream(
                 request,
                 exchange,
-                meter,
+                meter if self._call.alias is None else renaming(meter, self._call.alias, self._call.parsed.answer),
                 settlement.tokens,
                 headers=self._answer_headers.of(self._trace),
                 timeliness=self._timeliness,

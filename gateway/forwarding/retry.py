@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -31,11 +31,15 @@ from gateway.forwarding.attempt import (
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
-from gateway.http.event_stream import HEARTBEAT, STREAMED, Heartbeat
+from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
 from policies.types import Outcome, Reason, Tier
+
+PASSED_ON: Final = frozenset({Reason.NO_BACKEND, Reason.SLO_UNREACHABLE})
+"""Rejections after which another pool may serve the call. A limit or a full queue is the tenant's, and a backend that
+broke may have been broken by the call."""
 
 
 class Generation:
@@ -73,11 +77,30 @@ class Generation:
         return await self.run(request, await self._context.request_admission.take(request, endpoint, trace), trace)
 
     async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
-        """Queue an admitted call, send it and return its response. Raises Rejected, UpstreamError."""
-        trace.request, trace.queued_s = call.request, time.perf_counter()
+        """Queue an admitted call, send it and return its response. A call of an alias goes on to its next model where
+        its pool cannot serve it. Raises ProblemError, Rejected, UpstreamError.
+        """
+        while True:
+            try:
+                return await self._run(request, call, trace)
+            except Rejected as rejected:
+                following = None if OPEN_STREAM in request else await self._passed_on(call, trace, rejected)
+                if following is None:
+                    raise
+                call = following
+
+    async def _passed_on(self, call: Call, trace: CallTrace, rejected: Rejected) -> Call | None:
+        """The call at the next model of its alias; None where it ends with this rejection."""
+        if call.pass_on is None or rejected.reason not in PASSED_ON:
+            return None
+        return await call.pass_on()
+
+    async def _run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+        trace.request, trace.queued_s = call.request, trace.queued_s or time.perf_counter()
         if trace.spans is not None:
             trace.spans.queued()
-        if self._heartbeat_s is not None and call.parsed.stream and call.parsed.answer in STREAMED:
+        may_wait = call.parsed.stream and call.parsed.answer in STREAMED and HEARTBEAT not in request
+        if self._heartbeat_s is not None and may_wait:
             headers = partial(self._context.answer_headers.of, trace)
             request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)

@@ -20,6 +20,7 @@ from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.api.errors import ProblemError, problem_error
 from gateway.api.fields import changes
 from gateway.api.headers import upstream_headers
+from gateway.forwarding.asked_names import renamed, renaming
 from gateway.forwarding.attempt import is_event_stream
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import read_whole, relay_body, relay_stream
@@ -91,7 +92,8 @@ class Utilities:
         kept = self._responses.find(response_id, identity.tenant_id)
         if kept is None or kept.backend_id not in self._backend_clients:  # its backend was removed
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
-        arrival = self._request_parser.routed(identity, NO_BODY, 0, self._pools.routes.find(kept.model), trace)
+        route = self._pools.routes.find(kept.model)
+        arrival = self._request_parser.routed(identity, NO_BODY, 0, route, trace, alias=kept.alias)
         return arrival, [kept.backend_id]
 
     def _well(self, arrival: ParsedRequest) -> list[str]:
@@ -160,10 +162,14 @@ class Utilities:
         if not is_event_stream(exchange):
             body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
             exchange.release()
+            if arrival.alias is not None:
+                body = await renamed(exchange, body, arrival.alias)
             return relay_body(exchange, body, headers=headers).response
         # A stored response, streamed again: it was charged when it was made.
         trace.stream = True
         meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())
+        if arrival.alias is not None:
+            meter = renaming(meter, arrival.alias, AnswerKind.RESPONSES)
         result = await relay_stream(request, exchange, meter, lambda _usage: float("inf"), headers=headers)
         trace.outcome, trace.reason = result.outcome, result.failure
         return result.response

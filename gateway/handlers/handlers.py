@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.pool import BackendPool
+from gateway.aliases.table import AliasTable
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
 from gateway.api.fields import CacheSalts
@@ -78,8 +79,7 @@ class RequestHandlers:
         whether a leader decides. Raises ValueError where a secret cannot be read.
         """
         self._secret, self._config = secret, config
-        self._pools = pools
-        self._backends = backends
+        self._pools, self._backends = pools, backends
         self._backend_clients = backend_clients
         self._budgets = budgets
         listen = config.listen
@@ -87,6 +87,7 @@ class RequestHandlers:
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = StoredResponses() if responses is None else responses
         self._continuation = _continuation_settings(config)
+        self.aliases = AliasTable(config.aliases)
         self._unread = UnreadBytes(config.limits.unread_bytes_max)
         auth, self.keys = make_authenticator(config.auth, secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
@@ -138,6 +139,8 @@ class RequestHandlers:
             tenants=self.tenants,
             tenant_is_model=self._config.auth.tenant_from == "model",
             pools=self._pools,
+            aliases=self.aliases,
+            responses=self._responses,
             body_timeout_s=self._config.limits.body_timeout_s,
             long_bodies=LongBodies(self._config.limits.body_values_max),
             memory=self.memory,
@@ -167,7 +170,7 @@ class RequestHandlers:
         extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
         handlers: dict[Endpoint, Handler] = {
             endpoints.MODELS: self._logged(
-                endpoints.MODELS, ModelList(self._request_parser, self._backends, self._headers).answer
+                endpoints.MODELS, ModelList(self._request_parser, self._backends, self.aliases, self._headers).answer
             ),
             endpoints.VERSION: self._logged(
                 endpoints.VERSION, Version(self._pools, self._backend_clients, self._headers).answer
@@ -229,7 +232,8 @@ class RequestHandlers:
         )
 
     def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
-        self._responses.made(answer_id, StoredResponse(call.owner, backend_id, call.request.model, context_tokens))
+        kept = StoredResponse(call.owner, backend_id, call.request.model, context_tokens, call.alias)
+        self._responses.made(answer_id, kept)
 
     def _make_tenants(self) -> TenantDirectory:
         tenants, auth = self._config.policy_tenants(), self._config.auth

@@ -1,15 +1,19 @@
 """Handlers of paths that need no scheduling: probes, the list of models, the version of the backends."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
 from backends.pool import BackendPool
+from gateway.aliases.table import AliasTable
 from gateway.api import errors
 from gateway.api.endpoints import VERSION, Endpoint
 from gateway.api.errors import ProblemError, WholeAnswer, problem_error
+from gateway.config.aliases import AliasSection
 from gateway.forwarding.backend_client import BackendClient
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.server import to_response
@@ -18,6 +22,7 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from policies.types import Reason
 
+OWNER: Final = "fairlead"
 VERSION_S = 10.0  # for which an answer is cached
 VERSION_BYTES_MAX = 64 << 10
 
@@ -47,19 +52,42 @@ async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: Ca
 
 
 class ModelList:
-    """The models of all backends in one list: those that the caller's key may use."""
+    """The models of all backends and the aliases in one list: those that the caller's key may use."""
 
-    def __init__(self, request_parser: RequestParser, backends: BackendPool, headers: AnswerHeaders) -> None:
+    def __init__(
+        self, request_parser: RequestParser, backends: BackendPool, aliases: AliasTable, headers: AnswerHeaders
+    ) -> None:
         self._request_parser = request_parser
         self._backends = backends
+        self._aliases = aliases
+        self._created = int(time.time())  # as in vLLM, where it is the present time
         self._headers = headers
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
         """Raises ProblemError."""
         identity = self._request_parser.identify(request, trace)
-        models = [card.entry for card in self._backends.catalog.models() if identity.may_use(card.id)]
+        entries = {card.id: card.entry for card in self._backends.catalog.models()}
+        # An alias takes the place of a model of its name.
+        entries |= {name: self._entry(name, alias) for name, alias in self._aliases.all().items()}
+        models = [entry for name, entry in entries.items() if identity.may_use(name)]
         body = orjson.dumps({"object": "list", "data": models})
         return to_response(WholeAnswer(200, body), **self._headers.of(trace))
+
+    def _entry(self, name: str, alias: AliasSection) -> dict[str, Any]:
+        """The alias as a model that the gateway has, of the shortest context of those that it may stand for. What these
+        are is the operator's.
+        """
+        cards = map(self._backends.catalog.model, sorted(alias.targets()))
+        lengths = [card.max_model_len for card in cards if card is not None and card.max_model_len is not None]
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": OWNER,
+            "root": name,
+            "parent": None,
+            "max_model_len": min(lengths, default=None),
+        }
 
 
 class Version:

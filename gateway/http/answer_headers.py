@@ -1,4 +1,4 @@
-"""Response headers that the gateway adds: request id, rate limits, time in the queue, backend.
+"""Response headers that the gateway adds: request id, rate limits, time in the queue, backend and model.
 
 Rate limits are in OpenAI's headers, for tenants that have limits; resets are durations like "1m30s" or "250ms".
 https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
@@ -6,6 +6,7 @@ https://platform.openai.com/docs/guides/rate-limits#rate-limits-in-headers
 
 from math import ceil, isfinite
 from typing import Final
+from urllib.parse import quote
 
 from gateway.http.server import SERVER
 from gateway.observability.telemetry import CallTrace
@@ -15,6 +16,8 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 QUEUE_HEADER: Final = "x-fairlead-queue-ms"
 BACKEND_HEADER: Final = "x-fairlead-backend"
 RESUMABLE_HEADER: Final = "x-fairlead-resumable"
+MODEL_HEADER: Final = "x-fairlead-model"
+SAFE: Final = "!\"#$&'()*+,/:;<=>?@[\\]^`{|} "  # visible characters stand for themselves in a header, but for "%"
 RESET_S_MAX: Final = 86_400.0
 
 
@@ -38,6 +41,8 @@ class AnswerHeaders:
             headers[BACKEND_HEADER] = trace.backend_id
             if trace.is_resumable is not None:
                 headers[RESUMABLE_HEADER] = "yes" if trace.is_resumable else "no"
+            if trace.alias is not None and trace.model is not None:
+                headers[MODEL_HEADER] = quote(trace.model, safe=SAFE)
         return headers
 
 

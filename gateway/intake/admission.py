@@ -4,7 +4,8 @@ Every fault of a call that the gateway can detect is found here, before the call
 the backend can detect others (a context that is too long by its tokenizer); its error response costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -41,7 +42,9 @@ class Call(NamedTuple):
 
     `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
     that the body does not contain, those of the stored response that the call continues. `exclusion`: why its stream
-    cannot be continued at another backend; None: it can.
+    cannot be continued at another backend; None: it can. `alias` is the name that the client used, where that is not
+    the model's own; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None
+    where there is none, and raises ProblemError.
     """
 
     parsed: ParsedCall
@@ -52,6 +55,8 @@ class Call(NamedTuple):
     background: bool = False
     context_tokens: int = 0
     exclusion: Exclusion | None = Exclusion.API
+    alias: str | None = None
+    pass_on: "Callable[[], Awaitable[Call | None]] | None" = None
 
 
 class RequestAdmission:
@@ -92,6 +97,21 @@ class RequestAdmission:
         become known. Raises ProblemError.
         """
         arrival = await self._request_parser.receive(request, endpoint, trace)
+        return await self._admit(arrival, request, endpoint, trace)
+
+    async def _pass_on(
+        self, arrival: ParsedRequest, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace
+    ) -> Call | None:
+        following = await self._request_parser.pass_on(arrival, trace)
+        if following is None:
+            return None
+        if self._budgets is not None:
+            self._budgets.ended(trace)  # what it has reserved goes by its model
+        return await self._admit(following, request, endpoint, trace)
+
+    async def _admit(
+        self, arrival: ParsedRequest, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace
+    ) -> Call:
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
             salt = self._salt(arrival) if self._cache_salts.any else None
@@ -104,7 +124,7 @@ class RequestAdmission:
         except BadRequest as error:
             raise ProblemError(error.problem, "bad_request") from None
         trace.stream = parsed.stream
-        if "request_id" in values:
+        if "request_id" in values and trace.request is None:  # else it has been queued with its name
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
         previous = await self._previous(arrival) if endpoint is RESPONSES else None
         context_tokens = 0 if previous is None else previous.context_tokens
@@ -135,8 +155,20 @@ class RequestAdmission:
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
             is_resumable=excluded is None,
+            may_pass_on=bool(arrival.others) and self._request_parser.may_pass_on(arrival),
         )
-        return Call(parsed, queued, tenant, arrival.dispatcher, arrival.owner, background, context_tokens, excluded)
+        return Call(
+            parsed,
+            queued,
+            tenant,
+            arrival.dispatcher,
+            arrival.owner,
+            background,
+            context_tokens,
+            excluded,
+            arrival.alias,
+            partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
+        )
 
     def _exclusion(self, endpoint: Endpoint, parsed: ParsedCall, values: Mapping[str, Any]) -> Exclusion | None:
         if not self._continues:

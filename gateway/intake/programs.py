@@ -26,12 +26,18 @@ class Programs:
         """The program id of a call with these headers and fields: 16 hex digits. None without a name of 1 to
         NAME_CHARS_MAX characters.
         """
-        name = values.get(PROGRAM_FIELD)
-        for header in PROGRAM_HEADERS:
-            if header in headers:
-                name = headers[header]
-                break
-        if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX:
+        name = program_name(headers, values)
+        if name is None:
             return None
         message = f"program {len(tenant_id)} {tenant_id} {name}".encode(errors="surrogateescape")
         return hmac.digest(self._secret, message, "sha256").hex()[:HEX_CHARS]
+
+
+def program_name(headers: Mapping[str, str], values: Mapping[str, Any]) -> str | None:
+    """The name that the client gives to the program of a call. None without one of 1 to NAME_CHARS_MAX characters."""
+    name = values.get(PROGRAM_FIELD)
+    for header in PROGRAM_HEADERS:
+        if header in headers:
+            name = headers[header]
+            break
+    return name if type(name) is str and 0 < len(name) <= NAME_CHARS_MAX else None

@@ -5,12 +5,14 @@ complete (408, 413) and valid for its path (400), the model exists (404), the te
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
 from aiohttp import hdrs, web
 
 from backends.catalog import ModelCard
+from gateway.aliases.table import AliasTable
 from gateway.api import errors
 from gateway.api.bodies import Body, JsonBody, check_content_type, read_body
 from gateway.api.calls import model_of
@@ -22,6 +24,8 @@ from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unaut
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
 from gateway.intake.long_bodies import LONG_BYTES, LongBodies
+from gateway.intake.programs import program_name
+from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.ports.memory import ExpectedBody, MemoryGuard, OutOfMemory
 from gateway.scheduling.dispatcher import Dispatcher
@@ -33,7 +37,9 @@ NO_BODY: Final = JsonBody(b"", {})
 
 
 class ParsedRequest(NamedTuple):
-    """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model."""
+    """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model. `alias` is the
+    name that the client used, where that is an alias, and `others` the models of it that come after `card`.
+    """
 
     owner: str
     body: Body
@@ -41,6 +47,17 @@ class ParsedRequest(NamedTuple):
     tenant: Tenant
     dispatcher: Dispatcher
     card: ModelCard
+    alias: str | None = None
+    others: tuple[str, ...] = ()
+
+
+class _Received(NamedTuple):
+    """A call that has been received, and not yet routed."""
+
+    identity: Identity
+    headers: Mapping[str, str]
+    body: Body
+    body_bytes: int
 
 
 class RequestParser:
@@ -54,6 +71,8 @@ class RequestParser:
         tenants: TenantDirectory,
         tenant_is_model: bool,
         pools: Pools,
+        aliases: AliasTable,
+        responses: StoredResponses,
         body_timeout_s: float,
         long_bodies: LongBodies,
         memory: MemoryGuard,
@@ -66,6 +85,8 @@ class RequestParser:
         self._tenants = tenants
         self._tenant_is_model = tenant_is_model
         self._pools = pools
+        self._aliases = aliases
+        self._responses = responses
         self._body_timeout_s = body_timeout_s
         self.long_bodies = long_bodies
         self._memory = memory
@@ -98,6 +119,8 @@ class RequestParser:
             raise ProblemError(error.problem) from None
         except OutOfMemory:
             raise ProblemError(errors.OUT_OF_MEMORY, "out_of_memory") from None
+        if model is not None and self._aliases.find(model) is not None:
+            return await self._of_alias(_Received(identity, request.headers, body, body_bytes), model, trace)
         route = self._pools.routes.any() if model is None and endpoint.may_be_empty else self._pools.routes.find(model)
         return self.routed(identity, body, body_bytes, route, trace)
 
@@ -108,24 +131,74 @@ class RequestParser:
         body_bytes: int,
         route: tuple[Dispatcher, ModelCard] | None,
         trace: CallTrace,
+        *,
+        alias: str | None = None,
     ) -> ParsedRequest:
-        """The call for a pool that `Pools` has looked up. Raises ProblemError where there is no pool for the model, the
-        caller may not use the model, or the tenant does not exist.
+        """The call for a pool that `Pools` has looked up, which its client knows as `alias`. Raises ProblemError where
+        there is no pool for the model, the caller may not use the model, or the tenant does not exist.
         """
         if route is None:
-            if self._pools.routes.may_come():
+            if alias is not None or self._pools.routes.may_come():
                 raise problem_error(Reason.NO_BACKEND)
             raise ProblemError(errors.problem_about(errors.MODEL_NOT_FOUND, "model"))
         dispatcher, card = route
-        if not identity.may_use(card.id):
+        asked = card.id if alias is None else alias
+        if not identity.may_use(asked):
             raise ProblemError(errors.problem_about(errors.MODEL_NOT_ALLOWED, "model"))
-        tenant = self._tenants.find(card.id if self._tenant_is_model else identity.tenant_id)
+        tenant = self._tenants.find(asked if self._tenant_is_model else identity.tenant_id)
         if tenant is None:
             raise problem_error(self._tenants.reject_reason)
-        trace.model, trace.tenant_id, trace.tier_id = card.id, tenant.id, tenant.tier_id
-        if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
-            trace.rate_limits = partial(dispatcher.rate_limits, tenant)
-        return ParsedRequest(identity.tenant_id, body, body_bytes, tenant, dispatcher, card)
+        trace.tenant_id, trace.tier_id = tenant.id, tenant.tier_id
+        _note_route(trace, dispatcher, card, tenant, alias)
+        return ParsedRequest(identity.tenant_id, body, body_bytes, tenant, dispatcher, card, alias)
+
+    async def _of_alias(self, arrival: _Received, alias: str, trace: CallTrace) -> ParsedRequest:
+        """The call at the first model of its alias that has a live backend; without any, at the first that is known.
+        Raises ProblemError.
+        """
+        routes, models = self._pools.routes, await self._models_of(arrival, alias)
+        place = next((place for place, model in enumerate(models) if routes.is_live(model)), None)
+        if place is None:
+            place = next((place for place, model in enumerate(models) if routes.find(model) is not None), 0)
+        route = routes.find(models[place])
+        found = self.routed(arrival.identity, arrival.body, arrival.body_bytes, route, trace, alias=alias)
+        return await self._at(found, models[place + 1 :])
+
+    async def _models_of(self, arrival: _Received, alias: str) -> tuple[str, ...]:
+        """The models of an alias in the order in which the call tries them. A call that continues a stored response
+        stays at the model that has it.
+        """
+        values, caller = arrival.body.values, arrival.identity.tenant_id
+        previous = values.get("previous_response_id")
+        if type(previous) is str:
+            await self._responses.fetch(previous)
+            kept = self._responses.find(previous, caller)
+            if kept is not None and (kept.alias == alias or kept.model in self._aliases.targets(alias)):
+                return (kept.model,)
+        tenant = alias if self._tenant_is_model else caller
+        return self._aliases.order(alias, tenant=tenant, session=program_name(arrival.headers, values))
+
+    async def pass_on(self, arrival: ParsedRequest, trace: CallTrace) -> ParsedRequest | None:
+        """The call at the next model of its alias that has a live backend; None where there is none."""
+        for place, model in enumerate(arrival.others):
+            route = self._pools.routes.find(model)
+            if route is not None and self._pools.routes.is_live(model):
+                dispatcher, card = route
+                _note_route(trace, dispatcher, card, arrival.tenant, arrival.alias)
+                following = arrival._replace(dispatcher=dispatcher, card=card)
+                return await self._at(following, arrival.others[place + 1 :])
+        return None
+
+    def may_pass_on(self, arrival: ParsedRequest) -> bool:
+        """Whether another model of the call's alias has a live backend."""
+        return any(map(self._pools.routes.is_live, arrival.others))
+
+    async def _at(self, arrival: ParsedRequest, others: tuple[str, ...]) -> ParsedRequest:
+        """The call with its model's name in its body."""
+        with_model, model = arrival.body.with_model, arrival.card.id
+        is_long = arrival.body_bytes >= LONG_BYTES
+        body = await self.long_bodies.run(with_model, model) if is_long else with_model(model)
+        return arrival._replace(body=body, others=others)
 
     def enter(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
         """The caller of a new call. Raises ProblemError, also while the gateway drains."""
@@ -165,3 +238,9 @@ class RequestParser:
             raise ProblemError(errors.MALFORMED_HTTP) from None
         except TimeoutError:
             raise ProblemError(errors.BODY_TIMEOUT) from None
+
+
+def _note_route(trace: CallTrace, dispatcher: Dispatcher, card: ModelCard, tenant: Tenant, alias: str | None) -> None:
+    trace.model, trace.alias = card.id, alias
+    if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
+        trace.rate_limits = partial(dispatcher.rate_limits, tenant)

@@ -15,13 +15,15 @@ ID_CHARS_MAX = 128
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     """`owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens` are its
-    prompt and its output tokens: the context of a response that continues it.
+    prompt and its output tokens: the context of a response that continues it. `alias` is the name that its client asked
+    for, where that is not the model's own.
     """
 
     owner: str
     backend_id: str
     model: str
     context_tokens: int = 0
+    alias: str | None = None
 
 
 class StoredResponses:

@@ -22,7 +22,8 @@ from policies.types import Outcome, RateLimits, Request, Timing, Usage
 class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
-    `client` is the address of the client, behind trusted proxies. `is_resumable` is set for a stream that has begun;
+    `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
+    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
     `continuations` counts how often another backend went on with it. `answer_id` is set where the API has answers to
     fetch later. `cors` are the CORS headers of the response. `rate_limits` returns the present state of the tenant's
     limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other, `traceparent`
@@ -38,6 +39,7 @@ class CallTrace:
     key_id: str = ""
     tier_id: str | None = None
     model: str | None = None
+    alias: str | None = None
     stream: bool = False
     request: Request | None = None
     queued_s: float | None = None
@@ -160,6 +162,7 @@ def _record(trace: CallTrace) -> AccessRecord:
         "client": trace.client,
         "tenant": trace.tenant_id,
         "model": trace.model,
+        "alias": trace.alias,
         "endpoint": trace.endpoint,
         "status": trace.status,
         "reason": trace.reason,

@@ -59,6 +59,13 @@ class Routes:
         """The available backends of this model's pool."""
         return [load.backend_id for load in self._loads(model) if load.available]
 
+    def is_live(self, model: str) -> bool:
+        """Whether an available backend has this model."""
+        if self.find(model) is None:
+            return False
+        holders = self.holders(model)
+        return any(holders is None or each in holders for each in self.available(model))
+
     def may_come(self) -> bool:
         """Whether a backend that has not answered yet may serve a model that no other backend serves."""
         return bool(self._catalog.undiscovered())

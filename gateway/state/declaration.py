@@ -14,7 +14,7 @@ from gateway.config.problems import Loc, dotted_path
 from gateway.config.sections import BackendSection
 from gateway.state.entries import Declared, declared_by
 
-LIVE_SECTIONS = frozenset({"backends", "tiers", "groups", "tenants", "pools", "prices", "scheduling"})
+LIVE_SECTIONS = frozenset({"backends", "tiers", "groups", "tenants", "pools", "prices", "aliases", "scheduling"})
 LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
 """The fields of `scheduling` that take effect on reload, like the other live sections; all else at the next start."""
 

@@ -58,6 +58,7 @@ def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
         "backends": backends,
         "pools": dict(config.pools),
         "prices": dict(config.prices),
+        "aliases": dict(config.aliases),
         "keys": {record.hmac[:HMAC_CHARS_IN_NAME]: _declared_key(record) for record in keys},
     }
 

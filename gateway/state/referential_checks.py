@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gateway.config.aliases import chained
 from gateway.config.problems import ConfigProblem
 from gateway.state.entries import View
 from gateway.state.resource_kinds import RESOURCE_KINDS
@@ -135,6 +136,19 @@ def _price(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[Confi
         yield ConfigProblem(("currency",), "all price lists have one currency, and another list has another")
 
 
+def _alias(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    for target in sorted(_targets(body) - {name}):
+        if after.body("aliases", target) is not None:
+            yield ConfigProblem(("models",), chained(target))
+    other = next((other for other, each in after.bodies("aliases") if other != name and name in _targets(each)), None)
+    if other is not None:
+        yield ConfigProblem((), f"the alias '{other}' stands for a model of this name: change that first")
+
+
+def _targets(body: Mapping[str, Any]) -> set[str]:
+    return {*body["models"], *body.get("split", {})}
+
+
 def _nothing(_after: _After, _name: str, _body: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     return iter(())
 
@@ -147,4 +161,5 @@ _CHECKS: Mapping[str, Callable[[_After, str, Mapping[str, Any]], Iterator[Config
     "backends": _backend,
     "pools": _nothing,
     "prices": _price,
+    "aliases": _alias,
 }

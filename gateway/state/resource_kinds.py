@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from backends.tls import tls_context_of
+from gateway.config.aliases import AliasSection
 from gateway.config.amounts import Amount
 from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
@@ -126,6 +127,7 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
     "backends": ResourceKind(ManagedBackend, _NAME, 1_000),
     "pools": ResourceKind(PoolSettings, _POOL, 1_000),
     "prices": ResourceKind(PriceSection, _POOL, 1_000),
+    "aliases": ResourceKind(AliasSection, _POOL, 1_000),
 }
 
 

@@ -67,8 +67,12 @@ class PoolAdmission:
         return self.reject(request, self.queue_timeout.reason(request, now) if is_served else Reason.NO_BACKEND, now)
 
     def _may_wait_for_backend(self, request: Request) -> bool:
-        """False while other backends serve: a request that waits for its own would block its tenant's later ones."""
-        return self.outage.is_waited_out and self.tenants.present.fair_queues.has_place(request)
+        """False while other backends serve: a request that waits for its own would block its tenant's later ones. False
+        where another pool may serve the request.
+        """
+        return (
+            not request.passes_on and self.outage.is_waited_out and self.tenants.present.fair_queues.has_place(request)
+        )
 
     def _noted(self, request: Request, rejection: Reject) -> Reject:
         if request.envelope is not None and request.tenant_id in self.tenants.states:

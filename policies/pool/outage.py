@@ -3,7 +3,7 @@
 An engine that crashed is mostly back within seconds, and rejected clients retry or give up. So while no backend is
 available, waiting and arriving requests are kept, within the bounds of the queue, but for less time than the queue
 timeout. The time counts from when the last backend went or the request arrived, whichever is later, and ends
-when a backend is back.
+when a backend is back. A request that may go to another pool does not wait.
 """
 
 from collections import deque
@@ -31,8 +31,9 @@ class Outage:
     def began(self, waiting: Iterable[Request], now: float) -> None:
         """No backend is available, and these requests wait. The outage may have begun before."""
         if self._ends is None:
-            ends_at = now + self._wait_s_max
-            self._ends = deque((ends_at, request) for request in waiting)
+            ends_at, requests = now + self._wait_s_max, list(waiting)
+            self._ends = deque((now, request) for request in requests if request.passes_on)
+            self._ends.extend((ends_at, request) for request in requests if not request.passes_on)
 
     def over(self) -> None:
         """A backend is available."""

@@ -62,8 +62,9 @@ FOLDERS = {
     ),
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
-        "cluster", "store", "api", "config", "identity", "ports", "scheduling", "money", "observability", "simulate",
-        "http", "state", "notices", "calibrate", "continuation", "intake", "bench", "forwarding", "live", "handlers",
+        "cluster", "store", "api", "config", "identity", "ports", "scheduling", "aliases", "money", "observability",
+        "simulate", "http", "state", "notices", "calibrate", "continuation", "intake", "bench", "forwarding", "live",
+        "handlers",
         "web", "steering", "admin", "shared_order", "workers", "top",
     ),
 }  # fmt: skip

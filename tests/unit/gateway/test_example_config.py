@@ -44,7 +44,7 @@ def paths_of_data(data: typing.Any, model: type[BaseModel], path: str = "") -> s
             found.add(at)
         elif isinstance(value, list):
             found |= {deep for item in value for deep in paths_of_data(item, inner, f"{at}.")}
-        elif name in ("tiers", "groups", "tenants", "prices", "pools"):
+        elif name in ("tiers", "groups", "tenants", "prices", "aliases", "pools"):
             found |= {deep for item in value.values() for deep in paths_of_data(item, inner, f"{at}.")}
         else:
             found |= paths_of_data(value, inner, f"{at}.")

@@ -55,6 +55,22 @@ def test_what_waited_is_refused_so_long_after_the_backend_was_lost_and_what_came
     assert pool.service("B") == pool.rank("A") == 0
 
 
+def test_what_may_go_to_another_pool_does_not_wait_for_a_backend(make_pool):
+    pool = make_pool(loads=[WELL], backend_wait_s_max=15.0)
+    for name in ("a0", "a1"):
+        pool.send("A", name)
+    pool.send("A", "stays")
+    pool.send("A", "goes", may_pass_on=True)
+    assert pool.dispatched() == ["a0", "a1"]
+    pool.measure(LOST)
+    assert pool.refused() == {"goes": Reason.NO_BACKEND}
+    pool.send("A", "later", may_pass_on=True)
+    assert pool.refused() == {"later": Reason.NO_BACKEND}
+    pool.measure(WELL)
+    pool.end("a0")
+    assert pool.dispatched() == ["stays"]
+
+
 def test_the_time_begins_anew_with_every_outage_and_is_over_with_it(pool):
     pool.now = 20.0
     pool.measure(BackendLoad("gpu", requests_running_max=1))

@@ -64,9 +64,9 @@ class Rule:
             is_hopeless=lambda _, due_at, now: self.least_ttft_s > due_at - now,
         )
 
-    def ask(self, tier_id, ttft_s, *, given_s=None):
+    def ask(self, tier_id, ttft_s, *, given_s=None, **fields):
         targets = None if ttft_s is None else SloEnvelope(ttft_s, ttft_s_given=given_s)
-        request = Request("r", "t", "m", self.now, 1, 1, envelope=targets)
+        request = Request("r", "t", "m", self.now, 1, 1, envelope=targets, **fields)
         return self.rule.check(request, Tenant("t", tier_id=tier_id), PoolQueues(), self.now)
 
 
@@ -75,6 +75,15 @@ def test_a_tier_chooses_between_refusal_and_waiting():
     assert rule.ask("gold", 1.0)[:2] == (Reason.SLO_UNREACHABLE, pytest.approx(5.0)), "8 s may be 6: 5 s too late"
     assert rule.ask("waits", 1.0) is None
     assert rule.ask("gold", None) is None, "promised nothing"
+
+
+def test_what_may_go_to_another_pool_is_refused_in_every_tier_and_sheds_nothing():
+    rule = Rule(ttft_s=8.0)
+    assert rule.ask("waits", 1.0, may_pass_on=True).reason is Reason.SLO_UNREACHABLE
+    assert rule.ask("waits", 7.0, may_pass_on=True) is None
+    assert rule.ask("waits", None, may_pass_on=True) is None
+    assert rule.ask("bulk", None) is None, "nothing else gives way to what goes away"
+    assert rule.ask("waits", 1.0, may_pass_on=True, produced_tokens=1) is None, "its client has a part of the answer"
 
 
 @pytest.mark.parametrize(("forecast_s", "is_let_in"), [(0.9, True), (1.3, True), (1.4, False), (None, True)])

@@ -1,0 +1,1 @@
+"""Model names that clients use, and what they stand for."""

@@ -1,0 +1,43 @@
+"""AliasTable: the aliases in force, and the order in which an alias tries its models."""
+
+from collections.abc import Mapping
+
+from gateway.aliases.split import choose_target
+from gateway.config.aliases import AliasSection
+
+
+class AliasTable:
+    """All aliases, by name. Mutable; a change takes effect for new calls."""
+
+    def __init__(self, aliases: Mapping[str, AliasSection]) -> None:
+        self._aliases = dict(aliases)
+
+    def replace(self, aliases: Mapping[str, AliasSection]) -> None:
+        """Replace all aliases."""
+        self._aliases = dict(aliases)
+
+    def find(self, name: str | None) -> AliasSection | None:
+        """The alias of this name; None where the name is no alias."""
+        return None if name is None else self._aliases.get(name)
+
+    def all(self) -> Mapping[str, AliasSection]:
+        return self._aliases
+
+    def targets(self, name: str) -> frozenset[str]:
+        """All models that this alias may stand for; empty where there is no such alias."""
+        alias = self._aliases.get(name)
+        return frozenset() if alias is None else alias.targets()
+
+    def order(self, name: str, *, tenant: str, session: str | None) -> tuple[str, ...]:
+        """The models of this alias in the order in which they are tried, for a call of this tenant and session.
+        KeyError where there is no such alias.
+        """
+        alias = self._aliases[name]
+        if not alias.split:
+            return alias.models
+        caller = f"{len(tenant)} {tenant}"
+        if alias.sticky == "session" and session is not None:
+            caller += f" {session}"
+        first = choose_target(alias.split, seed=name, caller=caller)
+        assert first is not None, "one weight is above 0"
+        return first, *(model for model in alias.models if model != first)
