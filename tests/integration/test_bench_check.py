@@ -1,5 +1,6 @@
 """`make bench-check` notices what it is for."""
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,26 @@ from pathlib import Path
 import pytest
 
 CHECK = Path(__file__).parents[1] / "benchmarks" / "relay" / "check.py"
+
+
+WITHIN, DEARER = {"chunk": 1.1, "answer": 1.1}, {"chunk": 1.2, "answer": 1.2}
+
+
+@pytest.mark.parametrize(
+    ("tries", "missed"),
+    [
+        ([WITHIN], []),
+        ([DEARER, DEARER, WITHIN], []),
+        ([{"chunk": 1.1, "answer": 1.2}, {"chunk": 1.2, "answer": 1.1}], []),  # each within once
+        ([DEARER, DEARER, DEARER], ["chunk", "answer"]),
+        ([{"answer": 1.1}, {"answer": 1.1}, {"chunk": 1.2, "answer": 1.1}], ["chunk"]),  # chunks in lumps tell nothing
+    ],
+)
+def test_one_try_of_three_within_15_percent_is_enough(monkeypatch, tries, missed):
+    monkeypatch.syspath_prepend(CHECK.parent)
+    check = importlib.import_module("check")
+    found = check.dearer({"chunk": 1.0, "answer": 1.0}, iter(tries))
+    assert [text.split()[1].rstrip(":") for text in found] == missed
 
 
 @pytest.mark.long
