@@ -9,7 +9,10 @@ time, so its effect is seen before the next.
 - an envelope: the next request, except those of `preemptible` tiers, would miss its TTFT if it waited for a slot, and
   would meet it if it had one. The victim is of a preemptible tier, and only while the other tier, over its weight, is
   ahead of it by no more than the price of the victim: so no tier gets more than that beyond its share, and none
-  starves. The slot is kept for the request that it was freed for.
+  starves. A tier's rank has all that it is predicted to get for what it runs; it stays for as long as long answers run.
+  So where these may give way, the other tier may be ahead by the price of all of them: by U, as VTC allows any two
+  tiers. The slot is kept for the request that it was freed for. Where requests may be preempted after their first
+  token, these give way to one that is late in any case, too: their work is not lost.
 
 A preempted request waits again at the head of its tenant's queue, as charged as it was, and pays nothing for the work
 that its backend repeats. Before its first token a request is preempted at most once. Otherwise tenants could preempt
@@ -18,6 +21,7 @@ than counters dispatches the same request again. After its first token it has to
 dispatch before it is preempted, and is preempted a few times at most (InterruptRules).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -133,11 +137,15 @@ class Preemption:
         tier_id, request = next(waiting, ("", None))
         if request is None or request.id in fair_queue.first or request.produced_tokens:
             return None
-        victims = [each for each in _of_use(entries, request) if self._gives(fair_queue, each, tier_id)]
+        worth = self._worth(entries)
+        victims = [each for each in _of_use(entries, request) if self._gives(fair_queue, each, tier_id, worth)]
         if not victims:
             return None
         late_at = self._late_at(request, now)
-        if late_at is None:
+        if late_at is None and self.rules.times_max and first_token_due_at(request) is not None:
+            # It is late in any case, but what gives way for it now loses nothing.
+            victims, late_at = [each for each in victims if each.first_token_at is not None], now
+        if late_at is None or not victims:
             return None
         if now < late_at - RECHECK_S:
             self.wakeup_at = late_at if self.wakeup_at is None else min(self.wakeup_at, late_at)
@@ -145,13 +153,24 @@ class Preemption:
         fair_queue.first[request.id] = None
         return max(victims, key=_youth)
 
-    def _gives(self, fair_queue: FairQueue, entry: InFlight, tier_id: str) -> bool:
+    def _worth(self, entries: list[InFlight]) -> Mapping[str, float]:
+        """The price, by tier, of the answers that have begun and may give way: U of the tier's VTC, as far as it can be
+        taken from it.
+        """
+        worth: defaultdict[str, float] = defaultdict(float)
+        for entry in entries:
+            if entry.first_token_at is not None:
+                worth[self.tier(entry.request.tenant_id).id] += entry.service + entry.outstanding
+        return worth
+
+    def _gives(self, fair_queue: FairQueue, entry: InFlight, tier_id: str, worth: Mapping[str, float]) -> bool:
         """Whether the entry is of a preemptible tier that tier `tier_id` is not too far ahead of."""
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
         lead = fair_queue.order.tier_service_record(tier_id).rank - fair_queue.order.tier_service_record(tier.id).rank
-        return lead <= (entry.service + entry.outstanding) / tier.weight
+        price = entry.service + entry.outstanding if entry.first_token_at is None else worth[tier.id]
+        return lead <= price / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:
         """From when on the request will miss its TTFT if it still waits for a slot; None where it has no TTFT target,
