@@ -164,6 +164,7 @@ tables: $(STAMP)  ## the published tables again, judged; ONLY=R1,F names some of
 
 simulate-cluster: $(STAMP)  ## thousands of simulated clusters with faults, by seed, judged at every step; SEEDS=10000
 	$(BIN)/python -m tests.simulation.cluster --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.simulation.cluster --cuts --seeds $(or $(SEEDS),5000)
 
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py

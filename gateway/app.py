@@ -411,7 +411,12 @@ class Gateway:
 
     def _make_scheduler(self, pool: str) -> Scheduler:
         config = self._config
-        return make_scheduler(self._scheduling_of(pool), tiers=config.policy_tiers(), queue=config.queue)
+        return make_scheduler(
+            self._scheduling_of(pool),
+            tiers=config.policy_tiers(),
+            queue=config.queue,
+            continuation=config.continuation,
+        )
 
     async def _embedded_engine(self) -> BackendSpec:
         from backends.engine.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start

@@ -35,6 +35,7 @@ from policies.fleet.fleet import Fleet
 from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.pool.backfill import BackfillRound
+from policies.pool.interruptions import Interruptions
 from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
@@ -131,6 +132,7 @@ class Scheduler:
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
         self._unsettled = parts.accounting.unsettled
+        self._interruptions = Interruptions()
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
@@ -227,6 +229,7 @@ class Scheduler:
         self._used(entry, usage, now)
         entry.request = _waiting(entry, usage.output_tokens)
         is_failure = bool(hold_s) or not entry.is_preempted
+        self._interruptions.cut(entry, is_failure=is_failure)
         self._wait_again(entry, now, precedes=is_failure or entry.is_moved)
         if is_failure:
             self._fleet.refused(entry.backend_id, now, hold_s)
@@ -502,6 +505,7 @@ class Scheduler:
             attainment=self._attainment,
             now=now,
             tenant_ids=tenant_ids,
+            interruptions=self._interruptions,
         )
 
     def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
@@ -600,6 +604,7 @@ class Scheduler:
         if entry is None:
             return
         fair_queue.opened(entry, self._ledger.opened(entry))
+        self._interruptions.dispatched(entry)
         self._queues.remove(request.id)
         self._arrangement.fair_queues.leave(request, sent=True)
         fair_queue.first.pop(request.id, None)

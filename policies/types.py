@@ -508,12 +508,24 @@ class BackendView:
     bound_by: Binding | None = None
 
 
+class Cause(StrEnum):
+    """Why a request was interrupted after some tokens."""
+
+    FAILED = "failed"
+    """Its backend failed."""
+    DRAINED = "drained"
+    """Its backend drains."""
+    PREEMPTED = "preempted"
+    """It gave way to another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The scheduler's state for people and metrics; never an input to a decision. `attainment` is by tier.
 
     `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
-    infinite where the size of a backend is unknown.
+    infinite where the size of a backend is unknown. `sent_again_tokens` are the prompts and outputs with which
+    interrupted requests were dispatched again, since start: what no prefix cache held of them was computed again.
     """
 
     now: float
@@ -526,3 +538,5 @@ class Snapshot:
     backends: Mapping[str, BackendView] = field(default_factory=dict)
     attainment: Mapping[str, Attainment] = field(default_factory=dict)
     service_in_flight_max: float = inf
+    interruptions: Mapping[Cause, int] = field(default_factory=dict)
+    sent_again_tokens: int = 0

@@ -323,16 +323,29 @@ class LimitsSection(Section):
     xargs_allowed: frozenset[str] | None = None
 
 
+class GivingWay(Section):
+    """Streams that are preempted after their first token, and continued later: each at most `times_max` times, after at
+    least `tokens_between_min` tokens since it was sent last. For which requests, `scheduling.preempt_service` and
+    `tiers.*.preemptible` say. Both limits are measured (docs/results/continue-simulated.md).
+    """
+
+    enabled: bool = False
+    times_max: Count = 8
+    tokens_between_min: Count = 64
+
+
 class ContinuationSection(Section):
     """Streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which is drained may
     take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long after the first
     token has failed. `token_bytes_max`: what is kept of one stream's token ids; a longer stream is not continued.
+    `preempt`: whether streams also give way to others.
     """
 
     enabled: bool = True
     drain_s: Wait = 20.0
     silence_s: Seconds = 60.0
     token_bytes_max: Bytes = ByteSize(1 << 20)
+    preempt: GivingWay = GivingWay()
 
 
 class AuthSection(Section):

@@ -139,6 +139,18 @@ POOL_SERVICE: Final = Family(
 POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Requests that wait.", POOL)
 POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of their bodies.", POOL)
 POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
+POOL_INTERRUPTIONS: Final = Family(
+    "fairlead_pool_interruptions_total",
+    "Answers that were cut after some tokens, to be continued, by cause.",
+    (*POOL, "cause"),
+    total=True,
+)
+POOL_SENT_AGAIN: Final = Family(
+    "fairlead_pool_continued_tokens_total",
+    "Prompt and output tokens sent to continue them: computed again where no prefix cache has them.",
+    POOL,
+    total=True,
+)
 POOL_TENANTS_WAITING: Final = Family(
     "fairlead_pool_tenants_waiting", "Tenants with something queued that their limits would let them send.", POOL
 )
@@ -250,6 +262,7 @@ FAMILIES: Final = (
     TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
+    POOL_INTERRUPTIONS, POOL_SENT_AGAIN,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
     BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_SIZED,
     BACKEND_LIMIT_SEQUENCES, BACKEND_LIMIT_BINDS, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS, BACKEND_LIMIT_TOKENS,

@@ -22,7 +22,7 @@ from gateway.observability.service_gap import WINDOWS_S, Evenness, GapBound, Ser
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
-from policies.types import Attainment, BackendView, Snapshot, Tenant, TenantView
+from policies.types import Attainment, BackendView, Cause, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
@@ -249,6 +249,9 @@ def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> N
     seen[to.POOL_QUEUED][(pool,)] = snapshot.queued_requests
     seen[to.POOL_QUEUED_BYTES][(pool,)] = snapshot.queued_bytes
     seen[to.POOL_IN_FLIGHT][(pool,)] = snapshot.in_flight_requests
+    seen[to.POOL_SENT_AGAIN][(pool,)] = snapshot.sent_again_tokens
+    for cause in Cause:
+        seen[to.POOL_INTERRUPTIONS][pool, cause] = snapshot.interruptions.get(cause, 0)
     for tier_id, attained in snapshot.attainment.items():
         for family, labels, count in to.TIER_SLO.rows((pool, tier_id), attained):
             seen[family][labels] = count

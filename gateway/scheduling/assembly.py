@@ -10,12 +10,13 @@ from random import Random
 from typing import TypeVar
 
 from gateway.config.scheduling import PolicySettings, Scheduling
-from gateway.config.sections import QueueSection
+from gateway.config.sections import ContinuationSection, QueueSection
 from policies.accounts.cost import PRICES
 from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
+from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.known import NoisyOracle
 from policies.prediction.quantile import QUANTILE
@@ -44,10 +45,11 @@ def make_scheduler(
     tenants: Iterable[Tenant] = (),
     groups: Iterable[Group] = (),
     queue: QueueSection | None = None,
+    continuation: ContinuationSection | None = None,
     rng: Random | None = None,
 ) -> Scheduler:
-    """Return a Scheduler for one pool, with policies of its own. `rng` is for randomized policies; by default the
-    system seeds it.
+    """Return a Scheduler for one pool, with policies of its own. Without `continuation` it interrupts no request. `rng`
+    is for randomized policies; by default the system seeds it.
     """
     queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -78,7 +80,16 @@ def make_scheduler(
         wait_s_max=queue.wait_s_max,
         backend_wait_s_max=queue.backend_wait_s_max,
         preempt_service=scheduling.preempt_service,
+        interrupt_rules=_interrupt_rules(continuation),
     )
+
+
+def _interrupt_rules(continuation: ContinuationSection | None) -> InterruptRules:
+    if continuation is None or not continuation.enabled:
+        return NO_INTERRUPTIONS
+    preempt = continuation.preempt
+    times_max = preempt.times_max if preempt.enabled else 0
+    return InterruptRules(times_max, preempt.tokens_between_min, continuation.drain_s)
 
 
 def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:

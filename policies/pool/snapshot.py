@@ -6,6 +6,7 @@ from math import inf
 
 from policies.accounts.ledger import Ledger
 from policies.fleet.fleet import Fleet
+from policies.pool.interruptions import Interruptions
 from policies.pool.tenants import Tenants
 from policies.pool.wait_reasons import first_waits_for
 from policies.queues import PoolQueues
@@ -24,6 +25,7 @@ def take_snapshot(
     attainment: AttainmentCounts,
     now: float,
     tenant_ids: Iterable[str] | None,
+    interruptions: Interruptions,
 ) -> Snapshot:
     """A snapshot of the pool; the accounts must be settled. Takes time in proportion to tenants and requests. With
     `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack; with any, it
@@ -39,6 +41,8 @@ def take_snapshot(
         backends={} if tenant_ids else fleet.views(),
         attainment={tier_id: attainment.of_tier(tier_id) for tier_id in tier_ids},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
+        interruptions=dict(interruptions.by_cause),
+        sent_again_tokens=interruptions.sent_again_tokens,
     )
     waits = first_waits_for(tenants.states, fleet, now)
     if tenant_ids is not None:

@@ -5,13 +5,13 @@ from random import Random
 import pytest
 
 from gateway.config.scheduling import SimulatedScheduling
-from gateway.config.sections import QueueSection
+from gateway.config.sections import ContinuationSection, QueueSection
 from gateway.scheduling.assembly import make_scheduler
 from policies.accounts.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.prediction import PREDICTION
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Tenant, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Reason, Reject, Request, Tenant, Usage
 
 TABLES = {"fairness": FAIRNESS, "prediction": PREDICTION, "placement": PLACEMENT, "price": PRICES}
 TENANTS = (Tenant("a"), Tenant("b", tokens_per_minute_max=1_000))
@@ -63,6 +63,36 @@ def test_every_scheduler_has_policies_of_its_own():
     first, second = (make_scheduler(scheduling, tenants=TENANTS) for _ in range(2))
     drive(first)
     assert second.snapshot(0.0).tenants["a"].counter == 0.0
+
+
+@pytest.mark.parametrize(
+    ("continuation", "is_preempted", "is_moved"),
+    [
+        (None, False, False),
+        ({"enabled": False, "preempt": {"enabled": True}}, False, False),
+        ({"drain_s": 5.0}, False, True),
+        ({"drain_s": 5.0, "preempt": {"enabled": True, "times_max": 1, "tokens_between_min": 10}}, True, True),
+    ],
+)
+def test_a_stream_gives_way_and_moves_as_configured(continuation, is_preempted, is_moved):
+    scheduling = SimulatedScheduling.model_validate({"fairness": "lcf", "preempt_service": 1.0, "prediction": "none"})
+    section = None if continuation is None else ContinuationSection.model_validate(continuation)
+    scheduler = make_scheduler(scheduling, tenants=TENANTS, continuation=section)
+    x, y = (BackendLoad(name, requests_running_max=1) for name in "xy")
+    scheduler.load_changed([x], 0.0)
+    stream = Request("r", "a", "m", 0.0, 100, 1_000, is_resumable=True)
+    scheduler.submit(stream, 0.0)
+    scheduler.poll(0.0)
+    scheduler.tokens("r", Usage(100, 0, 10), 0.0)
+    scheduler.submit(request(2, "b", 0.0), 0.0)
+    assert (Preempt("r") in scheduler.poll(0.0)) is is_preempted
+    if is_preempted:
+        scheduler.interrupted("r", Usage(100, 0, 10), 0.0)
+        scheduler.cancel("r2", 0.0)
+        scheduler.poll(0.0)
+    scheduler.load_changed([y], 0.0)
+    scheduler.poll(0.0)
+    assert (Preempt("r") in scheduler.poll(5.0)) is is_moved
 
 
 def test_queues_and_limits_hold_as_configured():
