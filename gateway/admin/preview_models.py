@@ -4,15 +4,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.admin.models import Fields, ModelName, Name, TenantFields, TenantName, TierFields, Weight
+from gateway.admin.models import Fields, GroupFields, ModelName, Name, TenantFields, TenantName, TierFields, Weight
 
 EDITS_MAX = 1000
 
 
 class PreviewedTenant(TenantFields):
-    """Any part of a tenant's fields; null resets one to its default. Only weights and tiers change shares."""
+    """Any part of a tenant's fields; null resets one to its default. Only weights, groups and tiers change shares."""
 
     tier: Name | None = None  # type: ignore[assignment]  # null is of a patch
+    weight: Weight | None = None  # type: ignore[assignment]
+
+
+class PreviewedGroup(GroupFields):
+    """Any part of a group's fields; null resets one to its default. Only the weight changes shares."""
+
     weight: Weight | None = None  # type: ignore[assignment]
 
 
@@ -27,6 +33,7 @@ class PreviewAsked(Fields):
 
     pool: ModelName | None = None
     tenants: Annotated[dict[TenantName, PreviewedTenant], Field(max_length=EDITS_MAX, default_factory=dict)]
+    groups: Annotated[dict[Name, PreviewedGroup], Field(max_length=EDITS_MAX, default_factory=dict)]
     tiers: Annotated[dict[Name, PreviewedTier], Field(max_length=EDITS_MAX, default_factory=dict)]
 
 
@@ -43,6 +50,7 @@ class SharePreview(Fields):
 class PoolPreview(Fields):
     tenants: dict[str, SharePreview]
     tiers: dict[str, SharePreview]
+    groups: dict[str, SharePreview]
 
 
 class PreviewResource(Fields):

@@ -1,14 +1,14 @@
-"""Preview: what an edit of weights and tiers would change, before it is made.
+"""Preview: what an edit of weights, groups and tiers would change, before it is made.
 
 The shares are those that tenants are due by weighted max-min fairness (policies/fairness/fair_shares.py) in the last
 minute, once with the present settings and once with the changed ones. A backlogged tenant asks for all there is; any
 other asks for what it got, and would get no more with a larger weight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.fairness.fair_shares import TenantClaim, tiered_shares
 
@@ -18,12 +18,23 @@ SHARE_DIGITS: Final = 4  # as in the live document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightEdit:
-    """New weights of tenants and tiers, and new tiers of tenants, by id."""
+    """New weights of tenants, groups and tiers, and new tiers and groups of tenants, by id."""
 
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     tenant_tiers: Mapping[str, str] = field(default_factory=dict)
     tier_weights: Mapping[str, float] = field(default_factory=dict)
     group_weights: Mapping[str, float] = field(default_factory=dict)
+    tenant_groups: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class GroupWeight(NamedTuple):
+    """A group's tier, and its weight there."""
+
+    tier: str
+    weight: float
+
+
+NO_GROUPS: Final[Mapping[str, GroupWeight]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +50,56 @@ class PreviewedShare:
 
 @dataclass(frozen=True, slots=True)
 class PreviewedPool:
-    """One pool, by tenant and by tier."""
+    """One pool, by tenant, by tier and by group."""
 
     tenants: Mapping[str, PreviewedShare]
     tiers: Mapping[str, PreviewedShare]
+    groups: Mapping[str, PreviewedShare]
 
 
-def preview(pool: Mapping[str, Any], tier_weights: Mapping[str, float], edit: WeightEdit) -> PreviewedPool:
-    """What the edit changes in this pool of the live document. `tier_weights` has the present weights of all tiers."""
+def preview(
+    pool: Mapping[str, Any],
+    tier_weights: Mapping[str, float],
+    edit: WeightEdit,
+    groups: Mapping[str, GroupWeight] = NO_GROUPS,
+) -> PreviewedPool:
+    """What the edit changes in this pool of the live document. `tier_weights` and `groups` have all that there are."""
     tenants: Mapping[str, Any] = pool["tenants"]
     weights = {tier_id: tier["weight"] for tier_id, tier in pool["tiers"].items()}
     weights = {**{tenant["tier"]: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}
+    shown = {group_id: GroupWeight(group["tier"], group["weight"]) for group_id, group in pool["groups"].items()}
+    known = {**groups, **shown}
     claims = {tenant_id: _claim(tenant) for tenant_id, tenant in tenants.items()}
-    groups = {group_id: group["weight"] for group_id, group in pool["groups"].items()}
-    changed = {
-        tenant_id: TenantClaim(
-            edit.tenant_weights.get(tenant_id, claim.weight),
-            claim.demand,
-            claim.tier if claim.group else edit.tenant_tiers.get(tenant_id, claim.tier),
-            claim.group,
-        )
-        for tenant_id, claim in claims.items()
-    }
-    now = tiered_shares(1.0, tier_weights=weights, tenants=claims, group_weights=groups)
-    then = tiered_shares(
-        1.0,
-        tier_weights={**weights, **edit.tier_weights},
-        tenants=changed,
-        group_weights={**groups, **edit.group_weights},
-    )
+    changed = {tenant_id: _edited(tenant_id, claim, edit, known) for tenant_id, claim in claims.items()}
+    group_weights = {group_id: group.weight for group_id, group in known.items()}
+    groups_then = {**group_weights, **edit.group_weights}
+    now = tiered_shares(1.0, tier_weights=weights, tenants=claims, group_weights=group_weights)
+    tiers_then = {**weights, **edit.tier_weights}
+    then = tiered_shares(1.0, tier_weights=tiers_then, tenants=changed, group_weights=groups_then)
+
+    def sums(names: set[str], of: Callable[[TenantClaim], str | None]) -> dict[str, PreviewedShare]:
+        return {
+            name: _share(
+                sum(now[each] for each in claims if of(claims[each]) == name),
+                sum(then[each] for each in changed if of(changed[each]) == name),
+                asks_all=any(each.demand == inf for each in changed.values() if of(each) == name),
+            )
+            for name in sorted(names)
+        }
+
+    both = [*claims.values(), *changed.values()]
     return PreviewedPool(
         {each: _share(now[each], then[each], asks_all=claims[each].demand == inf) for each in claims},
-        {
-            tier_id: _share(
-                sum(now[each] for each in claims if claims[each].tier == tier_id),
-                sum(then[each] for each in changed if changed[each].tier == tier_id),
-                asks_all=any(each.demand == inf for each in changed.values() if each.tier == tier_id),
-            )
-            for tier_id in sorted({each.tier for each in (*claims.values(), *changed.values())})
-        },
+        sums({each.tier for each in both}, lambda claim: claim.tier),
+        sums({each.group for each in both if each.group is not None}, lambda claim: claim.group),
     )
+
+
+def _edited(tenant_id: str, claim: TenantClaim, edit: WeightEdit, groups: Mapping[str, GroupWeight]) -> TenantClaim:
+    """The claim after the edit; a tenant with a group is in its tier."""
+    group = edit.tenant_groups.get(tenant_id, claim.group)
+    tier = edit.tenant_tiers.get(tenant_id, claim.tier) if group is None else groups[group].tier
+    return TenantClaim(edit.tenant_weights.get(tenant_id, claim.weight), claim.demand, tier, group)
 
 
 def _claim(tenant: Mapping[str, Any]) -> TenantClaim:

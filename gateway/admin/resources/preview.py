@@ -1,4 +1,4 @@
-"""Preview route: the shares that an edit of weights and tiers would change. It changes nothing."""
+"""Preview route: the shares that an edit of weights, groups and tiers would change. It changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 from gateway.admin.preview_models import PoolPreview, PreviewAsked, PreviewResource, SharePreview
 from gateway.admin.problems import AdminProblem, FieldError
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.config.sections import TierSection
+from gateway.config.sections import GroupSection, TierSection
 from gateway.live.live import Live
 from gateway.state.registry import Registry
-from gateway.steering.preview import PreviewedShare, WeightEdit, preview
+from gateway.steering.preview import GroupWeight, PreviewedShare, WeightEdit, preview
 from policies.types import DEFAULT_TIER
 
 DEFAULT_WEIGHT = 1.0
@@ -35,19 +35,21 @@ class PreviewRoutes:
         pools: dict[str, Any] = (await self.live.document())["pools"]
         weights = {entry.name: _weight_of(entry.section) for entry in self.registry.entries("tiers")}
         weights.setdefault(DEFAULT_TIER.id, DEFAULT_WEIGHT)
-        self._check(body, pools, weights.keys())
+        groups = {entry.name: _group_weight(entry.section) for entry in self.registry.entries("groups")}
+        self._check(body, pools, weights.keys(), groups.keys())
         edit = _edit(body)
         shown = {}
         for name, pool in pools.items():
             if body.pool in (None, name):
-                found = preview(pool, weights, edit)
+                found = preview(pool, weights, edit, groups)
                 shown[name] = PoolPreview(
                     tenants={each: _shown(share) for each, share in found.tenants.items()},
                     tiers={each: _shown(share) for each, share in found.tiers.items()},
+                    groups={each: _shown(share) for each, share in found.groups.items()},
                 )
         return AdminAnswer(PreviewResource(pools=shown))
 
-    def _check(self, body: PreviewAsked, pools: dict[str, Any], tiers: Any) -> None:
+    def _check(self, body: PreviewAsked, pools: dict[str, Any], tiers: Any, groups: Any) -> None:
         """Raises AdminProblem that names every id that is not there."""
         errors = []
         if body.pool is not None and body.pool not in pools:
@@ -58,6 +60,9 @@ class PreviewRoutes:
                 errors.append((f"tenants.{tenant}", "is no tenant here"))
             if fields.tier is not None and fields.tier not in tiers:
                 errors.append((f"tenants.{tenant}.tier", "is no tier here"))
+            if fields.group is not None and fields.group not in groups:
+                errors.append((f"tenants.{tenant}.group", "is no group here"))
+        errors += [(f"groups.{group}", "is no group here") for group in body.groups if group not in groups]
         errors += [(f"tiers.{tier}", "is no tier here") for tier in body.tiers if tier not in tiers]
         if errors:
             named = [FieldError(field=f"body.{path}", reason=reason) for path, reason in errors]
@@ -65,8 +70,16 @@ class PreviewRoutes:
 
 
 def _edit(body: PreviewAsked) -> WeightEdit:
-    weights, tiers = "weight", "tier"
+    weights, tiers, groups = "weight", "tier", "group"
     return WeightEdit(
+        tenant_groups={
+            tenant: fields.group for tenant, fields in body.tenants.items() if groups in fields.model_fields_set
+        },
+        group_weights={
+            group: fields.weight or DEFAULT_WEIGHT
+            for group, fields in body.groups.items()
+            if weights in fields.model_fields_set
+        },
         tenant_weights={
             tenant: fields.weight or DEFAULT_WEIGHT
             for tenant, fields in body.tenants.items()
@@ -88,6 +101,11 @@ def _edit(body: PreviewAsked) -> WeightEdit:
 def _weight_of(section: object) -> float:
     assert isinstance(section, TierSection), "an entry is of its kind"
     return section.weight
+
+
+def _group_weight(section: object) -> GroupWeight:
+    assert isinstance(section, GroupSection), "an entry is of its kind"
+    return GroupWeight(section.tier, section.weight)
 
 
 def _shown(share: PreviewedShare) -> SharePreview:

@@ -63,7 +63,7 @@ async def provider():
 @pytest.fixture
 async def api(tmp_path, provider):
     issuer = {"issuer": provider.url, "audience": AUDIENCE}
-    roles = {"role_claim": "realm.roles", "roles": {"sre": "operator", "staff": "viewer"}}
+    roles = {"role_claim": "realm.roles", "roles": {"sre": "operator", "staff": "viewer", "lead": "group-admin"}}
     tokens = {"data": [issuer], "admin": [{**issuer, **roles}]}
     async with scripted() as backend, admin(tmp_path, backend, jwt=tokens) as asker:
         yield asker
@@ -173,6 +173,28 @@ async def test_the_roles_that_a_token_names_are_those_at_the_admin_port(api, pro
         403, 200, 200, 401, 401,
     ]  # fmt: skip
     assert (await api.get("/audit?limit=1")).json["items"][0]["actor"] == f"carol@{provider.url}"
+
+
+async def test_a_token_of_a_groups_administrator_names_its_group_or_is_none(api, provider):
+    await api.post("/groups", {"id": "red"})
+    await api.patch("/tenants/declared", {"group": "red"})
+
+    def token(roles, **claims):
+        return provider.token(realm={"roles": roles}, **claims)
+
+    lead = token("lead", group="red")
+    assert (await api.get("/me", key=lead)).json == {
+        "name": f"carol@{provider.url}", "role": "group-admin", "group": "red",
+    }  # fmt: skip
+    assert (await api.patch("/tenants/declared", {"weight": 4}, key=lead)).status == 200
+    assert (await api.get("/tiers", key=lead)).status == 403
+    for none in (token("lead"), token("lead", group=""), token("lead", group=["red"]), token("lead", group=None)):
+        assert (await api.get("/me", key=none)).status == 401
+    other = token("lead", group="blue")
+    assert (await api.get("/tenants", key=other)).json["items"] == []
+    assert (await api.post("/tenants", {"id": "blue/x"}, key=other)).status == 403, "there is no such group"
+    both = (await api.get("/me", key=token(["lead", "staff"], group="red"))).json
+    assert (both["role"], both["group"]) == ("viewer", None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):
 
 
 def pool(tiers=(("default", 1.0),), groups=(), **tenants):
-    weights = ({name: {"weight": weight} for name, weight in named} for named in (tiers, groups))
+    weights = ({name: {"weight": weight, "tier": "default"} for name, weight in named} for named in (tiers, groups))
     return {"tenants": tenants, **dict(zip(("tiers", "groups"), weights, strict=True))}
 
 
