@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from gateway.forwarding.active_calls import ActiveCall, ActiveCalls
+from gateway.money.amounts import to_text
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import slack_s
@@ -59,6 +60,8 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
     status: int | None = None
     ended_at: float | None = None
     scheduler_id: str = ""
+    cost: str | None = None  # of one that has ended, in units of `currency`
+    currency: str | None = None
 
     @property
     def place(self) -> Place:
@@ -138,6 +141,8 @@ class EndedRequests:
             outcome=trace.reason if is_cancelled else trace.outcome or trace.reason,
             status=trace.status,
             ended_at=time.time(),
+            cost=None if trace.cost is None else to_text(trace.cost),
+            currency=trace.currency,
         )
 
 

@@ -19,6 +19,7 @@ class Receiver:
     url: str = ""
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  # ids and documents that it took
     attempts: int = 0
+    redirected: int = 0
     statuses: list[int] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -29,6 +30,10 @@ class Receiver:
         if status == 204:
             self.events.append((id_, json.loads(body)))
         return web.Response(status=status, headers={"location": self.url + "/elsewhere"} if status == 307 else {})
+
+    async def elsewhere(self, _request: web.Request) -> web.Response:
+        self.redirected += 1
+        return web.Response(status=204)
 
     def thresholds(self) -> list[tuple[str, int]]:
         data = [document["data"] for _, document in self.events]
@@ -46,6 +51,7 @@ async def receiver():
     """A Receiver that listens."""
     made, app = Receiver(), web.Application()
     app.router.add_post("/hook", made.answer)
+    app.router.add_post("/hook/elsewhere", made.elsewhere)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -3,9 +3,12 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from admin_rig import admin, within
 from gateway_rig import MODEL, PATIENCE_S, bearer, call, scripted, until
+
+from gateway.config.prices import PriceSection
 
 LIST = {"currency": "EUR", "periods": [{"prompt": "0.60", "cached_prompt": "0.15", "output": "2.40"}]}
 
@@ -82,6 +85,20 @@ async def test_a_call_costs_what_its_tokens_cost_in_usage_metrics_and_access_log
         await until(lambda: log.exists() and log.read_text())
         record = json.loads(log.read_text().splitlines()[0])
         assert (record["cost"], record["currency"]) == (row["cost"], "EUR")
+        (ended,) = (await api.get("/requests?state=ended")).json["items"]
+        assert (ended["cost"], ended["currency"]) == (row["cost"], "EUR")
+
+
+async def test_prices_of_a_reloaded_file_are_in_force_at_once(tmp_path):
+    async with scripted() as backend, admin(tmp_path, backend, prices={MODEL: LIST}) as api:
+        key = await api.key_for("declared")
+        assert (await api.rig.post(headers=bearer(key))).status == 200
+        before = await counted(api)
+        gateway, double = api.rig.gateway, [{"prompt": "1.2", "cached_prompt": "0.3", "output": "4.8"}]
+        dearer = {MODEL: PriceSection.model_validate({"currency": "USD", "periods": double})}
+        gateway.reload(gateway._config.model_copy(update={"prices": dearer}))
+        (after,) = await usage(api)
+        assert (Decimal(after["cost"]), after["currency"]) == (2 * Decimal(before["cost"]), "USD")
 
 
 async def test_a_model_without_a_price_is_counted_as_tokens_without_one(tmp_path):
