@@ -7,7 +7,6 @@ C's float.h).
 
 import re
 from decimal import Decimal
-from math import isfinite
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -15,17 +14,21 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 AMOUNT_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
+# Helm writes 0.000001 as 1e-06, which YAML 1.1 reads as text.
+_WRITTEN = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?", re.ASCII)
 
 
 def _amount(value: object) -> Decimal:
     """Reads an amount from what YAML and JSON make of it: text, an integer, or a floating-point number by its shortest
     text.
     """
-    number = Decimal(repr(value)) if isinstance(value, float) and isfinite(value) else value
-    text = f"{number:f}" if isinstance(number, Decimal) else str(number)
-    if isinstance(value, bool) or not _AMOUNT.fullmatch(text):
+    written = repr(value) if isinstance(value, int | float) else str(value)
+    number = Decimal(written) if not isinstance(value, bool) and _WRITTEN.fullmatch(written) else None
+    if number is not None and "e" in written.lower():
+        number = number.normalize()  # 1.50e+01 has no more decimals than 15
+    if number is None or not _AMOUNT.fullmatch(f"{number:f}"):
         raise ValueError("must be an amount, with at most 9 digits before the decimal point and 6 behind it")
-    return Decimal(text)
+    return number
 
 
 Amount = Annotated[

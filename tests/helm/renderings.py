@@ -26,7 +26,9 @@ EVERYTHING = {
     "config": {
         "backends": [{"url": "http://vllm-0:8000", "api_key_env": "VLLM_KEY"}, {"url": "https://vllm-1:8443"}],
         "tiers": {"interactive": {"weight": 4, "envelope": {"ttft_ms": 500, "tpot_ms": 50}}},
-        "tenants": {"alice": {"tier": "interactive"}},
+        "tenants": {"alice": {"tier": "interactive", "cost_per_day_max": 1000000, "cost_per_month_max": 123456789.5}},
+        "prices": {"m": {"currency": "EUR", "periods": [{"prompt": 0.6, "cached_prompt": 0.000001, "output": "2.40"}]}},
+        "budgets": {"webhook": {"url": "https://hooks.example.com", "secret_file": "/webhook/secret"}},
         "auth": {"mode": "keys"},
         "shutdown": {"lame_duck_s": 7.5, "drain_s": 120},
     },
@@ -63,8 +65,8 @@ EVERYTHING = {
         {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
     ],
     "priorityClassName": "high",
-    "extraVolumes": [{"name": "ranks", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "ranks", "mountPath": "/ranks"}],
+    "extraVolumes": [{"name": "ranks", "emptyDir": {}}, {"name": "webhook", "secret": {"secretName": "webhook"}}],
+    "extraVolumeMounts": [{"name": "ranks", "mountPath": "/ranks"}, {"name": "webhook", "mountPath": "/webhook"}],
     "probes": {"liveness": {"periodSeconds": 30}},
     "lifecycle": {"preStop": {"exec": {"command": ["/fairlead/bin/python", "-c", "pass"]}}},
     "initContainers": [{"name": "first", **BESIDE}],

@@ -26,7 +26,7 @@ def book(**models):
 
 @given(amounts)
 def test_an_amount_survives_a_reader_that_makes_a_floating_point_number_of_it(amount):
-    for written in (str(amount), f"{amount:f}", float(amount), amount):
+    for written in (str(amount), f"{amount:f}", float(amount), amount, f"{float(amount):.14e}"):
         period = {"prompt": written, "output": 0}
         section = PriceSection.model_validate({"currency": "EUR", "periods": [period]})
         assert section.periods[0].prompt == amount
@@ -95,7 +95,9 @@ def test_currencies_are_not_mixed():
         Config(prices={"a": EUR, "b": EUR | {"currency": "USD"}})
 
 
-@pytest.mark.parametrize("amount", [True, -1, "-0", "1e3", "1_0", " 1", "+1", "NaN", "1.5.0", 1e9, 0.1234567, None, []])
+@pytest.mark.parametrize(
+    "amount", [True, -1, "-0", "1e9", "1e-7", "1_0", " 1", "+1", "NaN", "1.5.0", 1e9, 0.1234567, None, []]
+)
 def test_what_is_no_exact_amount_is_refused(amount):
     with pytest.raises(ValidationError, match="prompt"):
         PriceSection.model_validate({"currency": "EUR", "periods": [{"prompt": amount, "output": 0}]})
