@@ -1,9 +1,12 @@
 """A request that stops in the middle of its answer waits again, and goes on where it stopped."""
 
+from dataclasses import replace
+
 import pytest
 
-from policies.admission import RateLimiter
+from policies.admission import BoundedQueues, RateLimiter
 from policies.fairness import LeastCounterFirst
+from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
 from policies.types import BackendLoad, Dispatch, Preempt, Reason, SloEnvelope, Tenant, Tier, Usage
@@ -186,6 +189,24 @@ def test_a_tenant_that_is_far_ahead_gives_way_in_the_middle_of_an_answer_and_goe
     assert pool.service("A") == 1_000 + 10 + 2 * 6
 
 
+def test_a_token_that_crosses_a_preemption_does_not_answer_it(make_pool):
+    pool = preempting(make_pool)
+    pool.send("B", "b", prompt=10)
+    assert pool.poll() == [Preempt("a")]
+    pool.emit("a", 1)
+    pool.cut("a")
+    assert pool.dispatched() == ["b"], "it gave way, and goes on when it is its turn"
+
+
+def test_what_a_backend_cuts_goes_on_before_a_tenant_that_is_behind(make_pool):
+    pool = preempting(make_pool, rules=InterruptRules())
+    pool.emit("a", 3)
+    pool.send("B", "b", prompt=10)
+    pool.cut("a", hold_s=1.0)
+    pool.now = 1.0
+    assert pool.dispatched() == ["a"]
+
+
 def test_it_gives_way_only_after_some_tokens_and_only_some_times(make_pool):
     pool = preempting(make_pool)
     for number in range(3):
@@ -239,13 +260,73 @@ def test_an_envelope_gets_the_slot_of_a_preemptible_tier_in_the_middle_of_an_ans
     assert pool.dispatched() == ["b"]
 
 
+def beside_batch(make_pool, *, chat_service=0, is_resumable=True, times_max=2):
+    """Two batch answers hold all slots; each is worth 10 + 2 * 50. Chat has had so much, and asks for one."""
+    pool = make_pool(
+        tenants=[Tenant("A", tier_id="batch"), Tenant("B", tier_id="chat")],
+        tiers=[Tier("batch", preemptible=True), Tier("chat")],
+        interrupt_rules=InterruptRules(times_max=times_max, tokens_between_min=3),
+    )
+    for request_id in ("a1", "a2"):
+        pool.send("A", request_id, prompt=10, is_resumable=is_resumable)
+        pool.dispatched()
+        pool.emit(request_id, 50)
+    pool.scheduler.spent("B", Usage(chat_service, 0, 0), pool.now)
+    pool.send("B", "b", prompt=10, envelope=SloEnvelope(ttft_s=1.0))
+    return pool
+
+
+@pytest.mark.parametrize(("lead", "gives"), [(0, True), (200, True), (240, False)])
+def test_a_tier_gives_way_to_one_that_is_ahead_by_no_more_than_its_running_answers(make_pool, lead, gives):
+    """By more than one of them is worth, and less than both: as far as VTC lets two tiers differ."""
+    pool = beside_batch(make_pool, chat_service=2 * 110 + lead)
+    pool.now = 0.5
+    assert pool.poll() == ([Preempt("a2")] if gives else [])
+
+
+def test_for_one_that_is_late_in_any_case_only_those_give_way_that_lose_nothing(make_pool):
+    for is_resumable, times_max in ((True, 2), (False, 2), (True, 0)):
+        pool = beside_batch(make_pool, is_resumable=is_resumable, times_max=times_max)
+        pool.now = 5.0
+        assert pool.poll() == ([Preempt("a2")] if is_resumable and times_max else [])
+
+
+@pytest.mark.local_scheduler
+def test_what_it_received_at_one_backend_stays_in_the_accounts_of_that_one(make_pool):
+    """Where each backend has a queue of its own, an answer that moves takes only what is to come along."""
+    pool = make_pool(loads=TWO_BACKENDS, placement=PLACEMENT["round-robin"]())
+    pool.send("A", "a", prompt=10, is_resumable=True)
+    ((_, at),) = pool.placed().items()
+    pool.emit("a", 5)
+    received = pool.scheduler.checkpoint()[at].tiers["default"].tenants["A"]
+    pool.measure(*[replace(load, available=load.backend_id != at) for load in TWO_BACKENDS])
+    pool.cut("a")
+    assert pool.placed() == {"a": "y" if at == "x" else "x"}
+    assert pool.scheduler.checkpoint()[at].tiers["default"].tenants["A"] == received
+
+
+@pytest.mark.local_scheduler
+def test_it_is_not_shed(make_pool):
+    tiers, tenants = (Tier("low", priority=-1), Tier("high")), (Tenant("A", tier_id="low"), Tenant("B", tier_id="high"))
+    pool = make_pool(tenants=tenants, tiers=tiers, loads=ONE_SLOT, admission=[BoundedQueues(requests_max=1)])
+    pool.send("A", "a", is_resumable=True)
+    pool.dispatched()
+    pool.cut("a", tokens=5, hold_s=1.0)
+    pool.send("B", "b")
+    assert pool.refused() == {"b": Reason.QUEUE_FULL}
+
+
 DRAINING = BackendLoad("x", available=False, requests_running_max=2, drains=True)
 DRAIN = InterruptRules(drain_s=30.0)
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_what_a_backend_runs_that_drains_or_is_gone_moves_after_a_while(make_pool, is_gone):
-    pool = make_pool(loads=[BackendLoad("x", requests_running_max=2)], interrupt_rules=DRAIN)
+    loads = [BackendLoad("x", requests_running_max=2)]
+    pool = make_pool(loads=loads, interrupt_rules=DRAIN, fairness=LeastCounterFirst)
+    pool.send("A", "before", prompt=1_000)
+    pool.dispatched()
+    pool.end("before")
     pool.send("A", "moves", is_resumable=True)
     pool.send("A", "stays")
     pool.dispatched()
@@ -260,7 +341,8 @@ def test_what_a_backend_runs_that_drains_or_is_gone_moves_after_a_while(make_poo
     assert pool.scheduler.next_wakeup() is None
     pool.send("B", "new")
     pool.cut("moves")
-    assert [action.request_id for action in pool.poll() if isinstance(action, Dispatch)] == ["moves", "new"]
+    sent = [action.request_id for action in pool.poll() if isinstance(action, Dispatch)]
+    assert sent == ["moves", "new"], "it was chosen before, though its tenant is ahead"
 
 
 def test_nothing_moves_where_there_is_no_other_backend_or_it_drains_no_more(make_pool):

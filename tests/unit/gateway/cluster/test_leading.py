@@ -269,3 +269,72 @@ def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
         for _, frame in leader.frames(0.0):
             follower.received(frame, 0.0)
     assert leader.is_deciding
+
+
+def cut_after(usage, *, told, cluster):
+    """A stream of m2 that was told to have used `told`, and whose backend fails after `usage`."""
+    request = Request("r", "A", "m", cluster.now, 10, 20, is_resumable=True)
+    follower = cluster.followers["m2"]
+    follower.submit("p", request, cluster.now)
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    follower.tokens("r", told, cluster.now)
+    cluster.exchange()
+    follower.lost(cluster.now)
+    follower.interrupted("r", usage, cluster.now)
+    return follower
+
+
+def used(cluster):
+    return cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].used
+
+
+def test_an_answer_that_was_cut_while_its_link_was_gone_is_continued_and_charged_once():
+    cluster = Cluster()
+    follower = cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster)
+    follower.connected(cluster.now)
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    assert used(cluster) == Usage(10, 0, 8)
+    follower.finished("r", Outcome.COMPLETED, cluster.now, None, Usage(10, 0, 9))
+    cluster.exchange()
+    assert used(cluster) == Usage(10, 0, 9)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_charged_twice(waits):
+    cluster = Cluster()
+    follower = cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster)
+    if waits:
+        cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    follower.connected(cluster.now)
+    assert len(cluster.actions("m2")) == (0 if waits else 1)
+    del cluster.followers["m2"]
+    cluster.leader.lost("m2", cluster.now, is_dead=False)
+    cluster.later(1.5)
+    assert used(cluster) == Usage(10, 0, 8), "its client may have gone, but has this"
+    cluster.followers["m2"] = follower
+    follower.lost(cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    assert used(cluster) == Usage(10, 0, 8)
+
+
+def test_the_next_leader_is_told_what_was_charged_of_a_cut_answer_and_what_it_has():
+    cluster = Cluster()
+    (has,) = told_on_joining(cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster))
+    assert (has.backend_id, has.told, has.usage) == (None, Usage(10, 0, 5), Usage(10, 0, 8))
+    assert (has.request.produced_tokens, has.request.ran_at) == (8, "gpu")
+
+
+def test_without_a_leader_a_cut_answer_waits_anew():
+    follower = Follower("m2", wait_s_max=10.0)
+    follower.connected(0.0)
+    follower.received(Frame(1, "", (Welcome("m1"), Pong(0.0, 2.0))), 0.0)
+    follower.submit("p", Request("r", "A", "m", 0.0, 10, 20, is_resumable=True), 0.0)
+    follower.received(Frame(1, "p", (Dispatched(1, "gpu"),)), 0.0)
+    assert len(follower.poll("p", 0.0)) == 1
+    follower.lost(50.0)  # long after the deadline of its arrival
+    follower.interrupted("r", Usage(10, 0, 8), 50.0)
+    assert follower.poll("p", 54.0) == []
+    (refused,) = follower.poll("p", 55.0)
+    assert isinstance(refused, Reject)
+    assert refused.reason is Reason.NO_BACKEND

@@ -11,7 +11,7 @@ from policies.fairness import LeastCounterFirst
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Request, Tenant, Usage
+from policies.types import BackendLoad, Outcome, Request, Tenant, Usage
 
 
 class Calls:
@@ -211,13 +211,25 @@ async def test_a_resumable_request_moves_in_the_middle_of_its_answer_and_is_char
 
 async def test_one_that_cannot_be_continued_any_more_stays():
     stream = Stream(draining_pool())
-    call = asyncio.create_task(stream.call(loses_ids_after=3))
+    call = asyncio.create_task(stream.call(loses_ids_after=5))
     await ticks()
     drain(stream.dispatcher)
     await ticks()
     assert stream.sent_to == ["x"]
     stream.goes_on.set()
     assert await call == "5 tokens"
+
+
+async def test_what_a_client_got_is_charged_where_its_next_backend_sends_nothing():
+    dispatcher = draining_pool()
+    request = Request("s", "A", "m", dispatcher.now(), 10, 100, is_resumable=True)
+    async with dispatcher.lease(request, Tenant("A")) as lease:
+        lease.tokens(Usage(10, 0, 5))
+        dispatcher.load_changed((BackendLoad("y"),))
+        await lease.interrupted(Usage(10, 0, 5))
+        assert lease.prefilled() == Usage(10, 0, 5)
+        lease.outcome = Outcome.BACKEND_FAILED
+    assert dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 5)
 
 
 @pytest.mark.parametrize("waits", [True, False])
