@@ -195,6 +195,7 @@ EVENTS_OF_A_STREAM = st.lists(
 )
 
 
+@pytest.mark.interpreted
 @given(
     told=EVENTS_OF_A_STREAM,
     cuts=st.lists(st.integers(0, 4000), max_size=4),
