@@ -40,7 +40,8 @@ class BackendKind:
 
     `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for. `may_refuse_options`: a
     server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids (`return_token_ids`), and
-    completes a prompt of token ids.
+    completes a prompt of token ids. `engine_died` is a part of the body of the 500 that it answers when its engine is
+    gone, `stopped` a part of a whole answer that it did not finish because it ends itself.
     """
 
     name: str
@@ -48,6 +49,8 @@ class BackendKind:
     nulls_usage: bool = False
     may_refuse_options: bool = False
     has_token_ids: bool = False
+    engine_died: bytes | None = None
+    stopped: bytes | None = None
     owners: tuple[str, ...] = ()
     metrics: str | None = None
     sizes_path: str | None = None
@@ -95,6 +98,8 @@ BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
             name="vllm",
             usage=UsageDetail.ALWAYS,
             has_token_ids=True,
+            engine_died=b"EngineCore encountered an issue",  # v1/engine/exceptions.py
+            stopped=b'"finish_reason":"abort"',
             owners=("vllm",),
             metrics="vllm:",
         ),

@@ -180,6 +180,7 @@ class TokenIdMeter(ChunkMeter):
                 ids.prompt = prompt[1]
                 self._outputs_max = ids.outputs_max
                 self._prompt_tokens = self._prompts[0] = ids.prompt_tokens
+                self._known = True
             plain = plain[: prompt.start(1) - 1] + b"null" + plain[prompt.end() :]
         if (output := _OUTPUT.search(plain)) is not None:
             if output[1]:

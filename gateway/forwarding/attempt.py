@@ -38,6 +38,7 @@ from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_cl
 from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.admission import Call, RequestAdmission
+from gateway.intake.long_bodies import LONG_BYTES
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, nothing
 from policies.slo.engine_priority import engine_priority
@@ -241,6 +242,8 @@ class Attempt:
         self._on_begun()
         if exchange.status >= 400:
             self._raise_if_not_taken(exchange, body.data)
+        elif self._kind.stopped is not None and len(body.data) <= LONG_BYTES and self._kind.stopped in body.data:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
         exchange.release()
         await self._settlement.whole(exchange.status, body.data)
         if self._timeliness is not None and (usage := self._trace.usage) is not None:
@@ -370,6 +373,8 @@ class Attempt:
             raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)
         if status == 503:
             raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S)
+        if status == 500 and kind.engine_died is not None and kind.engine_died in body:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
         rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
         if rejected and asks_for_more(self._call.parsed, kind):
             raise OptionsRejected

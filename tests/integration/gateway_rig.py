@@ -318,7 +318,7 @@ async def read_request(reader: asyncio.StreamReader) -> Asked:
 
 
 def whole(body: Any, status: int = 200) -> bytes:
-    data = json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (status, len(data)) + data
 
 

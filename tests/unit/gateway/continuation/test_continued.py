@@ -126,6 +126,12 @@ async def test_a_cut_inside_a_character_loses_and_repeats_nothing(tokens):
         assert read(await client.interrupted([tokens])) == read(client.uninterrupted())
 
 
+@pytest.mark.parametrize("each", [False, True])
+async def test_a_chat_that_is_cut_before_its_first_token_has_one_role(each):
+    client = Client(CHAT, PATIENT, usage=True, each=each, merges=1)
+    assert read(await client.interrupted([0])) == read(client.uninterrupted())
+
+
 async def test_most_cuts_ask_the_next_backend_nothing():
     client = Client(CHAT, {**PATIENT, "messages": []}, usage=False, each=False, merges=1)
     await client.interrupted([1])

@@ -1,0 +1,96 @@
+"""Streams and whole answers whose backend fails go on at another one, and are charged once."""
+
+import json
+
+import orjson
+import pytest
+from gateway_rig import answer, call, engine, gateway, scripted, stream, until
+
+TOKENS = 40
+CUT_AFTER = 6
+ABORTED = {
+    "choices": [{"index": 0, "message": {"content": "half"}, "finish_reason": "abort"}],
+    "usage": {"prompt_tokens": 5, "completion_tokens": 1},
+}
+DIED = {"error": {"message": "EngineCore encountered an issue. See stack trace (above).", "code": 500}}
+
+
+def vllm_at(backend):
+    return {"name": "b0", "url": backend.url, "kind": "vllm"}
+
+
+@pytest.mark.parametrize("ending", ["cut_stream_after_tokens", "fail_stream_after_tokens"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_stream_goes_on_at_another_backend(ending, path):
+    """One answer: one role, one finish, as many tokens as were asked for, each charged once, and one prompt."""
+    async with engine(**{ending: CUT_AFTER}) as bad, engine() as good, gateway(bad, good) as rig:
+        before = 0.0
+        for number in range(4):  # some of them begin at the bad one
+            words = (
+                {"messages": [{"role": "user", "content": f"hello {number}"}]}
+                if "chat" in path
+                else {"prompt": "hello"}
+            )
+            body = {"model": "tiny", "stream": True, "max_tokens": TOKENS, **words}
+            reply = await rig.post({**body, "stream_options": {"include_usage": True}}, path=path)
+            assert reply.status == 200
+            *events, done = reply.events
+            assert done == "[DONE]"
+            messages = [json.loads(each) for each in events]
+            assert not [each for each in messages if "error" in each]
+            assert len({each["id"] for each in messages}) == 1
+            choices = [choice for each in messages for choice in each["choices"]]
+            assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
+            assert sum("role" in choice.get("delta", {}) for choice in choices) == ("chat" in path)
+            usage = messages[-1]["usage"]
+            assert usage["completion_tokens"] == TOKENS
+            assert rig.service() - before == pytest.approx(usage["prompt_tokens"] + 2 * TOKENS)
+            before = rig.service()
+        await until(rig.idle)
+
+
+async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
+    async with engine(cut_stream_after_tokens=CUT_AFTER) as bad, gateway(bad) as rig:
+        reply = await rig.post(call(stream=True, max_tokens=TOKENS))
+        assert reply.status == 200
+        assert json.loads(reply.events[-1])["error"]["code"] == 502
+        assert "[DONE]" not in reply.events
+        await until(rig.idle)
+
+
+async def test_an_excluded_stream_ends_with_an_error_event():
+    shown = {"listen": {"port": 0, "show_backend": True}}
+    async with engine(cut_stream_after_tokens=CUT_AFTER) as bad, gateway(bad, **shown) as rig:
+        reply = await rig.post(call(stream=True, max_tokens=TOKENS, presence_penalty=0.5))
+        assert reply.headers["x-fairlead-resumable"] == "no"
+        assert "error" in json.loads(reply.events[-1])
+        reply = await rig.post(call(stream=True, max_tokens=2))
+        assert reply.headers["x-fairlead-resumable"] == "yes"
+
+
+async def test_resends_that_are_off_leave_a_stream_where_it_broke():
+    once = {"limits": {"resends_max": 0}}
+    async with engine(cut_stream_after_tokens=CUT_AFTER) as bad, engine() as good, gateway(bad, good, **once) as rig:
+        replies = [await rig.post(call(stream=True, max_tokens=TOKENS)) for _ in range(4)]
+        assert any("lost" in reply.events[-1] for reply in replies)
+
+
+@pytest.mark.parametrize(("body", "status"), [(ABORTED, 200), (DIED, 500)], ids=["stopped", "engine died"])
+async def test_a_whole_answer_that_was_not_finished_is_asked_for_again(body, status):
+    async with (
+        scripted(answer(), answer(orjson.dumps(body), status=status)) as backend,
+        gateway(vllm_at(backend)) as rig,
+    ):
+        reply = await rig.post()
+        assert reply.status == 200
+        assert b"half" not in reply.body
+        assert len(backend.calls) == 2
+
+
+async def test_a_backend_without_token_ids_is_asked_for_them_and_nothing_more():
+    """Of an older vLLM: its stream passes as it is, and a cut is an error."""
+    token = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+    async with scripted(stream(token, end=False)) as backend, gateway(vllm_at(backend)) as rig:
+        reply = await rig.post(call(stream=True))
+        assert json.loads(backend.calls[-1].body)["return_token_ids"] is True
+        assert "lost" in json.loads(reply.events[-1])["error"]["message"]
