@@ -54,6 +54,7 @@ class AuditedName(StrEnum):
     POOLS = "pools"
     PRICES = "prices"
     ALIASES = "aliases"
+    NOTICES = "notices"
     REQUESTS = "requests"
 
 

@@ -51,7 +51,7 @@ async def test_a_gateway_tells_of_a_budget_in_money_once_also_after_a_restart(tm
             await within(is_counted, PATIENCE_S)
             page = (await api.get("/metrics")).body.decode()
             assert 'fairlead_tenant_budget_used_ratio{period="month",tenant="alice",unit="cost"} 0.6' in page
-            audit = [each for each in (await api.get("/audit")).json["items"] if each["kind"] == "notices"]
+            audit = (await api.get("/audit?kind=notices")).json["items"]
             assert {each["name"] for each in audit} == {"alice - cost month"}
         async with admin(tmp_path, backend, **config):
             await asyncio.sleep(SETTLED_S)
