@@ -43,7 +43,7 @@ class GroupedFairness:
     ) -> None:
         """The arguments are those of GroupSeats."""
         self.seats = GroupSeats(make_order, tenant, groups)
-        self._level = self.seats.level
+        self._level, self._members, self._seat_of = self.seats.level, self.seats.members, self.seats.all
         self._waiting = 0
         example = make_order()
         self.reads_counters, self.follows_requests = example.reads_counters, example.follows_requests
@@ -83,15 +83,14 @@ class GroupedFairness:
                 self._level.left(member.id)
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
-        seats = self.seats
-        seat = seats.all.get(tenant_id) or seats.of(tenant_id)
+        seat = self._seat_of.get(tenant_id) or self.seats.of(tenant_id)
         member = seat.member
         member.order.charged(tenant_id, service, outstanding)
         ratio = seat.weight / member.weight
         self._level.charged(member.id, service * ratio, outstanding * ratio)
 
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
-        level, members = self._level, self.seats.members
+        level, members = self._level, self._members
         first_id = level.least(())
         if first_id is None:
             return None

@@ -102,10 +102,12 @@ class Tenants:
 
     def _count_group(self, group: GroupState, change: int) -> None:
         """As many more requests of the group are in flight; it may be at its limit now, or have room again."""
+        if group.group.in_flight_max is None:
+            group.in_flight += change
+            return
         was_full = group.is_full
         group.in_flight += change
-        if group.group.in_flight_max is not None:
-            self._hold(group, was_full=was_full)
+        self._hold(group, was_full=was_full)
 
     def _hold(self, group: GroupState, *, was_full: bool) -> None:
         if group.is_full == was_full:
