@@ -28,7 +28,7 @@ TIER_FIELDS = {
     "weight": ("5.5", "5.50", 5.5),
     "envelope.ttft_ms": ("900", "900 ms", 900),
     "envelope.tpot_ms": ("80", "80 ms", 80),
-    "on_miss": ("reject", "is rejected at once", "reject"),
+    "on_miss": ("reject", "are rejected at once", "reject"),
     "reserve_ratio": ("0.25", "0.25 of every backend", 0.25),
     "priority": ("-2", "-2", -2),
     "preemptible": ("true", "yes", True),

@@ -17,6 +17,8 @@ function load() {
   return loading;
 }
 
+const timeOfDay = (unixS) => new Date(unixS * 1000).toLocaleTimeString("sv-SE"); // 24 hours, as all times of the page
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** light-dark() as the colour that holds now: canvas knows no such function. */
@@ -37,7 +39,7 @@ function options(width, label) {
     cursor: { y: false },
     legend: { show: false },
     scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-    axes: [axis, { ...axis, size: 56 }],
+    axes: [{ ...axis, space: 80, size: 32, values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56 }],
     series: [{}, { label, stroke: resolved("--got"), width: 1.5, points: { show: false } }],
   };
 }

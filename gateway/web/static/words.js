@@ -30,6 +30,7 @@ export function short(value) {
 
 export function seconds(value) {
   if (value == null) return NONE;
+  if (value < 0.00005) return "0 ms";
   if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 0.9995) return `${(value * 1000).toFixed(0)} ms`;
   if (value < 9.95) return `${value.toFixed(1)} s`;
@@ -75,8 +76,17 @@ const WAITS = {
   no_room: "no backend has room",
 };
 
+/** Whose request is next, by the name of the pool's order (policies/fairness). */
+const ORDERS = {
+  vtc: "the tenant that got the least for its weight (vtc)",
+  lcf: "the tenant that got the least (lcf)",
+  drr: "each tenant in turn, by weight (drr)",
+  fifo: "the oldest request, whatever its tenant (fifo)",
+};
+
 const said = (sentences, reason) => (Object.hasOwn(sentences, reason) ? sentences[reason] : plain(reason));
 
 export const bound = (reason) => (reason == null ? "takes more" : said(BOUNDS, reason));
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
+export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
 export const refusal = plain;

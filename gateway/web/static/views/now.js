@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
-import { bound, count, decimal, listed, NONE, percent, plural, refusal, seconds, short, wait } from "../words.js";
+import { bound, count, decimal, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
@@ -43,7 +43,7 @@ function Pool({ name, pool }) {
   const refused = Object.entries(pool.refused || {}).filter(([, number]) => number > 0);
   const refusedSum = refused.reduce((sum, [, number]) => sum + number, 0);
   return html`<section class="pool" aria-labelledby="pool-name">
-    <h1 id="pool-name">${name} <small class="dim">in the order of ${pool.policy}</small></h1>
+    <h1 id="pool-name">${name} <small class="dim">next is ${order(pool.policy)}</small></h1>
     <dl class="figures">
       <${Figure} label="queued" value=${count(pool.queued || 0)} />
       <${Figure} label="oldest wait" value=${seconds(pool.oldest_wait_s)} />
@@ -96,7 +96,7 @@ function gapOf(tiers) {
   const worst = known.reduce((a, b) => (a.gap / a.bound >= b.gap / b.bound ? a : b));
   const ratio = worst.gap / worst.bound;
   return html`The service gap between tenants that wait is <strong>${percent(ratio)}</strong> of its bound
-    (tier ${worst.id}: ${short(worst.gap)} of ${short(worst.bound)})${ratio <= 1 ? ", so the order keeps its promise." : ": it is above what the order promises."}`;
+    (tier ${worst.id}: ${count(worst.gap)} of ${count(worst.bound)} service units)${ratio <= 1 ? ", so the order keeps its promise." : ": it is above what the order promises."}`;
 }
 
 function bottleneck(backends) {
@@ -115,14 +115,14 @@ const load = (each) =>
 
 export const entries = (object) => Object.entries(object || {}).map(([id, value]) => ({ ...value, id }));
 
-function shareColumns(rows) {
+function shareColumns(rows, hides = ["middle", "", "middle"]) {
   return WINDOWS.map((label, at) => {
     const scale = Math.max(0.02, ...rows.map((each) => Math.max(each.share?.[at] || 0, each.due?.[at] || 0)));
     return {
       id: `share-${at}`,
       label,
       kind: "share-column",
-      hide: at === MINUTE ? "" : "middle",
+      hide: hides[at],
       title: `Part of the pool's service in the last ${label}, and the part that is due`,
       value: (each) => each.share?.[at] ?? 0,
       cell: (each) => html`<${ShareBar} got=${each.share?.[at]} due=${each.due?.[at]} scale=${scale} waits=${each.queued > 0} />`,
@@ -143,7 +143,7 @@ function Tiers({ tiers }) {
     { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
     { id: "running", label: "Running", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },
   ];
-  return html`<h2>Tiers <small class="dim">got / due</small></h2>
+  return html`<h2>Tiers <small class="dim">bar: part of the service that it got; mark: part that is due by weight</small></h2>
     <${Table} label="Tiers" columns=${columns} rows=${tiers} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }} />`;
 }
 
@@ -161,12 +161,14 @@ export function Tenants({ tenants }) {
 
 const pair = (values) => (values == null ? NONE : html`${seconds(values[0])} <span class="dim">/ ${seconds(values[1])}</span>`);
 
+const TENANT_SHARES = ["middle", "", "long"]; // a tenant's own page has all three at any width
+
 function tenantColumns(rows) {
   return [
     { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
-    { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
+    { id: "tier", label: "Tier", hide: "small", value: (each) => each.tier, cell: (each) => each.tier },
     { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
-    ...shareColumns(rows),
+    ...shareColumns(rows, TENANT_SHARES),
     { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
     { id: "running", label: "Running", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },
     { id: "oldest", label: "Oldest wait", kind: "number", value: (each) => each.oldest_wait_s, cell: (each) => seconds(each.oldest_wait_s) },

@@ -56,7 +56,7 @@ const total = (each) => (each.phases?.queue_s || 0) + (each.phases?.prefill_s ||
 
 function why(each) {
   if (each.waits) {
-    return html`${each.waits.text || wait(each.waits.reason)}${each.waits.start_s == null ? null : html` <span class="dim">Starts in about ${seconds(each.waits.start_s)}.</span>`}`;
+    return html`${each.waits.text || wait(each.waits.reason)}${each.waits.start_s == null ? null : html` <span class="dim nowrap">Starts in about ${seconds(each.waits.start_s)}.</span>`}`;
   }
   return each.outcome || (each.state === "queued" ? "It is being sent." : NONE);
 }
@@ -70,9 +70,9 @@ async function cancel(id, again) {
   again();
 }
 
-function CancelButton({ id, again }) {
+function CancelButton({ id, again, look = "quiet" }) {
   const [isSure, setSure] = useState(false);
-  if (!isSure) return html`<button class="quiet" aria-label=${`Cancel ${id}`} onClick=${() => setSure(true)}>Cancel</button>`;
+  if (!isSure) return html`<button class=${look} aria-label=${`Cancel ${id}`} onClick=${() => setSure(true)}>Cancel</button>`;
   return html`<button class="danger" aria-label=${`Really cancel ${id}`} onClick=${() => cancel(id, again)}>Really cancel</button>
     <button class="quiet" onClick=${() => setSure(false)}>Keep</button>`;
 }
@@ -82,7 +82,7 @@ function List({ state, items, again }) {
   const columns = [
     { id: "id", label: "Request", cell: (each) => html`<a class="name" href=${link("request", each.id)}>${each.id}</a>` },
     { id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => html`<${TenantLink} id=${each.tenant} />` },
-    { id: "model", label: "Model", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
+    { id: "model", label: "Model", hide: "middle", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
     { id: "age", label: state === "ended" ? "Took" : "Age", kind: "number", value: (each) => each.age_s, cell: (each) => seconds(each.age_s) },
     ...(state === "running" ? [] : [{ id: "why", label: state === "ended" ? "Outcome" : "Why it waits", kind: "text", cell: why }]),
     { id: "phases", label: "Time by phase", cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
@@ -120,6 +120,6 @@ function Details({ each, again }) {
     </dl>
     <${Phases} phases=${each.phases} />
     <p class="dim">${each.endpoint} · model ${each.model} · pool ${each.pool}</p>
-    ${may("operator") && !isOver ? html`<p><${CancelButton} id=${each.id} again=${again} /></p>` : null}`;
+    ${may("operator") && !isOver ? html`<p><${CancelButton} id=${each.id} again=${again} look="danger" /></p>` : null}`;
 }
 

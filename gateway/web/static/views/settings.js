@@ -26,7 +26,7 @@ const TIER_FIELDS = [
   { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
   { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "no target", about: "Requests with a target are sent early enough to meet it, where weights let them." },
   { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "no target", about: "A backend gets only so many requests that its steps stay below the target." },
-  { name: "on_miss", label: "A request that would miss its target", options: () => [["wait", "waits all the same"], ["reject", "is rejected at once"]] },
+  { name: "on_miss", label: "Late requests", options: () => [["wait", "wait all the same"], ["reject", "are rejected at once"]], about: "A request is late that would miss its target." },
   { name: "reserve_ratio", label: "Reserve", unit: "of every backend", min: 0, max: 0.99, step: "any", isRequired: true, about: "This part of every backend is kept free for the tier. All reserves together are less than 1." },
   { name: "priority", label: "Priority", min: -100, max: 100, step: 1, isRequired: true, about: "Tiers of lower priority are shed first. Below 0 a tier is shed when others are late or queues are full." },
   { name: "preemptible", label: "Preemptible", options: () => [[false, "no"], [true, "yes"]], about: "Its requests without any output yet return to the queue for one that would miss its target." },
@@ -161,6 +161,9 @@ function PoolEffect({ kind, id, pool, shares }) {
     .sort(([, a], [, b]) => Math.abs(b.share_then - b.share_now) - Math.abs(a.share_then - a.share_now));
   return html`<p><strong>${own ? `Share of ${pool}: ${percent(own.share_now)} now, ${percent(own.share_then)} then.` : `It sends nothing to ${pool} now.`}</strong></p>
     ${own && !own.asks_all ? html`<p class="dim">${kind === "tiers" ? "Its tenants get what they ask" : "It gets what it asks"} for now, and would whatever its weight.</p>` : null}
+    ${own?.asks_all && others.length === 0
+      ? html`<p class="dim">No share changes: all others get what they ask for, and ${kind === "tiers" ? "this tier" : "this tenant"} the rest.</p>`
+      : null}
     ${others.length > 0
       ? html`<p class="dim">${others.slice(0, OTHERS).map(([name, each]) => `${name}: ${percent(each.share_now)} → ${percent(each.share_then)}`).join(" · ")}
           ${others.length > OTHERS ? ` · and ${others.length - OTHERS} more` : ""}</p>`

@@ -116,7 +116,8 @@ function pace(budget, seen) {
   return before === undefined ? null : Math.max(0, budget.used - before.used) / ((now - at) / 1000);
 }
 
-const paceOf = (each, perSecond) => (each.unit === "cost" ? `${perSecond === null ? NONE : decimal(3600 * perSecond)} an hour` : `${short(perSecond)} tokens/s`);
+const paceOf = (budget, perSecond) =>
+  perSecond === null ? NONE : budget.unit === "cost" ? `${decimal(3600 * perSecond)} an hour` : `${short(perSecond)} tokens/s`;
 
 function spentWhen(budget, perSecond) {
   if (budget.remaining <= 0) return html`<strong class="bad">spent</strong>`;
