@@ -153,7 +153,9 @@ class Gateway:
         if self._management is not None and config.keeps_state:
             budgets = self._management.budgets
             meters += [self._management.usage, budgets]  # usage is counted before its reservation ends
-        telemetry = Telemetry(self._access_log, self._trace_log, tracer=self._tracing, meters=meters)
+        telemetry = Telemetry(
+            self._access_log, self._trace_log, tracer=self._tracing, meters=meters, shadow_meters=[self.metrics.calls]
+        )
         self._tokens = await tenant_tokens(config.jwt.data)
         self._handlers = self._make_handlers(telemetry, budgets)
         if self.steering is not None:

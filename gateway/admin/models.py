@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
-from gateway.config.aliases import TARGETS_MAX
+from gateway.config.aliases import SHADOWS_MAX, TARGETS_MAX
 from gateway.config.aliases import WEIGHT_MAX as TARGET_WEIGHT_MAX
 from gateway.config.amounts import AMOUNT_PATTERN
 from gateway.config.prices import PERIODS_MAX, Currency
@@ -245,6 +245,16 @@ class PriceResource(StoredResource, PriceFields):
 # -- aliases -----------------------------------------------------------------------------------------------
 
 
+class ShadowFields(Fields):
+    """Copies of calls that are sent to another model, and whose answers are dropped: this part of the calls, at most so
+    many at once in each process.
+    """
+
+    model: ModelName
+    ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
+    in_flight_max: Annotated[int, Field(ge=1, le=SHADOWS_MAX), WHOLE] = 1
+
+
 class AliasFields(Fields):
     """What a model name stands for. `models` are tried in order. With `split` one of its models is tried first, by
     weight: the same one for every call of a tenant, or of a session (`sticky`).
@@ -253,6 +263,7 @@ class AliasFields(Fields):
     models: Annotated[list[ModelName], Field(min_length=1, max_length=TARGETS_MAX)]
     split: Annotated[dict[ModelName, TargetWeight], Field(max_length=TARGETS_MAX)] = {}
     sticky: Literal["tenant", "session"] = "tenant"
+    shadow: ShadowFields | None = None
 
 
 class NewAlias(AliasFields):

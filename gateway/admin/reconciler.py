@@ -187,6 +187,7 @@ class Reconciler:
     def _aliases_changed(self) -> None:
         sections = {entry.name: _section(entry, AliasSection) for entry in self._registry.entries("aliases")}
         self._handlers.aliases.replace({name: each for name, each in sections.items() if each is not None})
+        self._handlers.aliases_changed()
 
     def _pool_changed(self, name: str) -> None:
         self._pools.policy_changed(name, policy_choices(self.scheduling_of(name)))

@@ -13,6 +13,7 @@ from gateway.config.sections import POOL_CHARS_MAX, Section, not_bool
 
 TARGETS_MAX = 16
 WEIGHT_MAX = 1e6
+SHADOWS_MAX = 64
 
 
 def _plain(value: str) -> str:
@@ -25,6 +26,16 @@ ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX), After
 Weight = Annotated[float, Field(ge=0, le=WEIGHT_MAX), BeforeValidator(not_bool)]
 
 
+class ShadowSection(Section):
+    """Copies of calls that are sent to another model, and whose answers are dropped: this part of the calls, at most so
+    many at once in each process.
+    """
+
+    model: ModelName
+    ratio: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 1.0
+    in_flight_max: Annotated[int, Field(ge=1, le=SHADOWS_MAX), BeforeValidator(not_bool)] = 1
+
+
 class AliasSection(Section):
     """What a model name stands for. `models` are tried in order. With `split` one of its models is tried first, by
     weight: the same one for every call of a tenant (`sticky: tenant`) or of a session.
@@ -33,6 +44,7 @@ class AliasSection(Section):
     models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=TARGETS_MAX)]
     split: Annotated[Mapping[ModelName, Weight], Field(max_length=TARGETS_MAX)] = {}
     sticky: Literal["tenant", "session"] = "tenant"
+    shadow: ShadowSection | None = None
 
     @model_validator(mode="after")
     def _is_plain(self) -> Self:
@@ -50,7 +62,8 @@ class AliasSection(Section):
 def alias_problems(aliases: Mapping[str, AliasSection]) -> Iterator[tuple[str, str]]:
     """The alias and the reason of each target that is another alias."""
     for name, alias in aliases.items():
-        for target in sorted(alias.targets() - {name}):
+        shadow = () if alias.shadow is None else (alias.shadow.model,)
+        for target in sorted({*alias.targets(), *shadow} - {name}):
             if target in aliases:
                 yield name, chained(target)
 

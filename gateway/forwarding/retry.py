@@ -70,6 +70,8 @@ class Generation:
         self._heartbeat_s = heartbeat_s
         self._resends_max = resends_max
         self._budget = RetryBudget()
+        self.on_alias_sent: Callable[[Call, web.BaseRequest], None] = lambda _call, _request: None
+        """Called when a call of an alias has been dispatched, and may be copied."""
         self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
@@ -107,6 +109,8 @@ class Generation:
         self.active.begun(call.dispatcher, lease, trace)
         try:
             async with lease:
+                if call.copied is not None:
+                    self.on_alias_sent(call, request)
                 result = await self.send(request, call, lease, trace)
                 lease.outcome = result.outcome
         except asyncio.CancelledError:

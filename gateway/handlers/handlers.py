@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from backends.pool import BackendPool
+from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
@@ -27,6 +28,7 @@ from gateway.forwarding.attempt import AttemptContext
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.background import Background
 from gateway.forwarding.retry import Generation
+from gateway.forwarding.shadows import Shadows
 from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.forwarding.utilities import Utilities
 from gateway.handlers.own_answers import ModelList, Probes, Version, no_realtime
@@ -109,6 +111,7 @@ class RequestHandlers:
             on_answer=self._made,
         )
         self.active = self._generation.active
+        self._shadows = self._make_shadows(telemetry)
         self._background = Background(
             request_admission=request_admission,
             generation=self._generation,
@@ -163,6 +166,7 @@ class RequestHandlers:
         failures are no evidence about backends.
         """
         self._request_parser.draining = self._generation.stopping = True
+        await self._shadows.stop()
         await self._background.stop()
 
     def _handlers(self) -> dict[Endpoint, Handler]:
@@ -219,6 +223,24 @@ class RequestHandlers:
 
     def _attempt_context(self, request_admission: RequestAdmission, output_tokens: OutputTokens) -> AttemptContext:
         return AttemptContext(request_admission, self._headers, output_tokens, self._unread, self._continuation)
+
+    def _make_shadows(self, telemetry: Telemetry) -> Shadows:
+        shadows = Shadows(
+            self.aliases,
+            backends=self._backends,
+            backend_clients=self._backend_clients,
+            names=self._names,
+            ended=telemetry.ended,
+        )
+        self._generation.on_alias_sent = lambda call, request: shadows.sent(call, request.headers)
+        self.aliases_changed()
+        return shadows
+
+    def aliases_changed(self) -> None:
+        """Aliases have changed: copies need a tenant and a tier, where there are any."""
+        if any(each.shadow is not None for each in self.aliases.all().values()):
+            self.tenants.put(SHADOW_TENANT)
+            self._pools.tiers_changed([SHADOW_TIER])
 
     def _make_utilities(self) -> Utilities:
         return Utilities(

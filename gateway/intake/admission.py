@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from backends.catalog import ModelCard
+from gateway.aliases.shadow_tenant import SHADOW_TENANT, idle_backends
 from gateway.api import errors
 from gateway.api.bodies import Body
 from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
@@ -44,7 +45,8 @@ class Call(NamedTuple):
     that the body does not contain, those of the stored response that the call continues. `exclusion`: why its stream
     cannot be continued at another backend; None: it can. `alias` is the name that the client used, where that is not
     the model's own; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None
-    where there is none, and raises ProblemError.
+    where there is none, and raises ProblemError. `copied` makes a copy of the call for another model: see
+    `RequestAdmission.copy`; None: the call is not one to copy.
     """
 
     parsed: ParsedCall
@@ -57,6 +59,7 @@ class Call(NamedTuple):
     exclusion: Exclusion | None = Exclusion.API
     alias: str | None = None
     pass_on: "Callable[[], Awaitable[Call | None]] | None" = None
+    copied: "Callable[[str, str], Call | None] | None" = None
 
 
 class RequestAdmission:
@@ -168,7 +171,39 @@ class RequestAdmission:
             excluded,
             arrival.alias,
             partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
+            partial(self.copy, arrival, endpoint) if _may_be_copied(arrival, endpoint) else None,
         )
+
+    def copy(self, arrival: ParsedRequest, endpoint: Endpoint, model: str, request_id: str) -> Call | None:
+        """A copy of an admitted call for this model, of the tenant of copies; None where no backend of its pool is
+        idle. It reserves nothing of any budget.
+        """
+        route = self._pools.routes.find(model)
+        if route is None:
+            return None
+        dispatcher, card = route
+        holders = self._pools.routes.holders(model)
+        backend_ids = idle_backends(dispatcher) if holders is None else idle_backends(dispatcher) & holders
+        if not backend_ids:
+            return None
+        body = arrival.body.with_model(model)
+        salt = self._salt(arrival) if self._cache_salts.any else None
+        parsed = parse_call(endpoint, body, self._limits, salt=salt)
+        estimate = self._prompt_tokens.estimate(SHADOW_TENANT.id, model, parsed.prompt_bytes)
+        prompt_tokens = estimate if parsed.prompt_token_ids is None else parsed.prompt_token_ids
+        queued = Request(
+            id=request_id,
+            tenant_id=SHADOW_TENANT.id,
+            model=model,
+            arrived_at=dispatcher.now(),
+            prompt_tokens=prompt_tokens,
+            output_tokens_max=_output_tokens_max(parsed, card, prompt_tokens),
+            choices=parsed.choices,
+            body_bytes=arrival.body_bytes,
+            backend_ids=backend_ids,
+            endpoint=endpoint.path,
+        )
+        return Call(parsed, queued, SHADOW_TENANT, dispatcher, SHADOW_TENANT.id)
 
     def _exclusion(self, endpoint: Endpoint, parsed: ParsedCall, values: Mapping[str, Any]) -> Exclusion | None:
         if not self._continues:
@@ -225,6 +260,11 @@ class RequestAdmission:
             if counted is not None:
                 return counted
         return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)
+
+
+def _may_be_copied(arrival: ParsedRequest, endpoint: Endpoint) -> bool:
+    """Whether a shadow may get the call. A backend may store responses; and a long body would have to be held twice."""
+    return arrival.alias is not None and endpoint is not RESPONSES and arrival.body_bytes < LONG_BYTES
 
 
 def _in_background(values: Mapping[str, Any]) -> bool:

@@ -9,7 +9,8 @@ class AccessRecord(TypedDict):
     """One finished request. `ts` is Unix time in seconds of its arrival; None where its event never happened. `client`
     is the address that it came from, behind trusted proxies.
 
-    `model` is the one that serves the call, `alias` the name that the client used, where that is an alias.
+    `model` is the one that serves the call, `alias` the name that the client used, where that is an alias. A `shadow`
+    is a copy of a call, made for an alias: no tenant is charged for it.
 
     For an answered request with an SLO envelope: `ttft_met` and `tpot_met`, the targets that it met (TPOT counted from
     the first token; a target that is not set is met); `envelope_met`, whether every token was in time;
@@ -24,6 +25,7 @@ class AccessRecord(TypedDict):
     tenant: str | None
     model: str | None
     alias: str | None
+    shadow: bool
     endpoint: str
     status: int
     reason: str | None

@@ -12,6 +12,7 @@ from gateway.money.amounts import PICOS
 from gateway.observability import genai
 from gateway.observability.histograms import Histogram
 from gateway.observability.instruments import (
+    ALIAS_CALLS,
     TENANT_COST,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -27,6 +28,8 @@ from gateway.observability.tenant_series import OTHER, TenantSeries
 from policies.types import Outcome, Reason
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
+ALIAS_SERIES_MAX: Final = 500  # combinations of alias, model, kind and outcome
+SERVED, SHADOW = "served", "shadow"
 UNKNOWN_TENANT: Final = "unknown"  # the tenant of a call without a valid key
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
 REFUSED: Final = "refused"
@@ -68,12 +71,17 @@ class CallMeter:
         self.series = TenantSeries(tenants_max, self._drop)
         self._tenants: dict[str, _OfTenant] = {}
         self._models: dict[tuple[str, str, str], _OfModel] = {}
+        self._aliases: Values = {}  # by alias, model, kind and outcome
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
             return  # it only started a background response, which is counted when it ends
         now_s = time.perf_counter()
         outcome = outcome_of(trace)
+        if trace.alias is not None:
+            self._count_alias(trace, trace.alias, outcome)
+            if trace.is_shadow:
+                return
         tenant = self._tenant(trace)
         tenant.requests[outcome] = tenant.requests.get(outcome, 0) + 1
         if outcome == REFUSED:
@@ -107,7 +115,14 @@ class CallMeter:
             TENANT_COST: {(label, each): n / PICOS for label, row in rows for each, n in row.costs.items()},
             TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
             TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
+            ALIAS_CALLS: dict(self._aliases),
         }
+
+    def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
+        labels = (alias, trace.model or "", SHADOW if trace.is_shadow else SERVED, outcome)
+        if labels not in self._aliases and len(self._aliases) >= ALIAS_SERIES_MAX:
+            labels = (OTHER, OTHER, *labels[2:])
+        self._aliases[labels] = self._aliases.get(labels, 0) + 1
 
     def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
         model = self._model(trace)

@@ -119,6 +119,12 @@ GROUP_BUDGET: Final = Family(
     "Used of the group's budget of this day or month, in tokens or cost.",
     ("group", "unit", "period"),
 )
+ALIAS_CALLS: Final = Family(
+    "fairlead_alias_calls_total",
+    "Calls of aliases that ended, by the model that served them; kind shadow: copies, whose answers are dropped.",
+    ("alias", "model", "kind", "outcome"),
+    total=True,
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -258,7 +264,8 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
-    TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS, TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
+    ALIAS_CALLS, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
+    TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
     TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,

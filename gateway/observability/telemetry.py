@@ -40,6 +40,7 @@ class CallTrace:
     tier_id: str | None = None
     model: str | None = None
     alias: str | None = None
+    is_shadow: bool = False  # a copy, which no tenant is charged for
     stream: bool = False
     request: Request | None = None
     queued_s: float | None = None
@@ -123,17 +124,23 @@ class Telemetry:
         *,
         tracer: Tracer | None = None,
         meters: Sequence[CallObserver] = (),
+        shadow_meters: Sequence[CallObserver] = (),
     ) -> None:
+        """`shadow_meters` count copies of calls, which all others never hear of."""
         self._access_log = access_log
         self._trace_log = trace_log
         self._tracer = tracer
         self._meters = tuple(meters)
+        self._shadow_meters = tuple(shadow_meters)
 
     def begun(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
         if self._tracer is not None:
             self._tracer.begin(trace, method, headers)
 
     def ended(self, trace: CallTrace) -> None:
+        if trace.is_shadow:
+            self._shadow_ended(trace)
+            return
         for meter in self._meters:
             meter.ended(trace)
         if self._tracer is not None and trace.spans is not None:
@@ -151,6 +158,12 @@ class Telemetry:
                 )
             )
 
+    def _shadow_ended(self, trace: CallTrace) -> None:
+        for meter in self._shadow_meters:
+            meter.ended(trace)
+        if self._access_log is not None:
+            self._access_log.write(_record(trace))
+
 
 def _record(trace: CallTrace) -> AccessRecord:
     usage, timing = trace.usage, trace.timing
@@ -163,6 +176,7 @@ def _record(trace: CallTrace) -> AccessRecord:
         "tenant": trace.tenant_id,
         "model": trace.model,
         "alias": trace.alias,
+        "shadow": trace.is_shadow,
         "endpoint": trace.endpoint,
         "status": trace.status,
         "reason": trace.reason,

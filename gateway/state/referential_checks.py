@@ -146,7 +146,8 @@ def _alias(after: _After, name: str, body: Mapping[str, Any]) -> Iterator[Config
 
 
 def _targets(body: Mapping[str, Any]) -> set[str]:
-    return {*body["models"], *body.get("split", {})}
+    shadow = body.get("shadow")
+    return {*body["models"], *body.get("split", {}), *([] if shadow is None else [shadow["model"]])}
 
 
 def _nothing(_after: _After, _name: str, _body: Mapping[str, Any]) -> Iterator[ConfigProblem]:

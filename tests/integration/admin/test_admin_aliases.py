@@ -10,7 +10,14 @@ async def test_an_alias_has_versions_and_an_audit_log(tmp_path):
     async with scripted() as backend, admin(tmp_path, backend) as api:
         made = await api.post("/aliases", {"id": "org/chat", **LIST})
         assert (made.status, made.headers["Location"]) == (201, "/admin/v1/aliases/org%2Fchat")
-        assert made.json == {"id": "org/chat", "origin": "admin", **LIST, "split": {}, "sticky": "tenant"}
+        assert made.json == {
+            "id": "org/chat",
+            "origin": "admin",
+            **LIST,
+            "split": {},
+            "sticky": "tenant",
+            "shadow": None,
+        }
         etag = made.headers["ETag"]
         split = {"split": {"big": 95, "new.1": 5}}
         changed = await api.patch("/aliases/org%2Fchat", split, If_Match=etag)
@@ -40,7 +47,7 @@ async def test_chains_cycles_and_wrong_fields_are_refused(tmp_path):
             assert (await api.post("/aliases", {"id": "talk", **wrong})).status == 409, wrong
         assert (await api.delete("/aliases/chat")).status == 204, "the file's is in force again"
         assert (await api.get("/aliases/chat")).json == {"id": "chat", "origin": "declared", **LIST} | {
-            "split": {}, "sticky": "tenant",
+            "split": {}, "sticky": "tenant", "shadow": None,
         }  # fmt: skip
 
 
