@@ -157,10 +157,11 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     run = server.run
     document = (await shell.api.get("/openapi.json")).json
     monkeypatch.setattr(server, "run", recorded)
-    changed = {"keys": "label=y", "backends": "draining=true", "prices": "currency=USD"}
+    changed = {"keys": "label=y", "backends": "draining=true", "prices": "currency=USD", "aliases": "sticky=session"}
     for kind, fields in (
         ("tiers", ["id=x"]), ("groups", ["id=x"]), ("tenants", ["id=x"]), ("backends", ["id=x", "url=http://127.0.0.1:9"]),
-        ("prices", ["id=x", "currency=EUR", 'periods=[{"prompt": "0.1", "output": 1}]']), ("keys", []),
+        ("prices", ["id=x", "currency=EUR", 'periods=[{"prompt": "0.1", "output": 1}]']),
+        ("aliases", ["id=x", 'models=["tiny"]']), ("keys", []),
     ):  # fmt: skip
         made = (await shell("create", kind, *(fields or ["tenant=x"]))).json
         await shell("list", kind)
@@ -169,7 +170,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
             await shell("put", kind, made["id"], *fields[1:])
         await shell("set", kind, made["id"], changed.get(kind, "weight=2"))
     await shell("rotate", made["id"])
-    for kind in ("keys", "backends", "tenants", "groups", "tiers", "prices"):
+    for kind in ("keys", "backends", "tenants", "groups", "tiers", "prices", "aliases"):
         await shell("delete", kind, made["id"] if kind == "keys" else "x")
     await shell("list", "keys", "--tenant", "x")
     await shell("list", "pools")
