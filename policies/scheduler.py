@@ -467,7 +467,7 @@ class Scheduler:
             if self._queues and self._preemption.is_on:
                 actions += self._preemption.preempted(self._arrangement.fair_queues, now)
             self._forecaster.polled()
-        if self._draining.is_any:
+        if self._draining.since:
             actions += self._draining.preempted(now)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
         return actions
@@ -477,7 +477,7 @@ class Scheduler:
         opening of a held backend, or time at which a waiting request may preempt. While nothing waits, when a backend
         has drained long enough; None: there is none.
         """
-        drained_at = self._draining.next_at() if self._draining.is_any else None
+        drained_at = self._draining.next_at() if self._draining.since else None
         if not self._queues:
             return drained_at
         if self._is_cut_short:
@@ -604,7 +604,8 @@ class Scheduler:
         if entry is None:
             return
         fair_queue.opened(entry, self._ledger.opened(entry))
-        self._interruptions.dispatched(entry)
+        if request.produced_tokens:
+            self._interruptions.continued(entry)
         self._queues.remove(request.id)
         self._arrangement.fair_queues.leave(request, sent=True)
         fair_queue.first.pop(request.id, None)

@@ -20,12 +20,8 @@ class Draining:
     drain_s: float | None
     ledger: Ledger
     fleet: Fleet
-    _since: dict[str, float] = field(default_factory=dict)  # by backend
-
-    @property
-    def is_any(self) -> bool:
-        """Whether a backend drains."""
-        return bool(self._since)
+    since: dict[str, float] = field(default_factory=dict)
+    """When each backend that drains began to; to read."""
 
     def live(self, loads: Iterable[BackendLoad], now: float) -> None:
         """These are the live backends; the fleet was told of them."""
@@ -36,20 +32,20 @@ class Draining:
             gone.pop(load.backend_id, None)
         if self.drain_s is not None:
             for backend_id in gone:
-                self._since.setdefault(backend_id, now)
-        for backend_id in [each for each in self._since if each not in known]:
-            del self._since[backend_id]
+                self.since.setdefault(backend_id, now)
+        for backend_id in [each for each in self.since if each not in known]:
+            del self.since[backend_id]
 
     def measured(self, load: BackendLoad, now: float) -> None:
         """One live backend was measured."""
         if load.drains and self.drain_s is not None:
-            self._since.setdefault(load.backend_id, now)
+            self.since.setdefault(load.backend_id, now)
         else:
-            self._since.pop(load.backend_id, None)
+            self.since.pop(load.backend_id, None)
 
     def preempted(self, now: float) -> Iterator[Preempt]:
         """What has to leave its backend now."""
-        for backend_id, since in self._since.items():
+        for backend_id, since in self.since.items():
             if now >= self._until(since):
                 for entry in self._movable(backend_id):
                     entry.is_preempted = entry.is_moved = True
@@ -57,7 +53,7 @@ class Draining:
 
     def next_at(self) -> float | None:
         """When requests have to leave a backend next; None: no such time is known."""
-        times = (self._until(since) for each, since in self._since.items() if any(self._movable(each)))
+        times = (self._until(since) for each, since in self.since.items() if any(self._movable(each)))
         return min(times, default=None)
 
     def _until(self, since: float) -> float:

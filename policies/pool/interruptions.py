@@ -19,7 +19,6 @@ class Interruptions:
         moved = Cause.DRAINED if entry.is_moved else Cause.PREEMPTED
         self.by_cause[Cause.FAILED if is_failure else moved] += 1
 
-    def dispatched(self, entry: InFlight) -> None:
-        """The entry's request was dispatched."""
-        if entry.request.produced_tokens:
-            self.sent_again_tokens += entry.request.context_tokens
+    def continued(self, entry: InFlight) -> None:
+        """The entry's request was dispatched again."""
+        self.sent_again_tokens += entry.request.context_tokens

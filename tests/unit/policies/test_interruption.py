@@ -9,7 +9,7 @@ from policies.fairness import LeastCounterFirst
 from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
-from policies.types import BackendLoad, Dispatch, Preempt, Reason, SloEnvelope, Tenant, Tier, Usage
+from policies.types import BackendLoad, Cause, Dispatch, Preempt, Reason, SloEnvelope, Tenant, Tier, Usage
 
 pytestmark = pytest.mark.every_scheduler
 ONE_SLOT = [BackendLoad("gpu", requests_running_max=1)]
@@ -370,3 +370,26 @@ def test_without_a_time_to_drain_nothing_moves(make_pool):
     pool.now = 1e6
     assert pool.poll() == []
     assert pool.scheduler.next_wakeup() is None
+
+
+def test_interruptions_are_counted_by_cause_with_what_is_sent_again(make_pool):
+    pool = preempting(make_pool, rules=InterruptRules(times_max=2, drain_s=0.0))
+    pool.emit("a", 3)
+    pool.cut("a", hold_s=1.0)
+    pool.now = 1.0
+    assert pool.dispatched() == ["a"]
+    pool.emit("a", 2)
+    pool.send("B", "b", prompt=10)
+    assert pool.poll() == [Preempt("a")]
+    pool.cut("a")
+    assert pool.dispatched() == ["b"]
+    pool.end("b")
+    assert pool.dispatched() == ["a"]
+    pool.emit("a", 1)
+    pool.measure(BackendLoad("other", requests_running_max=1))
+    assert pool.poll() == [Preempt("a")]
+    pool.cut("a")
+    assert pool.dispatched() == ["a"]
+    snapshot = pool.scheduler.snapshot(pool.now)
+    assert snapshot.interruptions == {Cause.FAILED: 1, Cause.PREEMPTED: 1, Cause.DRAINED: 1}
+    assert snapshot.sent_again_tokens == (10 + 3) + (10 + 5) + (10 + 6)
