@@ -7,7 +7,7 @@ STAMP   = $(VENV)/.ready
 COPY    = build/compiled
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -104,6 +104,10 @@ demo-slo: $(STAMP)  ## a chat beside a flood of long prompts, by envelopes and w
 
 demo-replicas: $(STAMP)  ## three replicas with one order, watched while the one that leads is killed and comes back
 	$(BIN)/python tests/benchmarks/demos/replicas.py
+
+demo-continue: $(STAMP)  ## streams that outlive their vLLMs: SIGKILL of one of two, a rolling restart of three, preemption
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/demos/continuing.py
 
 bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 
