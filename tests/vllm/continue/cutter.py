@@ -9,6 +9,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
@@ -44,23 +45,38 @@ class Cutter:
         self._plan = plan
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
 
     def start(self) -> "Cutter":
         self._thread.start()
-        server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
-        host, port = server.sockets[0].getsockname()
+        self._server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result()
+        host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
         return self
 
     def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self) -> asyncio.Server:
         return await asyncio.start_server(self._connected, "127.0.0.1", 0)
 
     async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             backend, to_backend = await asyncio.open_connection(self._backend.hostname, self._backend.port)
         except OSError:
@@ -68,12 +84,17 @@ class Cutter:
             return
         cut = _Cut(self._plan)
         up = asyncio.ensure_future(_pass(client, to_backend, cut.asked))
+        down = asyncio.ensure_future(_pass(backend, to_client, cut.answered))
         try:
-            await _pass(backend, to_client, cut.answered)
+            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            up.cancel()
+            for each in (up, down):
+                each.cancel()
+            await asyncio.gather(up, down, return_exceptions=True)
             for writer in (to_client, to_backend):
                 writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
 
 class _Cut:
