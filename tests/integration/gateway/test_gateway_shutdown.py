@@ -17,9 +17,10 @@ from gateway_rig import CHAT, PATIENCE_S, call, engine, fall_silent, gateway, ht
 LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
 NOW = {"shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1}}
 ACCESS_FIELDS = {
-    "ts", "request_id", "client", "tenant", "model", "endpoint", "status", "reason", "backend", "stream", "queue_ms",
+    "ts", "request_id", "client", "tenant", "model", "alias", "endpoint", "status", "reason", "backend", "stream",
+    "queue_ms",
     "ttft_ms", "duration_ms", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "currency", "ttft_met",
-    "tpot_met", "envelope_met", "tokens_in_time", "estimated", "outcome",
+    "tpot_met", "envelope_met", "tokens_in_time", "estimated", "shadow", "outcome",
 }  # fmt: skip
 
 
@@ -243,7 +244,8 @@ async def test_sigterm_drains_and_exits_with_0(tmp_path):
 
 async def test_the_access_log_tells_every_kind_of_end_and_neither_prompts_nor_keys(tmp_path):
     path = tmp_path / "access.log"
-    config = {"access_log": {"enabled": True, "path": str(path)}, "queue": {"wait_s_max": 0.3}}
+    off = {"enabled": False}  # a stream that is continued does not fail
+    config = {"access_log": {"enabled": True, "path": str(path)}, "queue": {"wait_s_max": 0.3}, "continuation": off}
     headers = {"Authorization": "Bearer key-zebra", "X-Request-Id": "named"}
     async with engine(speed=0.1, cut_stream_after_tokens=30) as server:
         entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
