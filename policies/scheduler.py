@@ -536,6 +536,7 @@ class Scheduler:
             fair_queues=self._arrangement.fair_queues,
             fleet=self._fleet,
             forecaster=self._forecaster,
+            start_s=self._admission_rules.start_s,
         )
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:

@@ -371,11 +371,13 @@ class Wait(StrEnum):
 class WaitView:
     """Why a request is queued. `ahead` is the tenant whose turn it is in its queue; None: its own, or its place in the
     order is not why it waits. `start_s` is the predicted time until it is sent, in seconds; None: there is no forecast.
+    `ahead_requests`: how many requests of its own tenant are queued before it.
     """
 
     reason: Wait
     ahead: str | None = None
     start_s: float | None = None
+    ahead_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)

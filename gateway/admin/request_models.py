@@ -20,12 +20,15 @@ class PhasesResource(Fields):
 
 class WaitResource(Fields):
     """Why it is queued, as a `reason` and as a sentence. `ahead`: the tenant whose turn it is; null: its own turn, or
-    turns are not why it waits. `start_s`: the predicted seconds until it is sent; null: there is no forecast.
+    turns are not why it waits. `ahead_requests`: how many requests of its own tenant are queued before it.
+    `start_s`: the predicted seconds until it is sent, by these and by how fast its tenant's requests that waited were
+    sent lately; null: there is no forecast.
     """
 
     reason: Wait
     text: str
     ahead: str | None
+    ahead_requests: int
     start_s: float | None
 
 

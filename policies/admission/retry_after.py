@@ -4,13 +4,21 @@ A queue of n requests that sends one every s seconds needs about n * s until a n
 sent. s is the time in which something waited, divided by the dispatches in it; both fade with the time waited. Many
 dispatches at one instant count as many, an hour without work counts nothing, and an overdue dispatch counts at once,
 so the estimate grows while nothing is dispatched.
+
+When a request that is queued now will be sent follows from the tenant's last dispatches alone (`start_s`). Only those
+of requests that had to wait count there: what found a free slot at once says nothing of how fast a queue moves.
 """
 
+from collections import deque
 from math import exp
 
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 600.0
 MEMORY_S = 60.0  # seconds of waiting after which a dispatch counts 1/e
+STARTS_MAX = 32  # dispatches that say when the next ones come; docs/results/live.md has what other numbers gave
+STARTS_MIN = 3  # fewer are chance
+STARTS_S = 60.0  # after so long without one, the last ones say nothing of now
+QUEUED_S_MIN = 0.01  # a request that waited less found room when the scheduler looked next: about a step of an engine
 
 
 class DrainEstimate:
@@ -42,6 +50,13 @@ class DrainEstimate:
             wait_s = pace.interval_s(head_arrived_at, now) * tenant_queued
         return min(max(wait_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
 
+    def start_s(self, tenant_id: str, before: int, *, head_arrived_at: float, now: float) -> float | None:
+        """Seconds from `now` until the tenant's request is sent that has `before` others of its tenant before it, if
+        dispatches go on as lately; None where too few of its requests that waited were sent lately.
+        """
+        pace = self._tenants.get(tenant_id)
+        return None if pace is None else pace.start_s(before, head_arrived_at, now)
+
     def forget(self, tenant_id: str) -> None:
         self._tenants.pop(tenant_id, None)
 
@@ -49,12 +64,14 @@ class DrainEstimate:
 class _Pace:
     """Dispatches, and the time in which a request waited for one, over about the last minute of waiting."""
 
-    __slots__ = ("_dispatches", "_last_at", "_waited_s", "waits")
+    __slots__ = ("_dispatches", "_last_at", "_started_at", "_starts", "_waited_s", "waits")
 
     def __init__(self) -> None:
         self._dispatches = 0.0
         self._waited_s = 0.0
         self._last_at = float("-inf")
+        self._starts: deque[float] | None = None  # the waits for the last dispatches of what was queued, in seconds
+        self._started_at = float("-inf")  # the last of these
         self.waits = False  # whether a request has waited ever since the last dispatch
 
     def happened(self, arrived_at: float, now: float) -> None:
@@ -65,6 +82,22 @@ class _Pace:
             self._waited_s = self._waited_s * fade + waited_s
         self._dispatches += 1.0
         self._last_at = now
+        if now - arrived_at >= QUEUED_S_MIN:
+            if self._starts is None:
+                self._starts = deque(maxlen=STARTS_MAX)
+            self._starts.append(waited_s)
+            self._started_at = now
+
+    def start_s(self, before: int, arrived_at: float, now: float) -> float | None:
+        """Seconds until the dispatch after `before` others, if the next one's request arrived at `arrived_at`."""
+        starts = self._starts
+        if starts is None or len(starts) < STARTS_MIN or now - self._started_at > STARTS_S:
+            return None
+        elapsed_s = self._waiting_s(arrived_at, now)
+        # An overdue dispatch counts, so that a queue which has come to a stop shows it.
+        interval_s = max(sum(starts) / len(starts), (sum(starts) + elapsed_s) / (len(starts) + 1))
+        # The next one is not due at once because it is late: half an interval is the mean rest of a regular one.
+        return before * interval_s + max(interval_s - elapsed_s, interval_s / 2)
 
     def interval_s(self, arrived_at: float, now: float) -> float:
         """Seconds per dispatch, if the next one's request arrived at `arrived_at`."""

@@ -92,6 +92,13 @@ class AdmissionRules:
         queued = len(self._queues)
         self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
 
+    def start_s(self, tenant_id: str, before: int, now: float) -> float | None:
+        """Seconds until the tenant's queued request is sent that has `before` others of its tenant before it, by its
+        last dispatches; None where these are too few.
+        """
+        head_arrived_at = self._queues.head(tenant_id).arrived_at
+        return self._drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)
+
     def forget(self, tenant_id: str) -> None:
         self._drain.forget(tenant_id)
         for rule in self._rules:

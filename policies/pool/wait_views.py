@@ -1,11 +1,14 @@
 """Wait views: why requests are queued, whose turn it is, and when they will probably be sent. For people; no decision
 reads them, and making them changes none.
 
-The predicted start is that of the TTFT forecast (policies/slo/ttft_forecast.py): what waits before the request is
-estimated as a fluid, and slots become free at the mean rate of what runs.
+The predicted start follows from how many requests of the tenant are before it, and how fast those that waited were sent
+lately (policies/admission/retry_after.py). This counts all that slows the tenant down, also its own limit in flight and
+other tenants. Before three of its requests that waited were sent, it is that of the TTFT forecast
+(policies/slo/ttft_forecast.py): what waits before the request is estimated as a fluid, at most all that waits, and
+slots become free at the mean rate of what runs. Of a tenant at its own limit there is no forecast then.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from policies.fleet.fleet import Fleet
 from policies.pool.wait_reasons import waits_for
@@ -17,6 +20,13 @@ from policies.types import Request, Wait, WaitView
 
 IN_ORDER = frozenset({Wait.OWN_QUEUE, Wait.NO_ROOM})
 """Reasons by which the order of requests says when the request is sent."""
+BY_PACE = IN_ORDER | {Wait.TENANT_LIMIT}
+"""Reasons by which its tenant's last dispatches do."""
+
+StartOf = Callable[[str, int, float], float | None]
+"""Seconds until a tenant's request is sent with so many of its tenant before it, at this time, by its last dispatches;
+None: there were too few.
+"""
 
 
 def wait_views(
@@ -28,6 +38,7 @@ def wait_views(
     fair_queues: FairQueues,
     fleet: Fleet,
     forecaster: Forecaster,
+    start_s: StartOf,
 ) -> dict[str, WaitView]:
     """The view of each of these queued requests, by id."""
     turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in fair_queues.all()]
@@ -35,17 +46,17 @@ def wait_views(
     scans: dict[frozenset[str] | None, BackendScan] = {}
     views = {}
     for request in requests:
-        reason = waits_for(request, queues, tenants, fleet, now)
-        if reason not in IN_ORDER:
-            views[request.id] = WaitView(reason)
-            continue
-        scan = scans.get(request.backend_ids)
-        if scan is None:
-            scan = scans[request.backend_ids] = forecaster.survey(request, now)
-        tenant = tenants[request.tenant_id].tenant
-        start_s = forecaster.start_s(request, tenant, before[request.id], scan)
-        turn = next((turn for queue, turn in turns if request.id in queue.queues.of(tenant.id).requests), None)
-        views[request.id] = WaitView(reason, None if turn == request.tenant_id else turn, start_s)
+        reason, tenant = waits_for(request, queues, tenants, fleet, now), tenants[request.tenant_id].tenant
+        own, turn = before[request.id], None
+        starts_in_s = start_s(tenant.id, own[0], now) if reason in BY_PACE else None
+        if reason in IN_ORDER:
+            turn = next((turn for queue, turn in turns if request.id in queue.queues.of(tenant.id).requests), None)
+            if starts_in_s is None:
+                scan = scans.get(request.backend_ids)
+                if scan is None:
+                    scan = scans[request.backend_ids] = forecaster.survey(request, now)
+                starts_in_s = forecaster.start_s(request, tenant, own, scan)
+        views[request.id] = WaitView(reason, None if turn == tenant.id else turn, starts_in_s, own[0])
     return views
 
 

@@ -19,10 +19,8 @@ SENTENCES: Final = {
     Wait.OWN_QUEUE: "An older request of its tenant goes first.",
     Wait.NO_ROOM: "It is its turn, but no backend has room for it yet.",
 }
-OF_OTHERS: Final = {
-    Wait.OWN_QUEUE: "An older request of its tenant goes first, and it is the turn of {ahead}.",
-    Wait.NO_ROOM: "No backend has room, and it is the turn of {ahead}.",
-}
+BEHIND: Final = "{count} older requests of its tenant go first."
+OF_OTHERS: Final = "No backend has room, and it is the turn of {ahead}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +111,14 @@ def _shown(row: RequestRow, waits: WaitView | None) -> RequestResource:
 
 def _reason(waits: WaitView) -> WaitResource:
     text = SENTENCES[waits.reason]
-    if waits.ahead is not None:
-        text = OF_OTHERS[waits.reason].format(ahead=waits.ahead)
-    return WaitResource.model_construct(reason=waits.reason, text=text, ahead=waits.ahead, start_s=waits.start_s)
+    if waits.reason is Wait.NO_ROOM and waits.ahead is not None:
+        text = OF_OTHERS.format(ahead=waits.ahead)
+    elif waits.reason is Wait.OWN_QUEUE and waits.ahead_requests > 1:  # whose turn it is would change every moment
+        text = BEHIND.format(count=waits.ahead_requests)
+    return WaitResource.model_construct(
+        reason=waits.reason,
+        text=text,
+        ahead=waits.ahead,
+        ahead_requests=waits.ahead_requests,
+        start_s=waits.start_s,
+    )
