@@ -484,6 +484,8 @@ class Binding(StrEnum):
     """It has no KV tokens for a request of the mean size of those that run there."""
     PROMPTS = "prompts"
     """The prompts that it owes keep it busy for longer than a step."""
+    RESERVED = "reserved"
+    """What is free there is reserved for a tier, by the operator or as it was learnt to need: only that may enter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,19 @@ them. What takes a long window is computed anew only when that window has moved.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from math import inf
 from typing import Final
 
 from backends.pool import BackendPool
+from gateway.live.bottleneck import BackendsSeen
 from gateway.live.ended import EndedView
+from gateway.live.gaps import LiveGaps
 from gateway.live.merge_patch import Document
 from gateway.live.record import LiveRecord, PoolRecord
-from gateway.live.shares import WindowShares, shares_of
+from gateway.live.shares import ASKS, LIMIT, WindowShares, shares_of
 from gateway.live.windows import (
     CACHED_TOKENS,
     NOTHING,
@@ -28,10 +30,12 @@ from gateway.live.windows import (
     Amounts,
 )
 from gateway.observability.scheduler_metrics import TierGap
-from policies.types import BackendView, Group, Snapshot, Tenant, TenantView, Tier
+from policies.types import BackendView, Group, Snapshot, Tenant, TenantView, Tier, Wait
 
 SLICE_TENANTS: Final = 100
 SHORT, LONG = 0, -1  # windows by number
+FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
+"""Reasons to wait that lie in the backends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +56,22 @@ class Sources:
     wall_clock: Callable[[], float]
 
 
+@dataclass(slots=True)
+class _Lately:
+    """What is kept of one pool for documents to come."""
+
+    backends: BackendsSeen = field(default_factory=BackendsSeen)
+    gaps: LiveGaps = field(default_factory=LiveGaps)
+
+
 class LiveDocument:
-    """Makes documents. Mutable: it keeps the shares of windows that have not moved."""
+    """Makes documents. Mutable: it keeps the shares of windows that have not moved, and what was seen lately."""
 
     def __init__(self, record: LiveRecord, sources: Sources) -> None:
         self._record = record
         self._from = sources
         self._shares_of: dict[str, list[tuple[int, WindowShares]]] = {}  # by pool; with the reading that they are of
+        self._lately: dict[str, _Lately] = {}  # by pool
 
     async def make(self) -> Document:
         """The document as of the latest looks."""
@@ -67,6 +80,7 @@ class LiveDocument:
             if record.snapshot is not None:
                 pools[pool] = await self._pool(pool, record, record.snapshot)
         self._shares_of = {pool: each for pool, each in self._shares_of.items() if pool in pools}
+        self._lately = {pool: each for pool, each in self._lately.items() if pool in pools}
         return {
             "at": round(self._from.wall_clock(), 1),
             "gateway": self._from.gateway(),
@@ -80,6 +94,7 @@ class LiveDocument:
         shares = await self._shares(pool, record, {tier_id: each.weight for tier_id, each in tiers.items()})
         grouped: dict[str, list[int]] = {}
         rows, counts, tokens, oldest_at = {}, {tier_id: [0, 0] for tier_id in tiers}, 0.0, None
+        waiting, waits_for_backends = dict.fromkeys(tiers, 0), False
         members, per_s = iter(found.items()), 1 / (short.covered_s or inf)
         got, due = [each.got for each in shares], [each.due for each in shares]
         while part := list(islice(members, SLICE_TENANTS)):
@@ -89,6 +104,8 @@ class LiveDocument:
                 count, lately = counts[tenant.tier_id], short.amounts.get(tenant_id, NOTHING)
                 count[0] += view.queued_requests
                 count[1] += view.in_flight_requests
+                waiting[tenant.tier_id] += view.waiting_spell > 0
+                waits_for_backends |= view.waits in FOR_BACKENDS
                 if tenant.group_id is not None:
                     of_group = grouped.setdefault(tenant.group_id, [0, 0])
                     of_group[0] += view.queued_requests
@@ -102,9 +119,13 @@ class LiveDocument:
                 row["share"] = tuple([of.get(tenant_id, 0.0) for of in got])
                 row["due"] = tuple([of.get(tenant_id, 0.0) for of in due])
                 row["backlogged"] = tuple([tenant_id in each.backlogged for each in shares])
+                row["by_weight"] = tuple([each.by_weight.get(tenant_id, 0.0) for each in shares])
+                row["due_by"] = tuple([_due_by(tenant_id, view, each) for each in shares])
                 self._add_ended(row, pool, tenant_id, long.amounts.get(tenant_id, NOTHING))
             await asyncio.sleep(0)
-        gaps, known = self._from.gaps(pool), self._from.backends.states()
+        kept = self._lately.setdefault(pool, _Lately())
+        kept.gaps.saw(self._from.gaps(pool), waiting, snapshot.now)
+        backends = self._backends(snapshot, kept.backends, waits=waits_for_backends)
         return {
             "policy": self._from.policy_of(pool),
             "queued": snapshot.queued_requests,
@@ -117,9 +138,8 @@ class LiveDocument:
                     "weight": tier.weight,
                     "queued": counts[tier_id][0],
                     "in_flight": counts[tier_id][1],
-                    "share": [each.tier_got.get(tier_id, 0.0) for each in shares],
-                    "due": [each.tier_due.get(tier_id, 0.0) for each in shares],
-                    **_gap(gaps.get(tier_id)),
+                    **_tier_shares(tier_id, shares),
+                    **kept.gaps.shown(tier_id, snapshot.now),
                     "attainment": asdict(snapshot.attainment[tier_id]),
                 }
                 for tier_id, tier in tiers.items()
@@ -130,16 +150,12 @@ class LiveDocument:
                     "weight": group.weight,
                     "queued": queued,
                     "in_flight": in_flight,
-                    "share": [each.group_got.get(group_id, 0.0) for each in shares],
-                    "due": [each.group_due.get(group_id, 0.0) for each in shares],
+                    **_group_shares(group_id, shares),
                 }
                 for group_id, (queued, in_flight) in grouped.items()
                 if (group := self._from.groups.get(group_id)) is not None
             },
-            "backends": {
-                backend_id: self._backend(backend_id, view, is_known=backend_id in known)
-                for backend_id, view in snapshot.backends.items()
-            },
+            **backends,
             "tenants": rows,
         }
 
@@ -156,6 +172,19 @@ class LiveDocument:
                 await asyncio.sleep(0)
         self._shares_of[pool] = found
         return [shares for _, shares in found]
+
+    def _backends(self, snapshot: Snapshot, seen: BackendsSeen, *, waits: bool) -> Document:
+        """The backends of a pool, how they compare, and which of them limits it."""
+        known = self._from.backends.states()
+        shown = {
+            backend_id: self._backend(backend_id, view, is_known=backend_id in known)
+            for backend_id, view in snapshot.backends.items()
+        }
+        seen.saw(shown, waits=waits, now=snapshot.now)
+        compared = seen.compared()
+        for backend_id, fields in compared.items():
+            shown[backend_id] |= fields
+        return {"bottleneck": seen.bottleneck(compared), "backends": shown}
 
     def _add_ended(self, row: Document, pool: str, tenant_id: str, longer: Amounts) -> None:
         """Add what is known of calls that have ended."""
@@ -183,6 +212,7 @@ class LiveDocument:
             "step_s": None if view.steps is None else _rounded(view.steps.step_s, 5),
             "step_measured_s": _rounded(self._from.pace_of(backend_id), 5),
             "bound_by": "draining" if is_draining else view.bound_by,
+            "reserves": {tier_id: each.sequences for tier_id, each in view.reserves.items() if each.sequences},
         }
 
 
@@ -199,10 +229,30 @@ def _tenant(tenant: Tenant, view: TenantView, lately: Amounts, per_s: float) -> 
     }
 
 
-def _gap(gap: TierGap | None) -> Document:
-    if gap is None:
-        return {"gap": None, "bound": None, "jain": None}
-    return {"gap": _rounded(gap.gap), "bound": _rounded(gap.bound), "jain": _rounded(gap.jain_index, 4)}
+def _tier_shares(tier_id: str, shares: Sequence[WindowShares]) -> Document:
+    return {
+        "share": [each.tier_got.get(tier_id, 0.0) for each in shares],
+        "due": [each.tier_due.get(tier_id, 0.0) for each in shares],
+        "by_weight": [each.tier_by_weight.get(tier_id, 0.0) for each in shares],
+        "asks": [each.tier_asks.get(tier_id, 0.0) for each in shares],
+        "due_by": [each.tier_due_by(tier_id) for each in shares],
+    }
+
+
+def _group_shares(group_id: str, shares: Sequence[WindowShares]) -> Document:
+    return {
+        "share": [each.group_got.get(group_id, 0.0) for each in shares],
+        "due": [each.group_due.get(group_id, 0.0) for each in shares],
+        "by_weight": [each.group_by_weight.get(group_id, 0.0) for each in shares],
+        "asks": [each.group_asks.get(group_id, 0.0) for each in shares],
+        "due_by": [each.group_due_by(group_id) for each in shares],
+    }
+
+
+def _due_by(tenant_id: str, view: TenantView, shares: WindowShares) -> str:
+    """Why the tenant is due its share; one that waits for its own limit alone would ask for more."""
+    due_by = shares.due_by(tenant_id)
+    return LIMIT if due_by == ASKS and view.waits == Wait.TENANT_LIMIT else due_by
 
 
 def _age(at: float | None, now: float) -> float | None:

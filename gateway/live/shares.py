@@ -1,7 +1,8 @@
 """Shares of the service of a pool in each window: what every tenant and tier got, and what it was due.
 
 What a tenant is due is its weighted max-min share (policies/fairness/fair_shares.py): one whose queue stayed full
-for at least half of the window asks for all there is, any other for what it got.
+for at least half of the window asks for all there is, any other for what it got. Beside it stands what its weight alone
+would give it, if all that were served or waited in the window asked for all there is.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,11 @@ from policies.fairness.fair_shares import NO_WEIGHTS, TenantClaim, tiered_shares
 from policies.types import Tenant, TenantView
 
 SHARE_DIGITS: Final = 4  # a hundredth of a percent: a change below it is not worth a message
+ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
+ASKS, WEIGHT, LIMIT = "asks", "weight", "limit"
+"""Why a share is due: it is all that was asked for; the weight gives no more; the tenant's own limit lets it ask for no
+more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,23 @@ class WindowShares:
     group_due: Mapping[str, float] = field(default_factory=dict)
     backlogged: frozenset[str] = frozenset()
     """The tenants that asked for all there is."""
+    by_weight: Mapping[str, float] = field(default_factory=dict)
+    tier_by_weight: Mapping[str, float] = field(default_factory=dict)
+    group_by_weight: Mapping[str, float] = field(default_factory=dict)
+    tier_asks: Mapping[str, float | None] = field(default_factory=dict)
+    """What the tenants of a tier ask for together; None: all there is."""
+    group_asks: Mapping[str, float | None] = field(default_factory=dict)
+
+    def due_by(self, tenant_id: str) -> str:
+        """Why a tenant is due what it is due."""
+        asks = None if tenant_id in self.backlogged else self.got.get(tenant_id, 0.0)
+        return _due_by(self.due.get(tenant_id, 0.0), asks)
+
+    def tier_due_by(self, tier_id: str) -> str:
+        return _due_by(self.tier_due.get(tier_id, 0.0), self.tier_asks.get(tier_id, 0.0))
+
+    def group_due_by(self, group_id: str) -> str:
+        return _due_by(self.group_due.get(group_id, 0.0), self.group_asks.get(group_id, 0.0))
 
 
 def shares_of(
@@ -59,6 +82,8 @@ def shares_of(
         tiers.setdefault(claim.tier, []).append(tenant_id)
         if claim.group is not None:
             groups.setdefault(claim.group, []).append(tenant_id)
+    demands = {tenant_id: claim.demand for tenant_id, claim in claims.items()}
+    by_weight = _by_weight(claims, tier_weights, group_weights)
     return WindowShares(
         _parts(services, total),
         _parts(due, total),
@@ -67,7 +92,46 @@ def shares_of(
         _parts(_sums(services, groups), total),
         _parts(_sums(due, groups), total),
         frozenset(tenant_id for tenant_id, claim in claims.items() if claim.demand == inf),
+        _parts(by_weight, 1.0),
+        _parts(_sums(by_weight, tiers), 1.0),
+        _parts(_sums(by_weight, groups), 1.0),
+        _asked(_sums(demands, tiers), total),
+        _asked(_sums(demands, groups), total),
     )
+
+
+def _by_weight(
+    claims: Mapping[str, TenantClaim], tier_weights: Mapping[str, float], group_weights: Mapping[str, float]
+) -> dict[str, float]:
+    """The part of the whole that each tenant's weight gives it if all ask for all there is: at each level its weight
+    over the sum of those beside it.
+    """
+    tiers: dict[str, float] = {}  # the sum of the weights in each: of groups, and of tenants without one
+    groups: dict[str, float] = {}  # of the tenants in each
+    for claim in claims.values():
+        weight = claim.weight
+        if claim.group is not None:
+            weight = 0.0 if claim.group in groups else group_weights[claim.group]
+            groups[claim.group] = groups.get(claim.group, 0.0) + claim.weight
+        tiers[claim.tier] = tiers.get(claim.tier, 0.0) + weight
+    whole = fsum(tier_weights[tier] for tier in tiers)
+    found = {}
+    for tenant_id, claim in claims.items():
+        of_tier = tier_weights[claim.tier] / whole
+        if claim.group is None:
+            found[tenant_id] = of_tier * claim.weight / tiers[claim.tier]
+        else:
+            of_group = of_tier * group_weights[claim.group] / tiers[claim.tier]
+            found[tenant_id] = of_group * claim.weight / groups[claim.group]
+    return found
+
+
+def _asked(demands: Mapping[str, float], total: float) -> dict[str, float | None]:
+    return {name: None if demand == inf else round(demand / total, SHARE_DIGITS) for name, demand in demands.items()}
+
+
+def _due_by(due: float, asks: float | None) -> str:
+    return WEIGHT if asks is None or due < asks - ROUNDING else ASKS
 
 
 def _sums(amounts: Mapping[str, float], members: Mapping[str, list[str]]) -> dict[str, float]:

@@ -32,6 +32,7 @@ from policies.types import BackendLoad, BackendView, Binding, Request
 
 SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
+NO_TIER = ""  # no tier has this id, so that all reserves are for others
 HELD_MEAN_OF = 16  # requests that the mean time in a slot is taken over
 
 KV_RULES: dict[str, type[PeakOverTime] | None] = {
@@ -421,9 +422,14 @@ class BackendCapacity:
             return Binding.SLOTS
         if self._limit.is_full(self.work):
             return Binding.STEPS
-        if self.tokens_held_max + self.tokens / self.requests > self.tokens_max:
+        needed = self.tokens_held_max + self.tokens / self.requests
+        if needed > self.tokens_max:
             return Binding.KV
-        return Binding.PROMPTS if self._reads_time and now < self.work.busy_until else None
+        if self._reads_time and now < self.work.busy_until:
+            return Binding.PROMPTS
+        kept = self._reserves.kept_for_others(NO_TIER, now) if self._reserves.has_any else NOTHING
+        is_kept = self.sequences + kept.sequences >= self.sequences_max or needed + kept.tokens > self.tokens_max
+        return Binding.RESERVED if is_kept else None
 
     def _set_limits(self) -> None:
         load = self.load

@@ -3,7 +3,7 @@
 import pytest
 
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Binding, Outcome, Request, Tenant, Usage, Wait
+from policies.types import BackendLoad, Binding, Outcome, Request, Tenant, Tier, Usage, Wait
 
 
 def make(*tenants, **load):
@@ -96,3 +96,17 @@ def test_a_backend_that_has_rejected_a_request_is_held_for_a_moment_and_an_idle_
     submit(scheduler, "r1")
     scheduler.returned("r1", 1.0, 0.5)
     assert binding(scheduler, 1.2) is Binding.HELD
+
+
+def test_a_slot_that_is_free_for_another_tier_alone_is_reserved_and_not_free():
+    tiers = [Tier("gold", reserve_ratio=0.5), Tier("batch")]
+    scheduler = Scheduler(tenants=[Tenant("a", tier_id="batch"), Tenant("b", tier_id="gold")], tiers=tiers)
+    scheduler.load_changed([BackendLoad("gpu", requests_running_max=4, kv_tokens_max=10_000)], 0.0)
+    assert submit(scheduler, "r1") == ["r1"]
+    assert binding(scheduler) is None
+    assert submit(scheduler, "r2") == ["r2"]
+    assert submit(scheduler, "r3") == []
+    assert binding(scheduler) is Binding.RESERVED
+    assert submit(scheduler, "r4", "b") == ["r4"]
+    assert submit(scheduler, "r5", "b") == ["r5"]
+    assert binding(scheduler) is Binding.SLOTS

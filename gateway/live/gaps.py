@@ -1,0 +1,58 @@
+"""LiveGaps: the service gap of each tier of one pool as people are told of it, and why there may be none.
+
+A gap is between two tenants that both wait throughout an interval: VTC bounds it for such alone (Sheng et al., OSDI
+2024, Theorem 4.4). Tenants whose queues empty between two requests both have something queued at most looks, and yet
+have no gap. What was seen last is said for KEPT_S, so that the answer does not change with each look.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+from gateway.observability.scheduler_metrics import TierGap
+
+KEPT_S: Final = 60.0  # the longest interval but one that gaps are measured over (service_gap.py)
+MEASURED, NOT_THROUGHOUT, ONE_WAITS, NONE_WAITS = "measured", "not_throughout", "one_waits", "none_waits"
+
+
+@dataclass(slots=True)
+class _Seen:
+    gap: TierGap | None = None
+    gap_at: float = -inf
+    two_at: float = -inf  # when two tenants waited
+    one_at: float = -inf  # when any did
+
+
+class LiveGaps:
+    """Mutable."""
+
+    def __init__(self) -> None:
+        self._tiers: dict[str, _Seen] = {}
+
+    def saw(self, gaps: Mapping[str, TierGap], waiting: Mapping[str, int], now: float) -> None:
+        """Take in the gaps that were measured last, and how many tenants of every tier wait."""
+        self._tiers = {tier_id: self._tiers.get(tier_id) or _Seen() for tier_id in waiting}
+        for tier_id, count in waiting.items():
+            seen, gap = self._tiers[tier_id], gaps.get(tier_id)
+            if gap is not None:
+                seen.gap, seen.gap_at = gap, now
+            if count:
+                seen.one_at = now
+            if count > 1:
+                seen.two_at = now
+
+    def shown(self, tier_id: str, now: float) -> dict[str, Any]:
+        """The members of a tier in the live document."""
+        seen = self._tiers.get(tier_id) or _Seen()
+        since = now - KEPT_S
+        if seen.gap is not None and seen.gap_at >= since:
+            gap, state = seen.gap, MEASURED
+            shown = {"gap": _rounded(gap.gap), "bound": _rounded(gap.bound), "jain": _rounded(gap.jain_index, 4)}
+            return {**shown, "gap_state": state, "gap_age_s": round(now - seen.gap_at)}
+        state = NOT_THROUGHOUT if seen.two_at >= since else ONE_WAITS if seen.one_at >= since else NONE_WAITS
+        return {"gap": None, "bound": None, "jain": None, "gap_state": state, "gap_age_s": None}
+
+
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return None if value is None or value == inf else round(value, digits)
