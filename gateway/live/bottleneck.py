@@ -25,7 +25,7 @@ DRAINING: Final = "draining"
 Fields = dict[str, Any]
 
 
-class _Look(NamedTuple):
+class _SeenBackend(NamedTuple):
     """One backend at one time. `bound_by` is None where no request waited, or it took one more."""
 
     at: float
@@ -39,7 +39,7 @@ class BackendsSeen:
     """What was seen of the backends of one pool. Mutable."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, deque[_Look]] = {}
+        self._looks: dict[str, deque[_SeenBackend]] = {}
 
     def saw(self, backends: Mapping[str, Fields], *, waits: bool, now: float) -> None:
         """Take in a look at all backends, as the live document has them. `waits`: a request waits for one of them."""
@@ -47,7 +47,7 @@ class BackendsSeen:
         for backend_id, shown in backends.items():
             looks, token_s, step_s = self._looks[backend_id], shown["step_measured_s"], shown["step_s"]
             error = step_s / token_s if token_s and step_s else None
-            looks.append(_Look(now, token_s, error, waits, shown["bound_by"] if waits else None))
+            looks.append(_SeenBackend(now, token_s, error, waits, shown["bound_by"] if waits else None))
             while looks[0].at < now - SEEN_S:
                 looks.popleft()
 
@@ -95,7 +95,7 @@ class BackendsSeen:
         return sum(look.waits for look in looks) > MOST * len(looks)
 
 
-def _part(looks: deque[_Look]) -> float | None:
+def _part(looks: deque[_SeenBackend]) -> float | None:
     """The part of the looks at which requests waited in which the backend took no more; None: none waited."""
     waited = [look for look in looks if look.waits]
     return round(sum(look.bound_by is not None for look in waited) / len(waited), 2) if waited else None

@@ -17,7 +17,7 @@ MEASURED, NOT_THROUGHOUT, ONE_WAITS, NONE_WAITS = "measured", "not_throughout", 
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenTier:
     gap: TierGap | None = None
     gap_at: float = -inf
     two_at: float = -inf  # when two tenants waited
@@ -28,11 +28,11 @@ class LiveGaps:
     """Mutable."""
 
     def __init__(self) -> None:
-        self._tiers: dict[str, _Seen] = {}
+        self._tiers: dict[str, _SeenTier] = {}
 
     def saw(self, gaps: Mapping[str, TierGap], waiting: Mapping[str, int], now: float) -> None:
         """Take in the gaps that were measured last, and how many tenants of every tier wait."""
-        self._tiers = {tier_id: self._tiers.get(tier_id) or _Seen() for tier_id in waiting}
+        self._tiers = {tier_id: self._tiers.get(tier_id) or _SeenTier() for tier_id in waiting}
         for tier_id, count in waiting.items():
             seen, gap = self._tiers[tier_id], gaps.get(tier_id)
             if gap is not None:
@@ -44,7 +44,7 @@ class LiveGaps:
 
     def shown(self, tier_id: str, now: float) -> dict[str, Any]:
         """The members of a tier in the live document."""
-        seen = self._tiers.get(tier_id) or _Seen()
+        seen = self._tiers.get(tier_id) or _SeenTier()
         since = now - KEPT_S
         if seen.gap is not None and seen.gap_at >= since:
             gap, state = seen.gap, MEASURED
