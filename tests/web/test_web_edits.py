@@ -12,14 +12,14 @@ FIELDS = {
     "weight": ("2.5", "2.50"),
     "envelope.ttft_ms": ("750", "750 ms"),
     "envelope.tpot_ms": ("60", "60 ms"),
-    "in_flight_max": ("77", "77"),
+    "in_flight_max": ("77", "77 requests in flight"),
     "requests_per_minute_max": ("60000", "60,000"),
     "tokens_per_minute_max": ("9000000", "9,000,000"),
     "tokens_per_day_max": ("90000000", "90,000,000"),
     "tokens_per_month_max": ("900000000", "900,000,000"),
     "cost_per_day_max": ("12.50", "12.50 in the price lists' currency"),
     "cost_per_month_max": ("100", "100 in the price lists' currency"),
-    "queued_requests_max": ("321", "321"),
+    "queued_requests_max": ("321", "321 requests queued"),
     "queued_bytes_max": ("7654321", "7,654,321 bytes"),
 }
 
@@ -190,7 +190,9 @@ def ratio_10_s(row):
 def test_a_limit_says_what_is_in_use(visit, loaded, keys):
     page = visit(loaded).sign_in(keys["operator"], "#/tenant/flood")
     row = edit(page, "in_flight_max", "5")
-    expect(row.locator(".effect")).to_contain_text(re.compile(r"changes no tenant's due share\. \d+ run now"))
+    expect(row.locator(".effect")).to_contain_text(
+        re.compile(r"changes no tenant's due share\. It has \d+ requests? in flight")
+    )
     row.get_by_role("button", name="Cancel").click()
     expect(row.get_by_role("spinbutton")).to_have_count(0)
 

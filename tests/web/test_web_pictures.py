@@ -50,7 +50,7 @@ def test_pictures_of_every_view(visit, loaded, keys):
     expect(page.locator(".figures")).to_be_visible()
     take(page, "page-request")
     visitor.see("what-if")
-    page.get_by_label("Tenant 1", exact=True).fill("nightly")
+    page.get_by_label("Tenant 1", exact=True).select_option("nightly")
     page.get_by_label("Weight of tenant 1").fill("3")
     page.get_by_role("button", name="Play it").click()
     expect(page.get_by_role("region", name="By tenant")).to_be_visible(timeout=120_000)

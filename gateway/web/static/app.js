@@ -5,6 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { live } from "./live.js";
 import { onSession, resume, session, signOut } from "./session.js";
 import { html, link, Notices, useLive, useRoute } from "./ui.js";
+import { Backend } from "./views/backend.js";
 import { Now } from "./views/now.js";
 import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
@@ -49,7 +50,9 @@ function View({ view, parts, query }) {
     case "now":
       return html`<${Now} pool=${parts[1]} />`;
     case "tenant":
-      return html`<${Tenant} id=${parts[1] || ""} />`;
+      return html`<${Tenant} id=${parts[1] || ""} setting=${query.get("setting")} />`;
+    case "backend":
+      return html`<${Backend} id=${parts[1] || ""} />`;
     case "tier":
       return html`<${Tier} id=${parts[1] || ""} />`;
     case "requests":
@@ -77,7 +80,7 @@ function Head({ view }) {
     <${Stream} />
     <span class="where dim">${state?.gateway ? `${state.gateway.name} · ${state.gateway.role} · ${state.gateway.version}` : ""}</span>
     <${Theme} />
-    <span class="caller"><span title="Your role">${session.caller.name} (${session.caller.role})</span>
+    <span class="caller"><span>${session.caller.name} <span class="dim">role ${session.caller.role}</span></span>
       <button class="quiet" onClick=${() => signOut()}>Sign out</button></span>
   </header>`;
 }
@@ -98,8 +101,8 @@ function Theme() {
     applyTheme(event.target.value);
     localStorage.setItem(THEME, event.target.value);
   };
-  return html`<label class="theme"><span class="only-read">Colours</span>
-    <select value=${theme} onChange=${choose}>${Object.keys(THEMES).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>`;
+  return html`<label class="theme">Colours${" "}
+    <select value=${theme} onChange=${choose}>${Object.keys(THEMES).map((each) => html`<option key=${each} value=${each}>${each === "auto" ? "of the system" : each}</option>`)}</select></label>`;
 }
 
 function applyTheme(theme) {

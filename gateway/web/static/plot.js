@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { html } from "./ui.js";
 
 const HEIGHT = 150;
+const WINDOW_S = 300; // as many seconds as live.js keeps
 let loading = null;
 
 function load() {
@@ -38,8 +39,8 @@ function options(width, label) {
     height: HEIGHT,
     cursor: { y: false },
     legend: { show: false },
-    scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-    axes: [{ ...axis, space: 80, size: 32, values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56 }],
+    scales: { x: { range: (_, __, last) => [last - WINDOW_S, last] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+    axes: [{ ...axis, space: 80, size: 32, incrs: [60], values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56 }],
     series: [{}, { label, stroke: resolved("--got"), width: 1.5, points: { show: false } }],
   };
 }
@@ -72,6 +73,6 @@ export function Plot({ rows, label }) {
   useEffect(() => plot.current?.setData(latest.current), [rows, rows.length, rows.at(-1)?.[0]]);
   const values = data[1];
   const said = values.length === 0 ? "nothing yet" : `now ${Math.round(values.at(-1))}, at most ${Math.round(Math.max(...values))}`;
-  return html`<figure class="plot"><figcaption>${label}</figcaption>
+  return html`<figure class="plot"><figcaption>${label}, last 5 min</figcaption>
     <div ref=${place} role="img" aria-label=${`${label}, last ${rows.length} seconds: ${said}`}></div></figure>`;
 }

@@ -4,7 +4,7 @@ import { h } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import htm from "htm";
 import { live } from "./live.js";
-import { count, percent } from "./words.js";
+import { count, NONE, percent } from "./words.js";
 
 export const html = htm.bind(h);
 
@@ -42,12 +42,11 @@ export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`
 
 export const TenantLink = ({ id }) => html`<a class="name" href=${link("tenant", id)}>${id}</a>`;
 
-/** What is got as a bar, and what is due as a mark across it, on a scale that ends at `scale`. */
-export function ShareBar({ got, due, scale = 1, waits = false }) {
-  const part = (value) => `${Math.min(100, (100 * (value || 0)) / (scale || 1))}%`;
+/** What is got as a bar, and what is due as a mark across it, on a scale of the whole pool. */
+export function ShareBar({ got, due, waits = false }) {
+  const part = (value) => `${Math.min(100, 100 * (value || 0))}%`;
   const isShort = waits && due != null && (got || 0) < due - Math.max(0.01, 0.1 * due);
-  const said = `${percent(got)} of the service, due ${percent(due)}`;
-  return html`<div class=${isShort ? "share short" : "share"} title=${said}>
+  return html`<div class=${isShort ? "share short" : "share"}>
     <div class="track" aria-hidden="true">
       <div class="got" style=${{ width: part(got) }}></div>
       ${due == null ? null : html`<div class="due" style=${{ left: part(due) }}></div>`}
@@ -69,9 +68,11 @@ export function Figure({ label, value, note, tone }) {
   return html`<div class=${`figure ${tone || ""}`}><dt>${label}</dt><dd>${value}${note ? html` <small>${note}</small>` : null}</dd></div>`;
 }
 
-/** A table that is sorted by a click on a column's head and has pages of `size` rows, so that its cost has an end.
+/** A table that is sorted by a click on a column's head and has pages of `size` rows, so that its cost has an end. On a
+ * narrow screen every row is a card, which begins with the cell of the column `lead`.
  *
- * columns: [{id, label, value(row) to sort by, cell(row), kind: "number" or "text", title, hide: class}]
+ * columns: [{id, label, note: a second line in the head, value(row) to sort by, cell(row), kind: "number" or "text",
+ * hide: class, lead, card: its name on cards, bare: cards do not name it}]. A cell that is NONE is left out of a card.
  */
 export function Table({ label, columns, rows, keyOf, sort, size = 25, empty = "There are none.", rowClass }) {
   const [by, setBy] = useState(sort);
@@ -81,20 +82,20 @@ export function Table({ label, columns, rows, keyOf, sort, size = 25, empty = "T
   const last = Math.max(0, Math.ceil(rows.length / size) - 1);
   const at = Math.min(page, last); // rows may have gone
   const visible = sorted.slice(at * size, (at + 1) * size);
-  const toggle = (each) => {
-    setBy({ id: each.id, down: by.id === each.id ? !by.down : each.kind === "number" });
+  const order = (id, down) => {
+    setBy({ id, down });
     setPage(0);
   };
-  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">
+  const toggle = (each) => order(each.id, by.id === each.id ? !by.down : each.kind === "number");
+  return html`<${SortChoice} label=${label} columns=${columns} by=${by} order=${order} count=${rows.length} />
+    <div class="scroll cards" role="region" aria-label=${label} tabindex="0">
       <table>
         <thead><tr>${columns.map((each) => html`<th key=${each.id} scope="col" class=${`${each.kind || ""} ${each.hide || ""}`}
-          title=${each.title} aria-sort=${by.id === each.id ? (by.down ? "descending" : "ascending") : undefined}>
-          ${each.value ? html`<button class="sort" onClick=${() => toggle(each)}>${each.label}</button>` : each.label}</th>`)}</tr></thead>
+          aria-sort=${by.id === each.id ? (by.down ? "descending" : "ascending") : undefined}>
+          ${each.value ? html`<button class="sort" onClick=${() => toggle(each)}>${each.label}</button>` : html`<span class="head-text">${each.label}</span>`}
+          ${each.note ? html`<small class="note">${each.note}</small>` : null}</th>`)}</tr></thead>
         <tbody>
-          ${visible.map((row) => html`<tr key=${keyOf(row)} class=${rowClass?.(row)}>${columns.map((each, number) =>
-            number === 0
-              ? html`<th key=${each.id} scope="row" class=${`${each.kind || ""} ${each.hide || ""}`}>${each.cell(row)}</th>`
-              : html`<td key=${each.id} class=${`${each.kind || ""} ${each.hide || ""}`}>${each.cell(row)}</td>`)}</tr>`)}
+          ${visible.map((row) => html`<tr key=${keyOf(row)} class=${rowClass?.(row)}>${columns.map((each, number) => cellOf(each, row, number === 0))}</tr>`)}
           ${rows.length === 0 ? html`<tr><td class="empty" colspan=${columns.length}>${empty}</td></tr>` : null}
         </tbody>
       </table>
@@ -104,6 +105,24 @@ export function Table({ label, columns, rows, keyOf, sort, size = 25, empty = "T
           <button disabled=${at === last} onClick=${() => setPage(at + 1)} aria-label=${`${label}: the rows after`}>After</button>
           <span class="dim">${count(at * size + 1)} to ${count(at * size + visible.length)} of ${count(rows.length)}</span></p>`
       : null}`;
+}
+
+function cellOf(column, row, isHead) {
+  const content = column.cell(row);
+  const name = `${column.kind || ""} ${column.hide || ""}${column.lead ? " lead" : ""}${content === NONE ? " none" : ""}`;
+  if (isHead) return html`<th key=${column.id} scope="row" class=${name}>${content}</th>`;
+  return html`<td key=${column.id} class=${name} data-label=${column.bare || typeof column.label !== "string" ? undefined : column.card || column.label}>${content}</td>`;
+}
+
+/** What the heads of columns are on a wide screen. */
+function SortChoice({ label, columns, by, order, count: rows }) {
+  const sortable = columns.filter((each) => each.value);
+  if (sortable.length < 2 || rows < 2) return null;
+  const chosen = sortable.find((each) => each.id === by.id);
+  return html`<label class="sort-choice">Sort by <select aria-label=${`${label}: sort by`} value=${chosen?.id ?? ""}
+    onChange=${(event) => order(event.target.value, sortable.find((each) => each.id === event.target.value)?.kind === "number")}>
+    ${chosen ? null : html`<option value="">as listed</option>`}
+    ${sortable.map((each) => html`<option key=${each.id} value=${each.id}>${each.label}</option>`)}</select></label>`;
 }
 
 function sortedBy(rows, value, isDown) {

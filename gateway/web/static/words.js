@@ -62,6 +62,7 @@ const BOUNDS = {
   kv: "its KV memory is full",
   steps: "one more request would make its steps longer than its limit",
   prompts: "it has prompts to read for longer than a step",
+  reserved: "what is free there is reserved for a tier",
   held: "it has just rejected a request, and gets none for a moment",
   unhealthy: "it is not available",
   draining: "it is being drained",
@@ -71,22 +72,30 @@ const BOUNDS = {
 const WAITS = {
   no_backend: "no backend is available",
   backends_held: "backends rejected a request just now",
-  tenant_limit: "its own limit in flight",
-  own_queue: "its own older requests",
+  tenant_limit: "at its in-flight limit",
+  own_queue: "older requests of its own go first",
   no_room: "no backend has room",
 };
+
+/** Why a share is due (gateway/live/shares.py). */
+const DUES = { asks: "all it asks for", weight: "what its weight gives", limit: "what its limit allows" };
 
 /** Whose request is next, by the name of the pool's order (policies/fairness). */
 const ORDERS = {
   vtc: "the tenant that got the least for its weight (vtc)",
-  lcf: "the tenant that got the least (lcf)",
+  lcf: "the tenant that got the least, counted from its first request (lcf)",
   drr: "each tenant in turn, by weight (drr)",
   fifo: "the oldest request, whatever its tenant (fifo)",
+  slack: "the request with the least time left, of tenants that got about the least (slack)",
+  dlpm: "the request with the longest cached prefix, of tenants with credit left (dlpm)",
+  equinox: "the tenant that fared worst, in service and in latency (equinox)",
+  justitia: "the tenant that would be done first, were the backends shared evenly (justitia)",
 };
 
 const said = (sentences, reason) => (Object.hasOwn(sentences, reason) ? sentences[reason] : plain(reason));
 
-export const bound = (reason) => (reason == null ? "takes more" : said(BOUNDS, reason));
+export const bound = (reason) => (reason == null ? "it takes more" : said(BOUNDS, reason));
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
+export const due = (reason) => (reason == null ? NONE : said(DUES, reason));
 export const refusal = plain;

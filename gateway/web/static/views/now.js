@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
-import { bound, count, decimal, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
+import { bound, count, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
@@ -45,69 +45,115 @@ function Pool({ name, pool }) {
   return html`<section class="pool" aria-labelledby="pool-name">
     <h1 id="pool-name">${name} <small class="dim">next is ${order(pool.policy)}</small></h1>
     <dl class="figures">
-      <${Figure} label="queued" value=${count(pool.queued || 0)} />
+      <${Figure} label="requests queued" value=${count(pool.queued || 0)} />
       <${Figure} label="oldest wait" value=${seconds(pool.oldest_wait_s)} />
-      <${Figure} label="running" value=${count(pool.in_flight || 0)} />
-      <${Figure} label="tokens per second" value=${short(pool.tokens_per_s || 0)} />
+      <${Figure} label="requests in flight" value=${count(pool.in_flight || 0)} />
+      <${Figure} label="tokens per second, prompt + output" value=${short(pool.tokens_per_s || 0)} />
       <${Figure} label="refused in the last minute" value=${count(refusedSum)} tone=${refusedSum ? "warn" : ""}
         note=${refused.map(([reason, number]) => `${count(number)} ${refusal(reason)}`).join(", ")} />
     </dl>
-    <${Verdict} tenants=${tenants} tiers=${tiers} backends=${backends} />
+    <${Verdict} pool=${pool} tenants=${tenants} tiers=${tiers} backends=${backends} />
     <${Tiers} tiers=${tiers} />
     <${Tenants} tenants=${tenants} />
     <${Backends} backends=${backends} />
   </section>`;
 }
 
-/** Who gets the most and is that right; which backend is the bottleneck: as sentences. */
-function Verdict({ tenants, tiers, backends }) {
+/** Who gets the most and why that is right; which backend is the bottleneck: as sentences. */
+function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
-    <p>${mostServed(tenants)}</p>
+    <p>${mostServed(tenants, tiers)}</p>
     <p>${gapOf(tiers)}</p>
-    <p>${bottleneck(backends)}</p>
+    <p>${bottleneck(backends, pool.bottleneck)}</p>
   </div>`;
 }
 
-const isShort = (got, due) => due != null && (got || 0) < due - Math.max(0.01, 0.1 * due);
-
-function mostServed(tenants) {
-  const most = tenants.reduce((best, each) => (shareOf(each) > (best ? shareOf(best) : 0) ? each : best), null);
-  if (most === null) return "Nothing was served in the last minute.";
-  const got = shareOf(most);
-  const due = most.due?.[MINUTE];
-  const waiting = tenants.filter((each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]));
-  const start = html`<${TenantLink} id=${most.id} /> gets the most: <strong>${percent(got)}</strong> of the last minute`;
-  if (due == null || isShort(got, due)) return html`${start}, which is less than its due: ${percent(due)}.`;
-  if (waiting.length === 0) {
-    return html`${start}, and that is right: ${got > due * 1.1 + 0.01 ? "no tenant that waits gets less than its due." : `${percent(due)} is its due.`}`;
-  }
-  const isOne = waiting.length === 1;
-  const limited = waiting.filter((each) => each.waits === "tenant_limit").length;
-  const why = limited === 0 ? "." : limited === waiting.length ? `, by ${isOne ? "its" : "their"} own limit.` : `, ${count(limited)} of them by their own limits.`;
-  return html`${start}; ${percent(due)} is its due. ${listed(waiting.map((each) => each.id))}
-    ${isOne ? " waits and gets less than its due" : " wait and get less than their due"}${why}`;
-}
-
+const isShort = (got, part) => part != null && (got || 0) < part - Math.max(0.01, 0.1 * part);
 const shareOf = (each) => each.share?.[MINUTE] || 0;
 
-function gapOf(tiers) {
-  const known = tiers.filter((each) => each.gap != null && each.bound);
-  if (known.length === 0) return "No two tenants wait at once, so there is no service gap.";
-  const worst = known.reduce((a, b) => (a.gap / a.bound >= b.gap / b.bound ? a : b));
-  const ratio = worst.gap / worst.bound;
-  return html`The service gap between tenants that wait is <strong>${percent(ratio)}</strong> of its bound
-    (tier ${worst.id}: ${count(worst.gap)} of ${count(worst.bound)} service units)${ratio <= 1 ? ", so the order keeps its promise." : ": it is above what the order promises."}`;
+/** Why its share is due: asks (it gets all it asks for), weight, or limit. Null: the gateway does not say. */
+export function dueBy(each, at = MINUTE) {
+  if (each.due_by != null) return Array.isArray(each.due_by) ? each.due_by[at] : each.due_by;
+  if (each.backlogged == null) return null;
+  if (each.backlogged[at]) return "weight";
+  return each.waits === "tenant_limit" ? "limit" : "asks";
 }
 
-function bottleneck(backends) {
+function mostServed(tenants, tiers) {
+  const most = tenants.reduce((best, each) => (shareOf(each) > (best ? shareOf(best) : 0) ? each : best), null);
+  if (most === null) return "Nothing was served in the last minute.";
+  const isDue = most.due?.[MINUTE];
+  const start = html`<${TenantLink} id=${most.id} /> gets the most: <strong>${percent(shareOf(most))}</strong> of the last minute`;
+  if (isDue == null || isShort(shareOf(most), isDue)) return html`${start}, which is less than its due: ${percent(isDue)}.`;
+  const waiting = tenants.filter((each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]));
+  if (waiting.length === 0) return html`${start}, and that is right: ${whyRight(most, tenants, tiers)}`;
+  const isOne = waiting.length === 1;
+  const limited = waiting.filter((each) => each.waits === "tenant_limit").length;
+  const cause = limited === 0 ? "." : limited === waiting.length ? `, by ${isOne ? "its" : "their"} in-flight ${isOne ? "limit" : "limits"}.` : `, ${count(limited)} of them by their in-flight limits.`;
+  return html`${start}; ${percent(isDue)} is its due. ${listed(waiting.map((each) => each.id))}
+    ${isOne ? " waits and gets less than its due" : " wait and get less than their due"}${cause}`;
+}
+
+/** Why the tenant that gets the most is due it. */
+function whyRight(most, tenants, tiers) {
+  if (dueBy(most) !== "weight") return "it gets all it asks for, and no tenant that waits gets less than its due.";
+  const rivals = tenants.filter((each) => each.id !== most.id && dueBy(each) === "weight");
+  if (rivals.length === 0) return "all others get all they ask for, or are at a limit of their own, and it gets the rest.";
+  const weightOf = (each) => `weight ${decimal(each.weight)}${tiers.length > 1 ? ` in tier ${each.tier}` : ""}`;
+  const beside = rivals.length > 3 ? `${count(rivals.length)} other tenants` : listed(rivals.map((each) => `${each.id} (${weightOf(each)})`));
+  return `it and ${beside} ask for more than there is. All others get what they ask for, and of the rest its ${weightOf(most)} gives it ${percent(most.due[MINUTE])}.`;
+}
+
+/** The largest service gap beside its bound; where there is none, why. */
+function gapOf(tiers) {
+  const known = tiers.filter((each) => each.gap != null && each.bound);
+  if (known.length === 0) return noGap(tiers);
+  const worst = known.reduce((a, b) => (a.gap / a.bound >= b.gap / b.bound ? a : b));
+  const ratio = worst.gap / worst.bound;
+  const age = worst.gap_age_s > 2 ? `, ${seconds(worst.gap_age_s)} ago` : "";
+  return html`The service gap between tenants that wait is <strong>${percent(ratio)}</strong> of its bound
+    (tier ${worst.id}${age}: ${count(worst.gap)} of ${count(worst.bound)} service units)${ratio <= 1 ? ", so the order keeps its promise." : ": it is above what the order promises."}`;
+}
+
+function noGap(tiers) {
+  const together = tiers.filter((each) => each.gap_state === "not_throughout");
+  if (together.length > 0) {
+    return `There is no service gap: tenants of tier ${listed(together.map((each) => each.id))} waited at once, but the queue of one of them emptied in between, so the order promises nothing between them.`;
+  }
+  return "There is no service gap: in no tier do two tenants wait at once, besides those at their own limits.";
+}
+
+/** `said`: the backend that limits the pool, by the looks of the last minute; null: none; undefined: it is not known. */
+function bottleneck(backends, said) {
   const down = backends.filter((each) => !each.available && !each.draining);
-  const bindings = backends.filter((each) => each.bound_by != null && each.available);
   const start = down.length > 0 ? `${listed(down.map((each) => each.id))} ${down.length === 1 ? "is" : "are"} not available. ` : "";
-  if (bindings.length === 0) return `${start}${backends.length > down.length ? "No backend is at its limit." : ""}`;
-  const most = bindings.reduce((a, b) => (load(a) >= load(b) ? a : b));
-  const rest = bindings.length - 1;
-  const others = rest === 0 ? "" : rest === backends.length - 1 ? " All others are at a limit, too." : ` ${plural(rest, "other")} ${rest === 1 ? "is" : "are"} at a limit, too.`;
-  return html`${start}The bottleneck is <strong>${most.id}</strong>: ${bound(most.bound_by)}.${others}`;
+  const found = said === undefined ? fullest(backends) : said;
+  if (found === null) return `${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
+  const others = found.full.length - 1;
+  const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
+  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>${said == null ? "" : ", by the last minute"}: ${bound(found.bound_by)}.${rest}${slowest(backends, found.backend)}`;
+}
+
+/** The backend that is fullest at this moment. */
+function fullest(backends) {
+  const full = backends.filter((each) => each.bound_by != null && each.available);
+  if (full.length === 0) return null;
+  const most = full.reduce((a, b) => (load(a) >= load(b) ? a : b));
+  return { backend: most.id, bound_by: most.bound_by, full: full.map((each) => each.id) };
+}
+
+const SLOWER = 2; // so many times the time per output token is said (gateway/live/bottleneck.py)
+const tokenS = (each) => each.token_s ?? each.step_measured_s;
+
+/** That one backend is much slower than another, which full slots do not say. */
+function slowest(backends, named) {
+  const measured = backends.filter(tokenS).sort((a, b) => tokenS(a) - tokenS(b));
+  if (measured.length < 2) return "";
+  const [fast, slow] = [measured[0], measured.at(-1)];
+  const times = tokenS(slow) / tokenS(fast);
+  if (times < SLOWER) return "";
+  const what = slow.id === named ? " It" : html` <a href=${link("backend", slow.id)}>${slow.id}</a>`;
+  return html`${what} takes ${times.toFixed(times < 9.95 ? 1 : 0)} times as long for an output token as ${fast.id}: ${seconds(tokenS(slow))}, not ${seconds(tokenS(fast))}.`;
 }
 
 const load = (each) =>
@@ -115,35 +161,35 @@ const load = (each) =>
 
 export const entries = (object) => Object.entries(object || {}).map(([id, value]) => ({ ...value, id }));
 
-function shareColumns(rows, hides = ["middle", "", "middle"]) {
-  return WINDOWS.map((label, at) => {
-    const scale = Math.max(0.02, ...rows.map((each) => Math.max(each.share?.[at] || 0, each.due?.[at] || 0)));
-    return {
-      id: `share-${at}`,
-      label,
-      kind: "share-column",
-      hide: hides[at],
-      title: `Part of the pool's service in the last ${label}, and the part that is due`,
-      value: (each) => each.share?.[at] ?? 0,
-      cell: (each) => html`<${ShareBar} got=${each.share?.[at]} due=${each.due?.[at]} scale=${scale} waits=${each.queued > 0} />`,
-    };
-  });
+function shareColumns(hides = ["middle", "", "middle"]) {
+  return WINDOWS.map((label, at) => ({
+    id: `share-${at}`,
+    label: `Share, ${label}`,
+    note: "of the pool: got / due",
+    kind: "share-column",
+    hide: hides[at],
+    value: (each) => each.share?.[at] ?? 0,
+    cell: (each) => html`<${ShareBar} got=${each.share?.[at]} due=${each.due?.[at]} waits=${each.queued > 0} />`,
+  }));
 }
+
+const queueColumns = [
+  { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
+  { id: "in-flight", label: "In flight", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },
+];
 
 function Tiers({ tiers }) {
   const columns = [
     { id: "id", label: "Tier", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("tier", each.id)}>${each.id}</a>` },
     { id: "weight", label: "Weight", kind: "number", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
-    ...shareColumns(tiers),
-    { id: "gap", label: "Service gap / bound", value: (each) => (each.bound ? each.gap / each.bound : null),
-      title: "Largest difference of service between tenants that wait, in service units over weight, beside the bound of the order",
+    ...shareColumns(),
+    { id: "gap", label: "Service gap / bound", kind: "meter-column", note: "between two of its tenants that wait, in service units over weight", value: (each) => (each.bound ? each.gap / each.bound : null),
       cell: (each) => (each.bound ? html`<${Meter} value=${each.gap} limit=${each.bound} text=${`${short(each.gap)} / ${short(each.bound)}`} />` : NONE) },
-    { id: "jain", label: "Jain", kind: "number", hide: "wide", title: "Jain's index of the tenants' service: 1 is even", value: (each) => each.jain, cell: (each) => decimal(each.jain) },
-    { id: "met", label: "In time", kind: "number", title: "Requests with an envelope that met it, since start", value: attained, cell: (each) => percent(attained(each)) },
-    { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
-    { id: "running", label: "Running", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },
+    { id: "jain", label: "Jain's index", kind: "number", hide: "wide", note: "of its tenants' service: 1 is even", value: (each) => each.jain, cell: (each) => decimal(each.jain) },
+    { id: "met", label: "In time", kind: "number", note: "of requests with a target, since the start", value: attained, cell: (each) => percent(attained(each)) },
+    ...queueColumns,
   ];
-  return html`<h2>Tiers <small class="dim">bar: part of the service that it got; mark: part that is due by weight</small></h2>
+  return html`<h2>Tiers <small class="dim">bar: part of the pool's service that it got; mark: part that is due</small></h2>
     <${Table} label="Tiers" columns=${columns} rows=${tiers} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }} />`;
 }
 
@@ -153,54 +199,65 @@ export function Tenants({ tenants }) {
   const [filter, setFilter] = useState("");
   const wanted = filter.trim().toLowerCase();
   const rows = wanted === "" ? tenants : tenants.filter((each) => each.id.toLowerCase().includes(wanted) || String(each.tier).toLowerCase().includes(wanted));
-  return html`<div class="bar"><h2>Tenants <small class="dim">${count(tenants.length)}, got / due</small></h2>
+  return html`<div class="bar"><h2>Tenants <small class="dim">${count(tenants.length)}, bar: got; mark: due</small></h2>
       <label>Filter <input type="search" value=${filter} onInput=${(event) => setFilter(event.target.value)} placeholder="tenant or tier" /></label></div>
-    <${Table} label="Tenants" columns=${tenantColumns(rows)} rows=${rows} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }}
+    <${Table} label="Tenants" columns=${TENANT_COLUMNS} rows=${rows} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }}
       empty=${wanted ? "No tenant has this in its name." : "No tenant sent anything in the last 15 minutes."} />`;
 }
 
 const pair = (values) => (values == null ? NONE : html`${seconds(values[0])} <span class="dim">/ ${seconds(values[1])}</span>`);
+const QUANTILES = "median / 99 %, last 15 min";
 
-const TENANT_SHARES = ["middle", "", "long"]; // a tenant's own page has all three at any width
-
-function tenantColumns(rows) {
-  return [
-    { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
-    { id: "tier", label: "Tier", hide: "small", value: (each) => each.tier, cell: (each) => each.tier },
-    { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
-    ...shareColumns(rows, TENANT_SHARES),
-    { id: "queued", label: "Queued", kind: "number", value: (each) => each.queued || 0, cell: (each) => count(each.queued || 0) },
-    { id: "running", label: "Running", kind: "number", value: (each) => each.in_flight || 0, cell: (each) => count(each.in_flight || 0) },
-    { id: "oldest", label: "Oldest wait", kind: "number", value: (each) => each.oldest_wait_s, cell: (each) => seconds(each.oldest_wait_s) },
-    { id: "waits", label: "Waits because", value: (each) => each.waits, cell: (each) => wait(each.waits) },
-    { id: "pace", label: "Tokens/s", kind: "number", title: "Output tokens per second", value: (each) => each.output_tokens_per_s || 0, cell: (each) => short(each.output_tokens_per_s || 0) },
-    { id: "ttft", label: "TTFT", kind: "number", title: "Time to first token: median / 99th percentile of 15 minutes", value: (each) => each.ttft_s?.[1], cell: (each) => pair(each.ttft_s) },
-    { id: "tpot", label: "TPOT", kind: "number", hide: "wide", title: "Time per output token: median / 99th percentile of 15 minutes", value: (each) => each.tpot_s?.[1], cell: (each) => pair(each.tpot_s) },
-    { id: "cached", label: "Cached", kind: "number", hide: "wide", title: "Part of its prompt tokens that was in a prefix cache", value: (each) => each.cached_ratio, cell: (each) => percent(each.cached_ratio) },
-    { id: "met", label: "In time", kind: "number", hide: "wide", title: "Requests with an envelope that met it", value: (each) => each.attainment_ratio, cell: (each) => percent(each.attainment_ratio) },
-    { id: "refused", label: "Refused", kind: "number", title: "In the last minute", value: (each) => each.refused || 0, cell: (each) => count(each.refused || 0) },
-  ];
+/** Why the oldest request of a tenant waits; its own limit leads to the setting. */
+export function WaitCause({ tenant }) {
+  if (tenant.waits === "tenant_limit") return html`<a href=${`${link("tenant", tenant.id)}?setting=in_flight_max`}>${wait(tenant.waits)}</a>`;
+  return wait(tenant.waits);
 }
 
-function health(each) {
+const TENANT_COLUMNS = [
+  { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
+  { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
+  { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
+  ...shareColumns(["middle", "", "long"]), // a tenant's own page has all three at any width
+  { id: "due", label: "Its due is", hide: "roomy", value: (each) => dueBy(each), cell: (each) => due(dueBy(each)) },
+  ...queueColumns,
+  { id: "oldest", label: "Oldest wait", kind: "number", value: (each) => each.oldest_wait_s, cell: (each) => seconds(each.oldest_wait_s) },
+  { id: "waits", label: "Waits because", lead: true, value: (each) => each.waits, cell: (each) => (each.waits == null ? NONE : html`<${WaitCause} tenant=${each} />`) },
+  { id: "pace", label: "Output", card: "Output tokens/s", kind: "number", note: "tokens/s", value: (each) => each.output_tokens_per_s || 0, cell: (each) => short(each.output_tokens_per_s || 0) },
+  { id: "ttft", label: "TTFT", card: "TTFT, 15 min", kind: "number", note: `time to first token: ${QUANTILES}`, value: (each) => each.ttft_s?.[1], cell: (each) => pair(each.ttft_s) },
+  { id: "tpot", label: "TPOT", kind: "number", hide: "wide", note: `time per output token: ${QUANTILES}`, value: (each) => each.tpot_s?.[1], cell: (each) => pair(each.tpot_s) },
+  { id: "cached", label: "Cached", kind: "number", hide: "wide", note: "of its prompt tokens, last 15 min", value: (each) => each.cached_ratio, cell: (each) => percent(each.cached_ratio) },
+  { id: "met", label: "In time", kind: "number", hide: "wide", note: "of requests with a target, last 15 min", value: (each) => each.attainment_ratio, cell: (each) => percent(each.attainment_ratio) },
+  { id: "refused", label: "Refused", kind: "number", note: "last minute", value: (each) => each.refused || 0, cell: (each) => count(each.refused || 0) },
+];
+
+export function Health({ backend: each }) {
   if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
   if (each.draining) return html`<span class="warn">draining</span>`;
   return html`<span class="ok">healthy</span>`;
 }
 
+/** Why a backend takes no more now, and how much of the last minute it took no more while requests waited. */
+function takesNoMore(each) {
+  const ratio = each.full_ratio;
+  return html`${bound(each.bound_by)}${ratio ? html` <span class="dim">· took no more in ${percent(ratio)} of the last min</span>` : null}`;
+}
+
 function Backends({ backends }) {
   const columns = [
-    { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => each.id },
-    { id: "health", label: "Health", value: (each) => String(each.available), cell: health },
-    { id: "slots", label: "Slots", title: "Requests that run there, of the limit", value: (each) => each.in_flight || 0, cell: (each) => html`<${Meter} value=${each.in_flight} limit=${each.requests_limit} />` },
-    { id: "kv", label: "KV tokens", title: "Tokens that are reserved there, of its KV cache", value: (each) => each.tokens || 0,
+    { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
+    { id: "health", label: "Health", bare: true, value: (each) => String(each.available), cell: (each) => html`<${Health} backend=${each} />` },
+    { id: "bound", label: "Why it takes no more", bare: true, value: (each) => each.bound_by, cell: takesNoMore },
+    { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.in_flight || 0, cell: (each) => html`<${Meter} value=${each.in_flight} limit=${each.requests_limit} />` },
+    { id: "kv", label: "KV tokens", kind: "meter-column", note: "reserved, of its KV cache", value: (each) => each.tokens || 0,
       cell: (each) => html`<${Meter} value=${each.tokens} limit=${each.tokens_limit} text=${`${short(each.tokens || 0)} of ${short(each.tokens_limit)}`} />` },
-    { id: "bound", label: "Takes no more because", value: (each) => each.bound_by, cell: (each) => bound(each.bound_by) },
-    { id: "step", label: "Step", kind: "number", title: "Time of an engine step: predicted now / measured", value: (each) => each.step_s,
+    { id: "step", label: "Step", kind: "number", note: "of the engine: predicted / measured", value: (each) => each.step_s,
       cell: (each) => html`${seconds(each.step_s)} <span class="dim">/ ${seconds(each.step_measured_s)}</span>` },
-    { id: "queued", label: "Queued there", kind: "number", title: "Requests that wait inside the engine", value: (each) => each.queued_there || 0, cell: (each) => count(each.queued_there || 0) },
-    { id: "external", label: "External load", kind: "number", title: "Requests and tokens that came past this gateway", value: (each) => each.external_requests || 0,
-      cell: (each) => `${plural(each.external_requests || 0, "request")}, ${plural(each.external_tokens || 0, "token")}` },
+    { id: "token", label: "Time per output token", card: "Time per output token, 1 min", kind: "number", hide: "long", note: "of one sequence, last minute", value: (each) => each.token_s, cell: (each) => seconds(each.token_s) },
+    { id: "queued", label: "Queued there", kind: "number", note: "requests inside the engine", value: (each) => each.queued_there || 0, cell: (each) => count(each.queued_there || 0) },
+    { id: "external", label: "External load", kind: "number", note: "past this gateway", value: (each) => each.external_requests || 0, cell: externalLoad },
   ];
   return html`<h2>Backends</h2><${Table} label="Backends" columns=${columns} rows=${backends} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} size=${32} />`;
 }
+
+export const externalLoad = (each) => (each.external_requests ? `${plural(each.external_requests, "request")}, ${plural(each.external_tokens || 0, "token")}` : "none");

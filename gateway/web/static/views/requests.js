@@ -3,10 +3,10 @@
 import { useState } from "preact/hooks";
 import { get, path, remove } from "../api.js";
 import { may } from "../session.js";
-import { attempt, Figure, html, link, notify, Table, TenantLink, usePolled } from "../ui.js";
+import { attempt, Figure, html, link, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, NONE, seconds, time, wait } from "../words.js";
 
-const STATES = [["queued", "Waiting"], ["running", "Running"], ["ended", "Ended"]];
+const STATES = [["queued", "Queued"], ["running", "In flight"], ["ended", "Ended"]];
 const POLL_MS = 1000;
 const LIMIT = 200;
 
@@ -42,23 +42,36 @@ function Find() {
   return html`<form onSubmit=${submit}><label>Find by x-request-id <input type="search" name="id" value=${id} onInput=${(event) => setId(event.target.value)} /></label> <button>Find</button></form>`;
 }
 
-/** Its time so far by phase: in the queue, reading its prompt, writing. */
+const PHASES = [["queue", "in the queue"], ["prefill", "until its first token"], ["decode", "writing"]];
+
+/** Its time so far by phase, as a bar of which `scale` seconds are the whole. */
 export function Phases({ phases, scale }) {
-  const parts = [["queue", phases?.queue_s], ["prefill", phases?.prefill_s], ["decode", phases?.decode_s]].filter(([, value]) => value != null);
-  const total = parts.reduce((sum, [, value]) => sum + value, 0);
-  const said = parts.map(([name, value]) => `${name} ${seconds(value)}`).join(", ");
-  return html`<div class="phases" title=${said}><div class="track" aria-hidden="true">${parts.map(
-    ([name, value]) => html`<div key=${name} class=${name} style=${{ width: `${(100 * value) / (scale || total || 1)}%` }}></div>`,
-  )}</div><span>${said || NONE}</span></div>`;
+  const parts = PHASES.map(([name]) => [name, phases?.[`${name}_s`]]).filter(([, value]) => value != null);
+  const whole = scale || parts.reduce((sum, [, value]) => sum + value, 0) || 1;
+  return html`<div class="phases"><div class="track" aria-hidden="true">${parts.map(
+    ([name, value]) => html`<div key=${name} class=${name} style=${{ width: `${(100 * value) / whole}%` }}></div>`,
+  )}</div><span>${parts.map(([name, value]) => `${name} ${seconds(value)}`).join(", ") || NONE}</span></div>`;
 }
+
+export const PhaseLegend = () => html`<p class="legend dim">${PHASES.map(([name, meaning]) => html`<span key=${name}><i class=${name} aria-hidden="true"></i>${name}: ${meaning}</span>`)}</p>`;
 
 const total = (each) => (each.phases?.queue_s || 0) + (each.phases?.prefill_s || 0) + (each.phases?.decode_s || 0);
 
-function why(each) {
-  if (each.waits) {
-    return html`${each.waits.text || wait(each.waits.reason)}${each.waits.start_s == null ? null : html` <span class="dim nowrap">Starts in about ${seconds(each.waits.start_s)}.</span>`}`;
-  }
-  return each.outcome || (each.state === "queued" ? "It is being sent." : NONE);
+/** Why it waits, and what is known of its start: two lines, also where one is empty, so that rows keep their height. */
+function Why({ each }) {
+  if (!each.waits) return each.outcome || (each.state === "queued" ? "It is being sent." : NONE);
+  return html`<div class="why"><span><${Reason} each=${each} /></span><span class="dim">${startOf(each.waits) || "\u00a0"}</span></div>`;
+}
+
+/** The reason as a sentence; a limit of the tenant itself leads to its setting. */
+function Reason({ each }) {
+  const text = each.waits.text || wait(each.waits.reason);
+  return each.waits.reason === "tenant_limit" ? html`<a href=${`${link("tenant", each.tenant)}?setting=in_flight_max`}>${text}</a>` : text;
+}
+
+function startOf({ reason, ahead_requests: ahead, start_s: startS }) {
+  const place = ahead > 0 && reason !== "own_queue" ? `${count(ahead)} of its own tenant ahead. ` : "";
+  return startS == null ? place : `${place}Starts in about ${seconds(startS)}.`;
 }
 
 async function cancel(id, again) {
@@ -72,9 +85,9 @@ async function cancel(id, again) {
 
 function CancelButton({ id, again, look = "quiet" }) {
   const [isSure, setSure] = useState(false);
-  if (!isSure) return html`<button class=${look} aria-label=${`Cancel ${id}`} onClick=${() => setSure(true)}>Cancel</button>`;
+  if (!isSure) return html`<button class=${look} aria-label=${`Cancel this request, ${id}`} onClick=${() => setSure(true)}>Cancel this request</button>`;
   return html`<button class="danger" aria-label=${`Really cancel ${id}`} onClick=${() => cancel(id, again)}>Really cancel</button>
-    <button class="quiet" onClick=${() => setSure(false)}>Keep</button>`;
+    <button class="quiet" onClick=${() => setSure(false)}>Keep it</button>`;
 }
 
 function List({ state, items, again }) {
@@ -82,16 +95,17 @@ function List({ state, items, again }) {
   const columns = [
     { id: "id", label: "Request", cell: (each) => html`<a class="name" href=${link("request", each.id)}>${each.id}</a>` },
     { id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => html`<${TenantLink} id=${each.tenant} />` },
-    { id: "model", label: "Model", hide: "middle", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
+    ...(state === "running" ? [] : [{ id: "why", label: state === "ended" ? "Outcome" : "Why it waits", kind: "text", lead: state === "queued", bare: state === "queued", cell: (each) => html`<${Why} each=${each} />` }]),
     { id: "age", label: state === "ended" ? "Took" : "Age", kind: "number", value: (each) => each.age_s, cell: (each) => seconds(each.age_s) },
-    ...(state === "running" ? [] : [{ id: "why", label: state === "ended" ? "Outcome" : "Why it waits", kind: "text", cell: why }]),
-    { id: "phases", label: "Time by phase", cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
-    ...(state === "queued" ? [] : [{ id: "backend", label: "Backend", value: (each) => each.backend, cell: (each) => each.backend ?? NONE }]),
-    { id: "prompt", label: "Prompt", kind: "number", title: "Tokens", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
-    { id: "output", label: "Output", kind: "number", title: "Tokens so far, of at most", value: (each) => each.output_tokens, cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${count(each.output_tokens_max)}</span>` },
+    { id: "phases", label: "Time by phase", kind: "phase-column", bare: true, cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
+    ...(state === "queued" ? [] : [{ id: "backend", label: "Backend", value: (each) => each.backend, cell: (each) => (each.backend == null ? NONE : html`<a class="name" href=${link("backend", each.backend)}>${each.backend}</a>`) }]),
+    { id: "model", label: "Model", hide: "wide", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
+    { id: "prompt", label: "Prompt", card: "Prompt tokens", note: "tokens", kind: "number", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
+    { id: "output", label: "Output", card: "Output tokens", note: "tokens / at most", kind: "number", value: (each) => each.output_tokens, cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${count(each.output_tokens_max)}</span>` },
     ...(may("operator") && state !== "ended" ? [{ id: "cancel", label: html`<span class="only-read">Cancel</span>`, cell: (each) => html`<${CancelButton} key=${each.id} id=${each.id} again=${again} />` }] : []),
   ];
-  return html`<${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} size=${50} empty="There are none." />`;
+  return html`<${PhaseLegend} />
+    <${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} size=${50} empty="There are none." />`;
 }
 
 export function OneRequest({ id }) {
@@ -105,21 +119,30 @@ export function OneRequest({ id }) {
 
 function Details({ each, again }) {
   const isOver = each.state === "ended";
+  const { document: state } = useLive();
+  const isOneOfMany = (state?.cluster?.members || []).length > 1;
   return html`
-    ${each.waits ? html`<div class="verdict"><p><strong>It waits: ${each.waits.text || wait(each.waits.reason)}</strong></p>
-      <p>${each.waits.ahead ? html`The next turn is that of <${TenantLink} id=${each.waits.ahead} />. ` : null}
-      ${each.waits.start_s == null ? "When it starts cannot be predicted." : `It should start in about ${seconds(each.waits.start_s)}.`}</p></div>` : null}
+    ${each.waits ? html`<div class="verdict waits"><p><strong>It waits: <${Reason} each=${each} /></strong></p><p>${turn(each.waits)}</p></div>` : null}
     <dl class="figures">
-      <${Figure} label="state" value=${each.state} note=${[each.outcome, each.status].filter((value) => value != null).join(", ")} />
+      <${Figure} label="state" value=${each.state === "running" ? "in flight" : each.state} note=${[each.outcome, each.status].filter((value) => value != null).join(", ")} />
       <${Figure} label="tenant" value=${html`<${TenantLink} id=${each.tenant} />`} />
-      <${Figure} label="backend" value=${each.backend ?? NONE} note=${`process ${each.process}`} />
+      ${each.backend == null ? null : html`<${Figure} label="backend" value=${html`<a class="name" href=${link("backend", each.backend)}>${each.backend}</a>`} />`}
       <${Figure} label=${isOver ? "took" : "age"} value=${seconds(each.age_s)} note=${`arrived ${time(each.arrived_at)}`} />
       <${Figure} label="prompt tokens" value=${count(each.prompt_tokens)} />
       <${Figure} label="output tokens" value=${count(each.output_tokens)} note=${`at most ${count(each.output_tokens_max)}`} />
-      <${Figure} label="slack" value=${seconds(each.slack_s)} note=${each.slack_s == null ? "no envelope" : "until its next token is due"} />
+      ${each.slack_s == null ? null : html`<${Figure} label="slack" value=${seconds(Math.abs(each.slack_s))} tone=${each.slack_s < 0 ? "warn" : ""}
+        note=${each.slack_s < 0 ? "late: its next token was due before" : "left until its next token is due by its target"} />`}
     </dl>
+    <${PhaseLegend} />
     <${Phases} phases=${each.phases} />
-    <p class="dim">${each.endpoint} · model ${each.model} · pool ${each.pool}</p>
+    <p class="dim">${each.endpoint} · model ${each.model} · pool ${each.pool}${isOneOfMany ? ` · accepted by the process ${each.process}` : ""}</p>
     ${may("operator") && !isOver ? html`<p><${CancelButton} id=${each.id} again=${again} look="danger" /></p>` : null}`;
 }
 
+/** Its place and its start; always one line, so that what is below it does not move. */
+function turn(waits) {
+  const { ahead_requests: before, ahead, start_s: startS } = waits;
+  const place = before == null ? "" : before === 0 ? "None of its own tenant is ahead. " : `${count(before)} of its own tenant ahead. `;
+  return html`${place}${startS == null ? "When it starts cannot be predicted." : html`It should start in about <strong>${seconds(startS)}</strong>.`}
+    ${ahead ? html`${" "}<span class="dim">The next turn is that of <${TenantLink} id=${ahead} />.</span>` : null}`;
+}

@@ -5,27 +5,40 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { patch, path, post, put, remove } from "../api.js";
 import { may } from "../session.js";
 import { attempt, html, notify } from "../ui.js";
-import { count, decimal, NONE, percent } from "../words.js";
+import { count, decimal, NONE, percent, plural, seconds } from "../words.js";
+
+/** A target that a tenant has from its tier, in words. */
+const ofTier = (target) => ({ tier }) => {
+  const value = tier?.envelope?.[target];
+  return value == null ? "no target, as its tier" : `${seconds(value / 1000)}, of its tier ${tier.id}`;
+};
+
+/** What its in-flight limit has to do with what waits now. */
+function inFlight(now) {
+  const held = now.some((each) => each.waits === "tenant_limit");
+  const text = `It has ${plural(sum(now, "in_flight"), "request")} in flight and ${count(sum(now, "queued"))} queued now.`;
+  return held ? `${text} They wait for this limit: a higher one lets more of them start, where backends have room.` : text;
+}
 
 const TENANT_FIELDS = [
   { name: "tier", label: "Tier", options: (settings) => settings.tiers.map((each) => [each.id, `${each.id} (weight ${decimal(each.weight)})`]), shares: true },
   { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
-  { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "its tier's" },
-  { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "its tier's" },
-  { name: "in_flight_max", label: "Requests running at once", used: (now) => `${count(sum(now, "in_flight"))} run now.` },
+  { name: "envelope.ttft_ms", label: "TTFT target", unit: "ms", step: "any", none: ofTier("ttft_ms") },
+  { name: "envelope.tpot_ms", label: "TPOT target", unit: "ms", step: "any", none: ofTier("tpot_ms") },
+  { name: "in_flight_max", label: "In-flight limit", unit: "requests in flight", used: inFlight },
   { name: "requests_per_minute_max", label: "Requests per minute" },
   { name: "tokens_per_minute_max", label: "Tokens per minute" },
   { name: "tokens_per_day_max", label: "Tokens per day" },
   { name: "tokens_per_month_max", label: "Tokens per month" },
   { name: "cost_per_day_max", label: "Cost per day", isAmount: true, step: "any", unit: "in the price lists' currency" },
   { name: "cost_per_month_max", label: "Cost per month", isAmount: true, step: "any", unit: "in the price lists' currency" },
-  { name: "queued_requests_max", label: "Requests queued", none: "the gateway's", used: (now) => `${count(sum(now, "queued"))} are queued now.` },
-  { name: "queued_bytes_max", label: "Bytes queued", unit: "bytes", none: "the gateway's" },
+  { name: "queued_requests_max", label: "Queue limit", unit: "requests queued", none: () => "the gateway's limit", used: (now) => `${plural(sum(now, "queued"), "request")} queued now.` },
+  { name: "queued_bytes_max", label: "Queue limit in bytes", unit: "bytes", none: () => "the gateway's limit" },
 ];
 const TIER_FIELDS = [
   { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
-  { name: "envelope.ttft_ms", label: "Target of TTFT", unit: "ms", step: "any", none: "no target", about: "Requests with a target are sent early enough to meet it, where weights let them." },
-  { name: "envelope.tpot_ms", label: "Target of TPOT", unit: "ms", step: "any", none: "no target", about: "A backend gets only so many requests that its steps stay below the target." },
+  { name: "envelope.ttft_ms", label: "TTFT target", unit: "ms", step: "any", none: () => "no target", about: "Requests with a target are sent early enough to meet it, where weights let them." },
+  { name: "envelope.tpot_ms", label: "TPOT target", unit: "ms", step: "any", none: () => "no target", about: "A backend gets only so many requests that its steps stay below the target." },
   { name: "on_miss", label: "Late requests", options: () => [["wait", "wait all the same"], ["reject", "are rejected at once"]], about: "A request is late that would miss its target." },
   { name: "reserve_ratio", label: "Reserve", unit: "of every backend", min: 0, max: 0.99, step: "any", isRequired: true, about: "This part of every backend is kept free for the tier. All reserves together are less than 1." },
   { name: "priority", label: "Priority", min: -100, max: 100, step: 1, isRequired: true, about: "Tiers of lower priority are shed first. Below 0 a tier is shed when others are late or queues are full." },
@@ -33,6 +46,8 @@ const TIER_FIELDS = [
 ];
 const FIELDS = { tenants: TENANT_FIELDS, tiers: TIER_FIELDS }; // by the API's name of the kind
 const ORIGINS = { declared: "from the configuration file", admin: "made here", overridden: "changed here; the file says otherwise" };
+/** The name of a field inside of a sentence. */
+const lowered = (field) => (/^[A-Z]{2}/.test(field.label) ? field.label : field.label.toLowerCase());
 const PREVIEW_MS = 200; // after the last key
 
 const sum = (rows, name) => rows.reduce((total, each) => total + (each[name] || 0), 0);
@@ -40,17 +55,26 @@ const valueOf = (fields, name) => name.split(".").reduce((inner, part) => inner?
 const nested = (name, value) => name.split(".").reduceRight((inner, part) => ({ [part]: inner }), value);
 
 /** `kind` is the API's: tenants or tiers. `settings`: {fields, etag, isStored, origin, tiers}; `now`: its rows of the live document. */
-export function Settings({ kind, id, settings, now, again }) {
+export function Settings({ kind, id, settings, now, again, wanted = null }) {
   const [edited, setEdited] = useState(null);
+  const place = useRef(null);
+  useEffect(() => {
+    if (!FIELDS[kind].some((field) => field.name === wanted)) return;
+    if (may("operator")) setEdited(wanted);
+    place.current.querySelector(`[data-field="${wanted}"]`).scrollIntoView({ block: "center" });
+  }, [kind, id, wanted]);
   return html`<h2>Settings <small class="dim">${settings.isStored ? ORIGINS[settings.origin] : "none of its own: these are the defaults"}</small></h2>
-    <dl class="settings">${FIELDS[kind].map((field) => html`<${Setting} key=${field.name} kind=${kind} id=${id} field=${field} settings=${settings} now=${now}
-      isEdited=${edited === field.name} edit=${() => setEdited(field.name)} close=${() => setEdited(null)} again=${again} />`)}</dl>`;
+    <dl class="settings" ref=${place}>${FIELDS[kind].map((field) => html`<${Setting} key=${field.name} kind=${kind} id=${id} field=${field} settings=${settings} now=${now}
+      isWanted=${wanted === field.name} isEdited=${edited === field.name} edit=${() => setEdited(field.name)} close=${() => setEdited(null)} again=${again} />`)}</dl>`;
 }
 
 function shown(field, value, settings) {
-  if (value === null) return html`<span class="dim">${field.none || "no limit"}</span>`;
+  if (value === null) return html`<span class="dim">${without(field, settings)}</span>`;
   return `${said(field, value, settings)}${field.unit ? ` ${field.unit}` : ""}`;
 }
+
+/** What holds where a setting has no value of its own. */
+const without = (field, settings) => field.none?.(settings) ?? "no limit";
 
 /** A value in words. A tier is its name alone. */
 function said(field, value, settings) {
@@ -60,7 +84,7 @@ function said(field, value, settings) {
   return option === undefined ? String(value) : option[1];
 }
 
-function Setting({ kind, id, field, settings, now, isEdited, edit, close, again }) {
+function Setting({ kind, id, field, settings, now, isWanted, isEdited, edit, close, again }) {
   const value = valueOf(settings.fields, field.name);
   const button = useRef(null);
   const wasEdited = useRef(false);
@@ -68,12 +92,12 @@ function Setting({ kind, id, field, settings, now, isEdited, edit, close, again 
     if (wasEdited.current && !isEdited) button.current?.focus();
     wasEdited.current = isEdited;
   }, [isEdited]);
-  return html`<div class=${isEdited ? "setting edited" : "setting"} data-field=${field.name}>
+  return html`<div class=${isEdited ? "setting edited" : isWanted ? "setting wanted" : "setting"} data-field=${field.name}>
     <dt>${field.label}</dt>
     <dd>${isEdited
       ? html`<${Editor} kind=${kind} id=${id} field=${field} value=${value} settings=${settings} now=${now} close=${close} again=${again} />`
       : html`<span>${shown(field, value, settings)}</span>${may("operator")
-          ? html` <button ref=${button} class="quiet" aria-label=${`Edit ${field.label.toLowerCase()}`} onClick=${edit}>Edit</button>`
+          ? html` <button ref=${button} class="quiet" aria-label=${`Edit ${lowered(field)}`} onClick=${edit}>Edit</button>`
           : null}`}</dd>
   </div>`;
 }
@@ -115,7 +139,7 @@ function Editor({ kind, id, field, value, settings, now, close, again }) {
       ? html`<select ref=${input} aria-label=${label} value=${draft} onChange=${(event) => setDraft(event.target.value)}>
           ${options.map(([each, text]) => html`<option key=${each} value=${String(each)}>${text}</option>`)}</select>`
       : html`<input ref=${input} type="number" aria-label=${label} value=${draft} min=${field.min ?? (field.step ? 0 : 1)} max=${field.max}
-          step=${field.step || 1} placeholder=${field.isRequired ? "" : field.none || "no limit"} onInput=${(event) => setDraft(event.target.value)} />`}
+          step=${field.step || 1} placeholder=${field.isRequired ? "" : without(field, settings)} onInput=${(event) => setDraft(event.target.value)} />`}
     ${field.unit || ""}
     <button class="primary" disabled=${isBusy || !isReady}>Save</button>
     <button type="button" onClick=${close}>Cancel</button>
@@ -190,9 +214,9 @@ async function change(kind, id, field, wanted, settings, again) {
       // An entry that this change made, or that the file alone had, goes back to what it was by its removal.
       if (settings.isStored && settings.origin !== "declared") await patch(at, nested(field.name, before), made.etag);
       else await remove(at, made.etag);
-      notify(`${id}: ${field.label.toLowerCase()} is ${said(field, before, settings)} again.`);
+      notify(`${id}: ${lowered(field)} is ${said(field, before, settings)} again.`);
       again();
     });
-  notify(`${id}: ${field.label.toLowerCase()} ${said(field, before, settings)} → ${said(field, wanted, settings)}.`, { undo });
+  notify(`${id}: ${lowered(field)} ${said(field, before, settings)} → ${said(field, wanted, settings)}.`, { undo });
   return true;
 }

@@ -18,8 +18,8 @@ export function SignIn() {
         value=${key} onInput=${(event) => setKey(event.target.value)} aria-describedby="key-help" />
       <button class="primary" disabled=${session.isBusy}>Sign in</button>
       <p class="bad" role="alert">${session.error}</p>
-      <p class="dim" id="key-help">The first admin key is in the file that <code>admin.key_file</code> names. A key for
-        others: <code>fairlead admin create keys role=viewer</code>. A gateway without a configuration has no key file:
+      <p class="dim" id="key-help">The first admin key is in the file that <code>admin.key_file</code> names. A key for others:${" "}
+        <code>fairlead admin create keys role=viewer</code>. A gateway without a configuration has no key file:${" "}
         <code>fairlead admin link</code>, on its machine, prints a link that signs in. This tab keeps the key until it is closed.</p>
     </form>
   </main>`;

@@ -4,13 +4,15 @@ import { useEffect, useState } from "preact/hooks";
 import { all, get, path } from "../api.js";
 import { Plot } from "../plot.js";
 import { Changes } from "./changes.js";
+import { dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, Table, useLive, usePolled } from "../ui.js";
-import { count, decimal, NONE, percent, seconds, short, time, wait } from "../words.js";
+import { count, decimal, due, NONE, percent, seconds, short, time } from "../words.js";
 import { Settings } from "./settings.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
+const MINUTE = 1; // the window that sentences are about
 
-export function Tenant({ id }) {
+export function Tenant({ id, setting }) {
   const { document: state, history } = useLive();
   const [settings, again] = usePolled((signal) => readSettings(id, signal), [id], 10000);
   const pools = Object.entries(state?.pools || {}).filter(([, pool]) => pool.tenants?.[id]);
@@ -19,14 +21,14 @@ export function Tenant({ id }) {
   const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
   return html`<h1>${id} <small class="dim">tenant${settings.value ? html`, tier <a href=${link("tier", settings.value.fields.tier)}>${settings.value.fields.tier}</a>` : ""}</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
-    ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${pool.tenants[id]} envelope=${envelope} />`)}
+    ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${{ ...pool.tenants[id], id }} envelope=${envelope} />`)}
     ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
     <p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>
     ${rows.length > 1
       ? html`<div class="plots"><${Plot} label="Output tokens per second" rows=${rows.map(([at, pace]) => [at, pace])} />
           <${Plot} label="Requests queued" rows=${rows.map(([at, , queued]) => [at, queued])} /></div>`
       : null}
-    ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} />` : null}
+    ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
     <${Budgets} id=${id} />
     <${Keys} id=${id} />
     <${Changes} kind="tenants" id=${id} etag=${settings.value?.etag} />`;
@@ -53,7 +55,7 @@ const envelopeOf = (fields, tier) => ({
 /** A latency beside its target: the 99th percentile may be above it. */
 function Latency({ label, values, targetMs }) {
   const isLate = values != null && targetMs != null && values[1] * 1000 > targetMs;
-  return html`<${Figure} label=${`${label}: median / 99th percentile`} value=${values == null ? NONE : `${seconds(values[0])} / ${seconds(values[1])}`}
+  return html`<${Figure} label=${`${label}, last 15 min: median / 99 %`} value=${values == null ? NONE : `${seconds(values[0])} / ${seconds(values[1])}`}
     tone=${targetMs == null || values == null ? "" : isLate ? "warn" : "ok"} note=${targetMs == null ? "no target" : `target ${seconds(targetMs / 1000)}`} />`;
 }
 
@@ -61,19 +63,28 @@ function InPool({ name, tenant, envelope }) {
   return html`<section aria-label=${`In the pool ${name}`}>
     <h2>Now <small class="dim">in the pool ${name}</small></h2>
     <dl class="figures">
-      <${Figure} label="queued" value=${count(tenant.queued || 0)} note=${tenant.waits == null ? "" : `because of: ${wait(tenant.waits)}`} />
+      <${Figure} label="requests queued" value=${count(tenant.queued || 0)} note=${tenant.waits == null ? "" : html`<${WaitCause} tenant=${tenant} />`} />
       <${Figure} label="oldest wait" value=${seconds(tenant.oldest_wait_s)} />
-      <${Figure} label="running" value=${count(tenant.in_flight || 0)} />
-      <${Figure} label="output tokens per second" value=${short(tenant.output_tokens_per_s || 0)} />
+      <${Figure} label="requests in flight" value=${count(tenant.in_flight || 0)} />
+      <${Figure} label="output tokens per second, last 10 s" value=${short(tenant.output_tokens_per_s || 0)} />
       <${Latency} label="TTFT" values=${tenant.ttft_s} targetMs=${envelope.ttft_ms} />
       <${Latency} label="TPOT" values=${tenant.tpot_s} targetMs=${envelope.tpot_ms} />
-      <${Figure} label="requests in time" value=${percent(tenant.attainment_ratio)} />
-      <${Figure} label="prompt tokens from a cache" value=${percent(tenant.cached_ratio)} />
+      <${Figure} label="requests in time, last 15 min" value=${percent(tenant.attainment_ratio)} />
+      <${Figure} label="prompt tokens from a cache, last 15 min" value=${percent(tenant.cached_ratio)} />
       <${Figure} label="refused in the last minute" value=${count(tenant.refused || 0)} tone=${tenant.refused ? "warn" : ""} />
     </dl>
     <dl class="shares">${WINDOWS.map((label, at) => html`<dt key=${`t${label}`}>Got / due, ${label}</dt>
       <dd key=${`d${label}`}><${ShareBar} got=${tenant.share?.[at]} due=${tenant.due?.[at]} waits=${tenant.queued > 0} /></dd>`)}</dl>
+    ${whyDue(tenant)}
   </section>`;
+}
+
+/** Why its share of the last minute is due, and what its weight alone would give it. */
+function whyDue(tenant) {
+  const reason = dueBy(tenant);
+  if (reason === null) return null;
+  const weight = tenant.by_weight?.[MINUTE];
+  return html`<p class="dim">Its due of the last minute is ${due(reason)}.${weight == null || reason === "weight" ? "" : ` By its weight alone, were all to ask for all there is, it would be ${percent(weight)}.`}</p>`;
 }
 
 // -- budgets ----------------------------------------------------------------------------------------------
@@ -94,7 +105,7 @@ function Budgets({ id }) {
   const columns = [
     { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}${each.unit} per ${each.period}` },
     { id: "used", label: "Used", kind: "number", cell: (each) => amount(each, each.used) },
-    { id: "reserved", label: "Reserved", kind: "number", title: "For calls that wait or run", cell: (each) => amount(each, each.reserved) },
+    { id: "reserved", label: "Reserved", kind: "number", note: "for requests queued and in flight", cell: (each) => amount(each, each.reserved) },
     { id: "limit", label: "Limit", kind: "number", cell: (each) => amount(each, each.limit) },
     { id: "left", label: "Left", kind: "number", cell: (each) => `${amount(each, each.remaining)} (${percent(Number(each.limit) ? each.remaining / each.limit : null)})` },
     { id: "pace", label: "Pace", kind: "number", cell: (each) => paceOf(each, pace(each, seen)) },
@@ -142,5 +153,5 @@ function Keys({ id }) {
     { id: "state", label: "State", cell: (each) => (each.revoked ? html`<span class="bad">revoked</span>` : "valid") },
   ];
   return html`<h2>Keys</h2><${Table} label="Keys" columns=${columns} rows=${keys.value} keyOf=${(each) => each.id} sort=${{ id: "made", down: true }}
-    empty="The API made no key for it." />`;
+    empty="No key was made for it here. Keys of a file, and tokens of an identity provider, are not listed." />`;
 }

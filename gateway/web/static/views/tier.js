@@ -38,11 +38,11 @@ function InPool({ pool, tier }) {
   return html`<section aria-label=${`In the pool ${pool.id}`}>
     <h2>Now <small class="dim">in the pool ${pool.id}</small></h2>
     <dl class="figures">
-      <${Figure} label="queued" value=${count(tier.queued || 0)} />
-      <${Figure} label="running" value=${count(tier.in_flight || 0)} />
-      <${Figure} label="requests in time" value=${requests ? percent(met / requests) : NONE} note=${requests ? `of ${count(requests)} with a target` : "none had a target"} />
+      <${Figure} label="requests queued" value=${count(tier.queued || 0)} />
+      <${Figure} label="requests in flight" value=${count(tier.in_flight || 0)} />
+      <${Figure} label="requests in time, since the start" value=${requests ? percent(met / requests) : NONE} note=${requests ? `of ${count(requests)} with a target` : "none had a target"} />
       <${Figure} label="service gap / bound" value=${tier.bound ? `${short(tier.gap)} / ${short(tier.bound)}` : NONE} tone=${tier.bound && tier.gap > tier.bound ? "bad" : ""}
-        note=${tier.bound ? "" : "no two of its tenants wait"} />
+        note=${tier.bound ? "service units over weight" : "not measured now"} />
       <${Figure} label="Jain's index" value=${decimal(tier.jain)} note="1 is even" />
     </dl>
     <dl class="shares">${WINDOWS.map((label, at) => html`<dt key=${`t${label}`}>Got / due, ${label}</dt>

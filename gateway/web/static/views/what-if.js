@@ -1,31 +1,32 @@
-// What if: the recorded trace of the last hour, played again under another order or other weights, beside what happened.
+// What if: the recorded calls of the last minutes, played again under another order or other weights, beside what happened.
 
 import { useState } from "preact/hooks";
-import { get, post } from "../api.js";
+import { get, path, post, remove } from "../api.js";
 import { may } from "../session.js";
 import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { count, decimal, NONE, percent, seconds, short } from "../words.js";
+import { count, decimal, listed, NONE, order, percent, seconds, short } from "../words.js";
 
-const POLICIES = ["", "vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
+const POLICIES = ["vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
+const MINUTES = 60; // as many as are recorded
 const POLL_MS = 700;
 const shown = { id: null }; // the last one of this tab, also after a look at another view
 
 export function WhatIf() {
   const [id, setId] = useState(shown.id);
+  const [minutes, setMinutes] = useState(String(MINUTES));
   const begun = (next) => {
     shown.id = next;
     setId(next);
   };
-  return html`<h1>What if <small class="dim">the calls of the last hour, played again in simulation</small></h1>
-    ${may("operator") ? html`<${Ask} begun=${begun} />` : html`<p>To ask this, the role operator is needed.</p>`}
+  return html`<h1>What if <small class="dim">the calls of the last ${minutes === "1" ? "minute" : `${minutes || MINUTES} minutes`}, played again in simulation</small></h1>
+    ${may("operator") ? html`<${Ask} begun=${begun} minutes=${minutes} setMinutes=${setMinutes} />` : html`<p>To ask this, the role operator is needed.</p>`}
     ${id === null ? null : html`<${Answer} key=${id} id=${id} />`}`;
 }
 
-function Ask({ begun }) {
+function Ask({ begun, minutes, setMinutes }) {
   const { document: state } = useLive();
   const [policy, setPolicy] = useState("");
   const [weights, setWeights] = useState([["", ""]]);
-  const [minutes, setMinutes] = useState("60");
   const [isBusy, setBusy] = useState(false);
   const tenants = [...new Set(Object.values(state?.pools || {}).flatMap((pool) => Object.keys(pool.tenants || {})))].sort();
   const set = (at, part, value) => {
@@ -43,39 +44,53 @@ function Ask({ begun }) {
     if (made) begun(made.body.id);
   };
   return html`<form class="ask" onSubmit=${submit}>
-    <label>Order <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}>${POLICIES.map((each) => html`<option key=${each} value=${each}>${each || "as it is"}</option>`)}</select></label>
+    <label>Order <select value=${policy} aria-describedby="order" onChange=${(event) => setPolicy(event.target.value)}>
+      <option value="">as it is</option>${POLICIES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
     <fieldset><legend>Weights</legend>
       ${weights.map(([id, weight], at) => html`<span class="weight" key=${at}>
-        <input list="tenants" aria-label=${`Tenant ${at + 1}`} value=${id} placeholder="tenant" onInput=${(event) => set(at, 0, event.target.value)} />
+        <select aria-label=${`Tenant ${at + 1}`} value=${id} onChange=${(event) => set(at, 0, event.target.value)}>
+          <option value="">tenant</option>${tenants.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
         <input type="number" aria-label=${`Weight of tenant ${at + 1}`} value=${weight} min="0.000001" max="1000000" step="any" placeholder="weight" onInput=${(event) => set(at, 1, event.target.value)} /></span>`)}
-      <datalist id="tenants">${tenants.map((each) => html`<option key=${each} value=${each}></option>`)}</datalist>
     </fieldset>
-    <label>Of the last <input type="number" value=${minutes} min="1" max="60" required onInput=${(event) => setMinutes(event.target.value)} /> minutes</label>
+    <label>Of the last <input type="number" value=${minutes} min="1" max=${MINUTES} required onInput=${(event) => setMinutes(event.target.value)} /> minutes</label>
     <button class="primary" disabled=${isBusy}>Play it</button>
+    <p class="order dim" id="order" aria-live="polite">${policy ? `Next is ${order(policy)}.` : "The order stays as it is."}</p>
+    <details><summary>What the orders are</summary><ul class="orders">${POLICIES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
   </form>`;
 }
 
 function Answer({ id }) {
   const [isOver, setOver] = useState(false);
-  const [answer] = usePolled(async (signal) => {
-    const { body } = await get(`/what-ifs/${encodeURIComponent(id)}`, { signal });
+  const [answer, again] = usePolled(async (signal) => {
+    const { body } = await get(path("what-ifs", id), { signal });
     if (body.state !== "running") setOver(true);
     return body;
   }, [id, isOver], isOver ? 0 : POLL_MS);
   const each = answer.value;
   if (answer.error) return html`<p class="bad" role="alert">${answer.error.message}</p>`;
   if (each === null) return html`<p class="dim">Asking…</p>`;
-  if (each.state === "failed") return html`<p class="bad" role="alert">${each.error}</p>`;
-  if (each.state === "running") {
-    return html`<p role="status">It is played… <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress></p>`;
-  }
-  return html`<${Comparison} answer=${each} />`;
+  if (each.state === "running") return html`<${Progress} id=${id} each=${each} again=${again} />`;
+  if (each.state === "done") return html`<${Comparison} answer=${each} />`;
+  return html`<p class="bad" role="alert">${each.state === "stopped" ? "It was stopped." : each.error}</p>`;
+}
+
+function Progress({ id, each, again }) {
+  const [isStopped, setStopped] = useState(false);
+  const stop = async () => {
+    setStopped(true);
+    await attempt(() => remove(path("what-ifs", id)));
+    again();
+  };
+  return html`<p role="status">It is played: ${percent(each.progress)}${" "}
+    <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress>${" "}
+    ${each.left_s == null ? null : `About ${seconds(each.left_s)} left. `}
+    ${may("operator") ? html`<button disabled=${isStopped} onClick=${stop}>Stop</button>` : null}</p>`;
 }
 
 const FIGURES = [
   ["Requests", (run) => count(run.requests)],
   ["Served", (run) => count(run.served)],
-  ["Tokens per second", (run) => short(run.throughput_tokens_per_s)],
+  ["Tokens per second, prompt + output", (run) => short(run.throughput_tokens_per_s)],
   ["TTFT, median", (run) => seconds(run.ttft_p50_s)],
   ["TTFT, 99th percentile", (run) => seconds(run.ttft_p99_s)],
   ["Jain's index", (run) => decimal(run.jain)],
@@ -95,8 +110,11 @@ function Comparison({ answer }) {
     ...ofEach(runs, "ttft", "TTFT median", (tenant) => tenant.ttft_p50_s, seconds),
     ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
-  return html`<div class="verdict"><p><strong>Compare “instead” with “replayed”</strong>: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p>
-      <p>${trust(answer)}</p></div>
+  const trusted = trust(answer);
+  return html`${trusted.isFar ? html`<div class="verdict warning" role="alert"><p><strong>Do not trust the seconds of this replay.</strong> ${trusted.text}</p></div>` : null}
+    <div class="verdict"><p><strong>${sharesMoved(answer, sums)}</strong></p><p>${waitsMoved(answer)}</p>
+      ${trusted.isFar ? null : html`<p>${trusted.text}</p>`}
+      <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p></div>
     <details><summary>What was simulated</summary><dl class="settings">${Object.entries(answer.setting || {}).map(
       ([name, value]) => html`<div class="setting" key=${name}><dt>${name}</dt><dd>${value}</dd></div>`,
     )}</dl></details>
@@ -109,17 +127,56 @@ function Comparison({ answer }) {
     <${Table} label="By tenant" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ id: "share-happened", down: true }} />`;
 }
 
+const POINT = 0.01; // a change of a share below it is none
+const CHANGED = 0.1; // nor one of a wait by less than this part of it
+const SAID_MAX = 3;
+
+/** Which tenants' shares of the pool's service grow or shrink, and by how much. */
+function sharesMoved({ replayed, instead }, sums) {
+  if (!replayed || !instead) return "No comparison: one of the simulations has no result.";
+  const part = (run, name, id) => (sums[name] ? (run.tenants[id]?.service || 0) / sums[name] : 0);
+  const moved = Object.keys(instead.tenants)
+    .map((id) => [id, part(instead, "instead", id) - part(replayed, "replayed", id)])
+    .filter(([, points]) => Math.abs(points) >= POINT / 2)
+    .sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  if (moved.length === 0) return "No tenant's share changes by half a point or more.";
+  const said = moved.slice(0, SAID_MAX).map(([id, points]) => `${id} ${points > 0 ? "gains" : "loses"} ${pointsOf(points)}`);
+  return `${said.join(", ")}${moved.length > SAID_MAX ? `, and ${moved.length - SAID_MAX} more change` : ""}.`;
+}
+
+function pointsOf(points) {
+  const value = Math.abs(points / POINT);
+  return `${value.toFixed(value < 9.5 && value % 1 > 0.05 && value % 1 < 0.95 ? 1 : 0)} ${Math.round(value * 10) === 10 ? "point" : "points"}`;
+}
+
+/** Which tenants wait shorter and longer for their first token. */
+function waitsMoved({ replayed, instead }) {
+  if (!replayed || !instead) return "";
+  const moved = Object.entries(instead.tenants)
+    .map(([id, { ttft_p50_s: then }]) => ({ id, then, now: replayed.tenants[id]?.ttft_p50_s }))
+    .filter(({ now, then }) => now && then && Math.abs(then - now) >= CHANGED * now)
+    .sort((a, b) => Math.abs(b.then - b.now) - Math.abs(a.then - a.now));
+  if (moved.length === 0) return "No tenant's median time to first token changes by a tenth or more.";
+  const said = (rows) => listed(rows.map(({ id, now, then }) => `${id} (${seconds(now)} → ${seconds(then)})`), SAID_MAX);
+  const [shorter, longer] = [moved.filter(({ now, then }) => then < now), moved.filter(({ now, then }) => then > now)];
+  return [
+    shorter.length > 0 ? `Shorter median time to first token: ${said(shorter)}.` : "",
+    longer.length > 0 ? `Longer: ${said(longer)}.` : "",
+  ].filter(Boolean).join(" ");
+}
+
 const NEAR = 1.5; // the most by which a median is still called near
 
 /** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/live.md). */
-function trust({ happened, replayed }) {
+function trust({ happened, replayed, trust: said }) {
+  if (said?.text) return { isFar: !said.near, text: said.text };
   const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
-  if (!measured || !simulated) return "How near the simulation is to what happened is not known: no first token was measured.";
-  const said = `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured`;
-  if (Math.max(simulated / measured, measured / simulated) <= NEAR) return `${said}: the simulation is near what happened.`;
+  if (!measured || !simulated) return { isFar: true, text: "How near the simulation is to what happened is not known: no first token was measured." };
+  const text = `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured`;
+  if (Math.max(simulated / measured, measured / simulated) <= NEAR) return { isFar: false, text: `${text}: the simulation is near what happened.` };
   const slower = 1 - (replayed.throughput_tokens_per_s || 0) / happened.throughput_tokens_per_s;
   const pace = Math.abs(slower) < 0.005 ? "" : `The simulated backends serve ${percent(Math.abs(slower))} ${slower > 0 ? "fewer" : "more"} tokens per second. `;
-  return `${said}. ${pace}A real client that waits for its answer calls later where answers come later; here its calls come when they came, so waits grow beyond what they would be. Read which tenants gain and lose, not the seconds.`;
+  return { isFar: true, text: `${text}. ${pace}A real client that waits for its answer calls later where answers come later; here its calls come when they came. Read which tenants gain and lose, not the seconds.` };
 }
 
 /** One figure of a tenant as a column for each run; the first says which figure it is. */

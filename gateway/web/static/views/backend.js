@@ -1,0 +1,73 @@
+// One backend: what it is limited by, how fast it is, and what runs there.
+
+import { get } from "../api.js";
+import { entries, externalLoad, Health } from "./now.js";
+import { PhaseLegend, Phases } from "./requests.js";
+import { Figure, html, link, Table, TenantLink, useLive, usePolled } from "../ui.js";
+import { bound, count, decimal, NONE, percent, seconds, short } from "../words.js";
+
+const POLL_MS = 2000;
+const LIMIT = 1000; // requests in flight that are looked through
+
+export function Backend({ id }) {
+  const { document: state } = useLive();
+  const pools = entries(state?.pools).filter((pool) => pool.backends?.[id]);
+  if (state === null) return html`<p class="dim" aria-busy="true">Waiting for the first second…</p>`;
+  return html`<p><a href=${link("now")}>All backends</a></p><h1>${id} <small class="dim">backend</small></h1>
+    ${pools.length === 0 ? html`<p>There is no such backend in any pool.</p>` : null}
+    ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${pool.backends[id]} />`)}
+    ${pools.length > 0 ? html`<${InFlight} id=${id} />` : null}`;
+}
+
+function InPool({ pool, backend }) {
+  return html`<section aria-label=${`In the pool ${pool.id}`}>
+    <div class="verdict"><p><${Health} backend=${backend} />${backend.bound_by == null ? ": it takes more requests." : html`: it takes no more, because ${bound(backend.bound_by)}.`}</p>
+      ${slower(backend)}</div>
+    <h2>Now <small class="dim">in the pool ${pool.id}</small></h2>
+    <dl class="figures">
+      <${Figure} label="requests in flight" value=${`${count(backend.in_flight)} of ${count(backend.requests_limit)}`} note="slots" />
+      <${Figure} label="tokens reserved" value=${`${short(backend.tokens)} of ${short(backend.tokens_limit)}`} note="of its KV cache" />
+      <${Figure} label="requests queued inside the engine" value=${count(backend.queued_there)} />
+      <${Figure} label="load past this gateway" value=${externalLoad(backend)} />
+      <${Figure} label="step, predicted now" value=${seconds(backend.step_s)} />
+      <${Figure} label="step, measured" value=${seconds(backend.step_measured_s)} note="time per output token of one sequence" />
+      ${backend.token_s == null ? null : html`<${Figure} label="time per output token, last minute" value=${seconds(backend.token_s)}
+        note=${backend.slow_ratio == null ? "" : `${decimal(backend.slow_ratio)} times the pool's median`} />`}
+      ${backend.full_ratio == null ? null : html`<${Figure} label="took no more, last minute" value=${percent(backend.full_ratio)} note="of the looks at which requests waited" />`}
+      ${reserved(backend.reserves)}
+    </dl></section>`;
+}
+
+/** Slots that are kept free for tiers. */
+function reserved(reserves) {
+  const kept = Object.entries(reserves || {});
+  return kept.length === 0 ? null : html`<${Figure} label="slots reserved for tiers" value=${kept.map(([tier, slots]) => `${tier} ${count(slots)}`).join(", ")} />`;
+}
+
+const FAR = 1.5; // a prediction of a step that is off by this is said
+
+function slower({ step_s: predicted, step_measured_s: measured, step_error_ratio: usual }) {
+  const ratio = usual ?? (predicted && measured ? predicted / measured : 1);
+  if (Math.max(ratio, 1 / ratio) < FAR) return null;
+  return html`<p>Its step is predicted ${decimal(ratio)} times as long as it is measured${usual == null ? "" : " (last minute)"}: it may get ${ratio > 1 ? "fewer" : "more"} requests than targets allow.</p>`;
+}
+
+function InFlight({ id }) {
+  const [answer] = usePolled(async (signal) => {
+    const { body } = await get(`/requests?state=running&limit=${LIMIT}`, { signal });
+    return body.items.filter((each) => each.backend === id);
+  }, [id], POLL_MS);
+  if (answer.value === null) return null;
+  const scale = Math.max(0.001, ...answer.value.map((each) => each.age_s || 0));
+  const columns = [
+    { id: "id", label: "Request", cell: (each) => html`<a class="name" href=${link("request", each.id)}>${each.id}</a>` },
+    { id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => html`<${TenantLink} id=${each.tenant} />` },
+    { id: "age", label: "Age", kind: "number", value: (each) => each.age_s, cell: (each) => seconds(each.age_s) },
+    { id: "phases", label: "Time by phase", kind: "phase-column", bare: true, cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
+    { id: "prompt", label: "Prompt", card: "Prompt tokens", note: "tokens", kind: "number", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
+    { id: "output", label: "Output", card: "Output tokens", note: "tokens / at most", kind: "number", value: (each) => each.output_tokens,
+      cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${each.output_tokens_max == null ? NONE : count(each.output_tokens_max)}</span>` },
+  ];
+  return html`<h2>Requests in flight there <small class="dim">${count(answer.value.length)}</small></h2><${PhaseLegend} />
+    <${Table} label="Requests in flight there" columns=${columns} rows=${answer.value} keyOf=${(each) => each.id} sort=${{ id: "age", down: true }} empty="None at this moment." />`;
+}
