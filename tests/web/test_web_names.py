@@ -219,7 +219,7 @@ def test_a_real_gateway_with_such_a_model_and_key_is_shown_as_text(visit, backgr
     engines = background.run(start_engines(1, model=model, coefficients="a10g-llama2-7b", requests_running_max=2))
     with serving(tmp_path, [{"name": "b0", "url": engines[0].url}]) as gateway:
         stop = background.start(Callers(gateway.url, model).keep_calling({"a": {"at_once": 6}}))
-        visitor = visit(gateway)
+        visitor = visit(gateway, viewport={"width": 1800, "height": 900})  # a narrower list has no models
         page = visitor.sign_in(gateway.key)
         expect(page.get_by_role("heading", level=1)).to_contain_text(model)
         assert_inert(page)

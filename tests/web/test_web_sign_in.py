@@ -21,7 +21,7 @@ ROLES = ("viewer", "operator", "admin")
 @pytest.mark.parametrize("role", ROLES)
 def test_a_key_signs_in_with_the_controls_of_its_role_and_no_others(visit, loaded, keys, role):
     page = visit(loaded).sign_in(keys[role])
-    expect(page.locator(".caller")).to_contain_text(f"({role})")
+    expect(page.locator(".caller")).to_contain_text(f"role {role}")
     page.goto("/#/tenant/flood")
     expect(page.locator("dl.settings")).to_be_visible()
     edits = page.get_by_role("button", name=re.compile("^Edit "))
@@ -101,7 +101,7 @@ def test_a_token_of_the_identity_provider_signs_in(visit, background, engines, t
         token = jwt.encode(claims, private, algorithm="ES256", headers={"kid": "one"})
         page = visit(gateway).sign_in(token)
         expect(page.locator(".caller")).to_contain_text("carol@")
-        expect(page.locator(".caller")).to_contain_text("(operator)")
+        expect(page.locator(".caller")).to_contain_text("role operator")
     background.run(runner.cleanup())
 
 
@@ -149,7 +149,7 @@ class At:
 def test_a_one_time_link_signs_in_once_and_stays_in_no_history(visit, tried_out):
     url, link = tried_out
     page = visit(At(url)).open(link.removeprefix("/"))
-    expect(page.locator(".caller")).to_contain_text("(admin)")
+    expect(page.locator(".caller")).to_contain_text("role admin")
     assert "once" not in page.url
     again = visit(At(url)).open(link.removeprefix("/"))
     expect(again.get_by_role("alert")).to_contain_text("This link was used")

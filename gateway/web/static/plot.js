@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { html } from "./ui.js";
 
 const HEIGHT = 150;
+const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((each) => [each, 2 * each, 5 * each]); // ticks are whole numbers
 const WINDOW_S = 300; // as many seconds as live.js keeps
 let loading = null;
 
@@ -40,7 +41,7 @@ function options(width, label) {
     cursor: { y: false },
     legend: { show: false },
     scales: { x: { range: (_, __, last) => [last - WINDOW_S, last] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-    axes: [{ ...axis, space: 80, size: 32, incrs: [60], values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56 }],
+    axes: [{ ...axis, space: 80, size: 32, incrs: [60], values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56, incrs: WHOLE }],
     series: [{}, { label, stroke: resolved("--got"), width: 1.5, points: { show: false } }],
   };
 }

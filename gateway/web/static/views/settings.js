@@ -33,7 +33,7 @@ const TENANT_FIELDS = [
   { name: "cost_per_day_max", label: "Cost per day", isAmount: true, step: "any", unit: "in the price lists' currency" },
   { name: "cost_per_month_max", label: "Cost per month", isAmount: true, step: "any", unit: "in the price lists' currency" },
   { name: "queued_requests_max", label: "Queue limit", unit: "requests queued", none: () => "the gateway's limit", used: (now) => `${plural(sum(now, "queued"), "request")} queued now.` },
-  { name: "queued_bytes_max", label: "Queue limit in bytes", unit: "bytes", none: () => "the gateway's limit" },
+  { name: "queued_bytes_max", label: "Queue limit, bytes", unit: "bytes", none: () => "the gateway's limit" },
 ];
 const TIER_FIELDS = [
   { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
