@@ -8,7 +8,7 @@ Published profiles of another form (piecewise in tokens, or without a context te
 out, because they would give only half a model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from policies.step_time.model import StepTimeModel
 
@@ -43,6 +43,12 @@ class StepCoefficients:
             + self.request_s * requests
             + self.overhead_s
         )
+
+    def scaled(self, by: float, *, source: str | None = None) -> "StepCoefficients":
+        """The same engine with all step times multiplied."""
+        known = {each.name: getattr(self, each.name) for each in fields(self) if each.name.endswith("_s")}
+        times = {name: value * by for name, value in known.items() if value is not None}
+        return replace(self, source=source or self.source, **times)
 
     def step_time_model(self) -> StepTimeModel:
         """Return the exact step-time model of this engine's mixed steps."""

@@ -33,11 +33,12 @@ class WaitResource(Fields):
 
 
 class RequestResource(Fields):
-    """One request; `id` is its x-request-id. Of the tokens, those of the prompt are estimated until the backend reports
-    them. `waits` is of a queued request; `outcome`, `status` and `ended_at` are of one that has ended: `outcome` says
-    how, or why it was rejected, and `cost` what its tokens cost by the price list of its model, as exact decimal text.
-    `slack_s`: seconds until its next token is due; null without an SLO envelope.
-    `process`: the process that holds the client's connection. `arrived_at`, `ended_at`: seconds since 1970.
+    """One request; `id` is its x-request-id. Of the tokens, those of the prompt are estimated until the backend
+    reports them, which may change them by some; `output_tokens_max` follows where the model's context is what
+    limits it. `waits` is of a queued request; `outcome`, `status` and `ended_at` are of one that has ended:
+    `outcome` says how, or why it was rejected, and `cost` what its tokens cost by the price list of its model, as
+    exact decimal text. `slack_s`: seconds until its next token is due; null without an SLO envelope. `process`: the
+    process that holds the client's connection. `arrived_at`, `ended_at`: seconds since 1970.
     """
 
     id: str

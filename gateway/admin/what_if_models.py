@@ -62,10 +62,25 @@ class FoundFigures(Fields):
     tenants: dict[str, FoundTenant]
 
 
+class Trust(Fields):
+    """How far `replayed` is from `happened`: by this `factor` in its worst `figure`, tokens written per second or the
+    median time to first token of the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is
+    no judge of what would have been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
+    """
+
+    is_trusted: bool
+    factor: float
+    factor_max: float
+    figure: Literal["output_tokens_per_s", "ttft_p50_s", "too_few_calls"]
+    tenant: str | None
+
+
 class WhatIfResource(Fields):
     """`happened` was measured. `replayed` is a simulation of the same calls with the present settings: by how much it
     differs from what happened is the error of the simulation. `instead` is that simulation with the asked ones.
-    `setting` says what was simulated.
+    `setting` says what was simulated. Every call is served in the end, so that what a tenant gets in all is what its
+    calls ask for: compare waits, and see the preview for shares. `stopped`: by a DELETE, or because it was not read for
+    a minute.
     """
 
     id: str
@@ -73,10 +88,11 @@ class WhatIfResource(Fields):
     policy: str | None
     weights: dict[str, float]
     minutes: int
-    state: Literal["running", "done", "failed"]
+    state: Literal["running", "done", "failed", "stopped"]
     progress: float
     setting: dict[str, str]
     happened: FoundFigures | None
     replayed: FoundFigures | None
     instead: FoundFigures | None
+    trust: Trust | None
     error: str | None

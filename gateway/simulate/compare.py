@@ -41,6 +41,7 @@ class PolicyComparison:
     pool: str = ""
     engine: str = "a10g-llama2-7b"
     engines: int = 1
+    paces: Sequence[float] = ()  # of each engine: its step times are multiplied by it
     batching: str = "chunked-prefill"
     kv_tokens_max: int | None = None
     block_tokens: int | None = None
@@ -97,6 +98,7 @@ class PolicyComparison:
         return SimulatedFleet(
             coefficients=_listed("engine", self.engine, COEFFICIENTS),
             engines=self.engines,
+            paces=self.paces,
             batching=_listed("batching", self.batching, BATCHING),
             block_tokens=self.block_tokens or trace.format.block_tokens or BLOCK_TOKENS,
             requests_running_max=self.requests_running_max,
@@ -131,6 +133,11 @@ def _described(fleet: SimulatedFleet) -> Mapping[str, str]:
         "engines": f"{fleet.engines} of {fleet.coefficients}, {fleet.batching},"
         f" {fleet.kv_tokens} KV tokens in blocks of {fleet.block_tokens}, {fleet.requests_running_max} calls at most",
         "step times": COEFFICIENTS[fleet.coefficients].source,
+        **(
+            {"paces": f"step times of each times {', '.join(f'{each:.2f}' for each in fleet.paces)}"}
+            if fleet.paces
+            else {}
+        ),
     }
 
 

@@ -5,7 +5,7 @@ runs with equal arguments give equal findings.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from types import MappingProxyType
@@ -32,7 +32,9 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The engines of the simulated pool, all alike."""
+    """The engines of the simulated pool: all alike, but for their `paces`, by which the step times of each are
+    multiplied (empty: 1).
+    """
 
     coefficients: str
     engines: int
@@ -40,6 +42,7 @@ class SimulatedFleet:
     block_tokens: int
     requests_running_max: int
     kv_tokens_max: int | None = None
+    paces: Sequence[float] = ()
 
     @property
     def kv_tokens(self) -> int:
@@ -59,15 +62,17 @@ class SimulatedFleet:
 
     def make(self) -> dict[str, Engine]:
         """New engines, empty."""
-        return {f"engine-{number}": self._engine() for number in range(1, self.engines + 1)}
+        paces = self.paces or [1.0] * self.engines
+        return {f"engine-{number}": self._engine(pace) for number, pace in enumerate(paces, start=1)}
 
-    def _engine(self) -> Engine:
+    def _engine(self, pace: float) -> Engine:
+        coefficients = COEFFICIENTS[self.coefficients].scaled(pace)
         return Engine(
-            COEFFICIENTS[self.coefficients],
+            coefficients,
             kv_tokens_max=self.kv_tokens,
             block_tokens=self.block_tokens,
             requests_running_max=self.requests_running_max,
-            batching=BATCHING[self.batching](COEFFICIENTS[self.coefficients], self.kv_tokens, CHUNK_TOKENS_MAX),
+            batching=BATCHING[self.batching](coefficients, self.kv_tokens, CHUNK_TOKENS_MAX),
             memory=self._memory(),
         )
 

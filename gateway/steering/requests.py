@@ -23,7 +23,7 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import slack_s
 from gateway.store.base import StoreFull, StoreUnavailable
-from policies.types import Reason, WaitView
+from policies.types import Reason, Request, Usage, WaitView
 
 ENDED_MAX: Final = 10_000  # rows of half a kilobyte, in each process
 VIEWS_AT_ONCE: Final = 100  # of waits, between turns of the event loop: some milliseconds
@@ -136,7 +136,7 @@ class EndedRequests:
             decode_s=phases.decode_s,
             prompt_tokens=usage.prompt_tokens if usage else request.prompt_tokens if request else 0,
             output_tokens=usage.output_tokens if usage else 0,
-            output_tokens_max=request.output_tokens_max if request else None,
+            output_tokens_max=_at_most(request, usage) if request else None,
             process=self._process,
             outcome=trace.reason if is_cancelled else trace.outcome or trace.reason,
             status=trace.status,
@@ -230,7 +230,7 @@ class OwnRequests:
             decode_s=phases.decode_s,
             prompt_tokens=(usage.prompt_tokens if usage else 0) or request.prompt_tokens,
             output_tokens=usage.output_tokens if usage else 0,
-            output_tokens_max=request.output_tokens_max,
+            output_tokens_max=_at_most(request, usage),
             process=self._process,
             slack_s=slack if slack < float("inf") else None,
             scheduler_id=self.scheduler_id(request.id),
@@ -327,6 +327,13 @@ def _phases(trace: CallTrace, now_s: float, *, is_dispatched: bool) -> Phases:
     prefill_s = None if sent_s is None else (now_s if first_s is None else first_s) - sent_s
     decode_s = None if sent_s is None or first_s is None else now_s - first_s
     return Phases(queue_s, prefill_s, decode_s)
+
+
+def _at_most(request: Request, usage: Usage | None) -> int:
+    """The most output tokens of a request. Where the model's context limits it, it was computed from the estimated
+    prompt; the backend counts the true one, and may give some tokens more.
+    """
+    return max(request.output_tokens_max, usage.output_tokens if usage else 0)
 
 
 def _is_meant(call: ActiveCall, request_id: str, pool: str | None, query: RequestQuery) -> bool:

@@ -17,10 +17,12 @@ from gateway.steering.demo import Demo
 from gateway.steering.recorded_calls import RecordedCalls
 from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
 from gateway.steering.what_if_spec import EngineSpec
-from gateway.steering.what_ifs import KNOWN, WhatIfs
+from gateway.steering.what_ifs import END, KNOWN, WhatIfs
+from policies.step_time.model import StepTimeModel
 
 RECORDED: Final = "recorded"  # a service
 ENGINES_MAX: Final = 1024  # of a simulation
+ALIKE: Final = 0.02  # step times that differ by less are those of like backends: learnt models do
 SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
 ServiceOf = Mapping[str, Callable[[bytes], Awaitable[bytes]]]
@@ -81,7 +83,12 @@ class Steering:
         """
         self.requests.own.scheduler_id, self.requests.others = scheduler_id, others
         self.what_ifs.others = others
-        return {**self.requests.own.services(), RECORDED: self._recorded.lines, KNOWN: self.what_ifs.tell}
+        return {
+            **self.requests.own.services(),
+            RECORDED: self._recorded.lines,
+            KNOWN: self.what_ifs.tell,
+            END: self.what_ifs.end_own,
+        }
 
     async def _calls(self, seconds: float) -> bytes:
         """The recorded calls of all processes."""
@@ -97,7 +104,8 @@ class Steering:
         if not views:
             return EngineSpec(engines=1, requests_running_max=256, kv_tokens_max=None)
         tokens = [each.tokens_limit for each in views if each.tokens_limit is not None]
-        model = next((each.step_time.model for each in views if each.step_time is not None), None)
+        models = [None if each.step_time is None else each.step_time.model for each in views]
+        model = next((each for each in models if each is not None), None)
         spec = EngineSpec(
             engines=min(len(views), ENGINES_MAX),
             requests_running_max=max(1, sum(each.requests_limit for each in views) // len(views)),
@@ -106,7 +114,21 @@ class Steering:
         if model is not None:
             spec.base_s, spec.token_s = model.base_s, model.token_s
             spec.context_token_s, spec.request_s = model.context_token_s, model.request_s
+            spec.paces = _paces(model, models[: spec.engines], spec.requests_running_max)
         return spec
+
+
+def _paces(usual: StepTimeModel, models: Sequence[StepTimeModel | None], running: int) -> list[float]:
+    """The time of a step of each backend in which half of its slots decode, over that of `usual`; 1 where nothing is
+    known. Empty where all are alike.
+    """
+    half = max(1, running // 2)
+
+    def step_s(model: StepTimeModel) -> float:
+        return model.step_s(new_tokens=half, context_tokens=0, requests=half)
+
+    paces = [round(step_s(each or usual) / step_s(usual), 3) if step_s(usual) > 0.0 else 1.0 for each in models]
+    return [] if all(abs(each - 1.0) < ALIKE for each in paces) else paces
 
 
 def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,9 @@ RESCALED_MAX: Final = 2  # a second time, because slower steps also mean more re
 RUNS: Final = RESCALED_MAX + 2  # as it was, that with other step times, as asked
 SCALE_LEAST: Final = 0.01  # a difference of step times below it is in the noise of the measurement
 SCALE_MAX: Final = 10.0  # more is another machine: the setting says so
-STEP_TIMES: Final = tuple(each.name for each in fields(StepCoefficients) if each.name.endswith("_s"))
+TRUSTED_MAX: Final = 2.0  # chosen: a replay that is further from what happened says little of what would have
+TRUSTED_S: Final = 0.1  # times that differ by no more are alike for a reader
+TRUSTED_CALLS_MIN: Final = 20  # of a tenant: the median of fewer is chance
 
 
 def main(spec_file: Path) -> None:
@@ -65,6 +67,7 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
         "happened": happened,
         "replayed": _shown(run),
         "instead": _shown(instead),
+        "trust": _trust(happened, _shown(run)),
     }
 
 
@@ -88,6 +91,7 @@ def _run(
         weights=weights,
         engine=MEASURED,
         engines=engine.engines,
+        paces=engine.paces,
         kv_tokens_max=engine.kv_tokens_max,
         requests_running_max=engine.requests_running_max,
     )
@@ -123,10 +127,36 @@ def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> flo
 
 
 def _scaled(coefficients: StepCoefficients, scale: float) -> StepCoefficients:
-    known = {name: getattr(coefficients, name) for name in STEP_TIMES}
-    times: dict[str, Any] = {name: value * scale for name, value in known.items() if value is not None}
     source = f"{coefficients.source}, times {scale:.2f}, so that a token takes as long as was measured"
-    return replace(coefficients, source=source, **times)
+    return coefficients.scaled(scale, source=source)
+
+
+def _trust(happened: Mapping[str, Any], replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """By how much the replay of what happened, with the settings that there were, differs from it: in the tokens
+    written per second, or in the median TTFT of a tenant.
+    """
+    found = [(_factor(happened["output_tokens_per_s"], replayed["output_tokens_per_s"]), "output_tokens_per_s", None)]
+    for tenant, measured in happened["tenants"].items():
+        simulated = replayed["tenants"].get(tenant)
+        if simulated is None or min(measured["requests"], simulated["served"]) < TRUSTED_CALLS_MIN:
+            continue
+        times = measured["ttft_p50_s"], simulated["ttft_p50_s"]
+        if None not in times:
+            found.append((_factor(*(each + TRUSTED_S for each in times)), "ttft_p50_s", tenant))
+    factor, figure, tenant = max(found, key=lambda each: each[0])
+    is_enough = len(found) > 1
+    return {
+        "is_trusted": is_enough and factor <= TRUSTED_MAX,
+        "factor": round(factor, 2),
+        "factor_max": TRUSTED_MAX,
+        "figure": figure if is_enough else "too_few_calls",
+        "tenant": tenant,
+    }
+
+
+def _factor(one: float, other: float) -> float:
+    """By what the larger is more than the other, at most 1,000."""
+    return min(1000.0, max(one, other) / max(min(one, other), 1e-9))
 
 
 def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:

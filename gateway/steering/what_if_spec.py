@@ -4,7 +4,9 @@ import msgspec
 
 
 class EngineSpec(msgspec.Struct, kw_only=True):
-    """Engines like the pool's backends. Without step times (`base_s` None) the simulation's default engine."""
+    """Engines like the pool's backends. Without step times (`base_s` None) the simulation's default engine. `paces` are
+    the step times of each over those given here; empty: all are alike.
+    """
 
     engines: int
     requests_running_max: int
@@ -13,6 +15,7 @@ class EngineSpec(msgspec.Struct, kw_only=True):
     token_s: float = 0.0
     context_token_s: float = 0.0
     request_s: float = 0.0
+    paces: list[float] = []
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):

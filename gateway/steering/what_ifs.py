@@ -1,7 +1,8 @@
 """WhatIfs: the calls of the last hour, simulated under another policy or other weights, beside what happened.
 
 A what-if runs in a process of its own (what_if_process.py), one at a time, over files in a folder that is removed
-afterwards. What it found is kept in memory, for the last KEPT_MAX.
+afterwards. What it found is kept in memory, for the last KEPT_MAX. It ends when it is told to, and when no reader has
+asked for it for ABANDONED_S.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from gateway.steering.requests import Others
 from gateway.steering.what_if_spec import EngineSpec, WhatIfSpec
 
 KNOWN: Final = "what-if"  # a service
+END: Final = "what-if-end"  # another
+ABANDONED_S: Final = 70.0  # a minute, which is how seldom browsers wake a tab that is hidden, and some seconds
 KEPT_MAX: Final = 10
 RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
 PROCESS: Final = "gateway.steering.what_if_process"
@@ -36,22 +39,25 @@ class NothingRecorded(Exception):  # noqa: N818 - an answer
 
 
 class OneIsRunning(Exception):  # noqa: N818 - an answer
-    """Another what-if runs."""
+    """Another what-if runs: its id is the argument."""
 
 
 @dataclass(slots=True)
 class WhatIf:
-    """One question and what was found. `progress` is from 0 to 1."""
+    """One question and what was found. `progress` is from 0 to 1; `asked_at` is when a reader asked for it last, on
+    its process's clock.
+    """
 
     id: str
     pool: str
     policy: str | None
     weights: Mapping[str, float]
     minutes: int
-    state: Literal["running", "done", "failed"] = "running"
+    state: Literal["running", "done", "failed", "stopped"] = "running"
     progress: float = 0.0
     found: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    asked_at: float = 0.0
 
 
 class WhatIfs:
@@ -74,51 +80,87 @@ class WhatIfs:
         self._engine_of = engine_of
         self._config_of = config_of
         self._kept: dict[str, WhatIf] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of those that run
         self.others: Others | None = None
         """The other processes of this gateway; None: there are none."""
 
     async def find(self, id_: str) -> WhatIf | None:
         """The what-if of this id, whichever process was asked for it."""
         if id_ in self._kept or self.others is None:
-            return self._kept.get(id_)
+            return self._asked_for(id_)
         answers, _ = await self.others.ask_all(KNOWN, id_.encode())
         return next((WhatIf(**orjson.loads(answer)) for answer in answers if answer), None)
 
     async def tell(self, body: bytes) -> bytes:
         """What `find` of another process asks of this one: the what-if of this id; nothing where there is none."""
-        known = self._kept.get(body.decode())
+        known = self._asked_for(body.decode())
         return b"" if known is None else orjson.dumps(known)
+
+    async def end(self, id_: str) -> bool:
+        """End the what-if of this id, whichever process runs it. Returns False where it does not run."""
+        if id_ in self._kept or self.others is None:
+            return self._end(id_, "it was stopped")
+        answers, _ = await self.others.ask_all(END, id_.encode())
+        return any(answers)
+
+    async def end_own(self, body: bytes) -> bytes:
+        """What `end` of another process asks of this one; nothing where it does not run here."""
+        return b"ended" if self._end(body.decode(), "it was stopped") else b""
 
     async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
         """Begin to simulate; without a `pool`, that of most calls. Raises NothingRecorded, OneIsRunning."""
-        if self._is_running:
-            raise OneIsRunning
+        self._raise_if_running()
         lines = await self._calls(minutes * 60.0)
         by_pool = await asyncio.to_thread(_by_pool, lines, dict(self._pools()))
         if pool is None and by_pool:
             pool = max(by_pool, key=lambda name: (len(by_pool[name]), name))
         if pool is None or pool not in by_pool:
             raise NothingRecorded
-        if self._is_running:  # while the calls were gathered
-            raise OneIsRunning
+        self._raise_if_running()  # while the calls were gathered
         what_if = WhatIf(secrets.token_hex(8), pool, policy, dict(weights), minutes)
         self._kept[what_if.id] = what_if
         while len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
-        task = asyncio.create_task(self._run(what_if, by_pool[pool]))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks[what_if.id] = asyncio.create_task(self._run(what_if, by_pool[pool]))
+        task.add_done_callback(lambda _: self._tasks.pop(what_if.id, None))
+        self._asked_for(what_if.id)
+        self._look_after(what_if)
         return what_if
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def _is_running(self) -> bool:
-        return any(each.state == "running" for each in self._kept.values())
+    def _raise_if_running(self) -> None:
+        running = next((each for each in self._kept.values() if each.state == "running"), None)
+        if running is not None:
+            raise OneIsRunning(running.id)
+
+    def _asked_for(self, id_: str) -> WhatIf | None:
+        """A reader asks for it."""
+        known = self._kept.get(id_)
+        if known is not None:
+            known.asked_at = asyncio.get_running_loop().time()
+        return known
+
+    def _look_after(self, what_if: WhatIf) -> None:
+        """End it when no reader has asked for it for too long."""
+        loop = asyncio.get_running_loop()
+        left_s = what_if.asked_at + ABANDONED_S - loop.time()
+        if left_s > 0.0 and what_if.state == "running":
+            loop.call_later(left_s, self._look_after, what_if)
+        elif what_if.state == "running":
+            self._end(what_if.id, "no reader asked for it for a minute")
+
+    def _end(self, id_: str, why: str) -> bool:
+        what_if, task = self._kept.get(id_), self._tasks.get(id_)
+        if what_if is None or task is None or what_if.state != "running":
+            return False
+        what_if.state, what_if.error = "stopped", why
+        task.cancel()
+        return True
 
     async def _run(self, what_if: WhatIf, calls: Sequence[bytes]) -> None:
         try:

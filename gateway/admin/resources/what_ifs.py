@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
-from gateway.admin.what_if_models import FoundFigures, FoundTenant, WhatIfAsked, WhatIfResource
+from gateway.admin.what_if_models import FoundFigures, FoundTenant, Trust, WhatIfAsked, WhatIfResource
 from gateway.steering.what_ifs import NothingRecorded, OneIsRunning, WhatIf, WhatIfs
 from policies.fairness.bounds import BOUNDS
 
@@ -31,6 +31,11 @@ class WhatIfRoutes:
             summary="A what-if: how far it is, what happened, and what would have.",
             run=self.read, answer=WhatIfResource,
         )  # fmt: skip
+        yield Route(
+            method="DELETE", path=f"/{KIND}/{{id}}", role=Role.OPERATOR,
+            summary="Stop a what-if that runs. One that no reader asks for stops by itself after a minute.",
+            run=self.end, status=204, conflicts="It does not run.",
+        )  # fmt: skip
 
     async def ask(self, asked: AdminRequest) -> AdminAnswer:
         body: WhatIfAsked = asked.body
@@ -40,8 +45,8 @@ class WhatIfRoutes:
             begun = await self.what_ifs.ask(
                 policy=body.policy, weights=body.weights, minutes=body.minutes, pool=body.pool
             )
-        except OneIsRunning:
-            raise AdminProblem(409, "another what-if runs: only one does at a time") from None
+        except OneIsRunning as running:
+            raise AdminProblem(409, f"another what-if runs, {running}: only one does at a time") from None
         except NothingRecorded:
             raise AdminProblem(409, "no call was recorded in that time") from None
         return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
@@ -51,6 +56,13 @@ class WhatIfRoutes:
         if found is None:
             raise AdminProblem(404, "there is no such what-if: each process keeps the last ten that it was asked for")
         return AdminAnswer(_shown(found))
+
+    async def end(self, asked: AdminRequest) -> AdminAnswer:
+        if await self.what_ifs.find(asked.id) is None:
+            raise AdminProblem(404, "there is no such what-if")
+        if not await self.what_ifs.end(asked.id):
+            raise AdminProblem(409, "this what-if does not run")
+        return AdminAnswer()
 
 
 def _shown(what_if: WhatIf) -> WhatIfResource:
@@ -67,6 +79,7 @@ def _shown(what_if: WhatIf) -> WhatIfResource:
         happened=_figures(found.get("happened")),
         replayed=_figures(found.get("replayed")),
         instead=_figures(found.get("instead")),
+        trust=None if "trust" not in found else Trust.model_construct(**found["trust"]),
         error=what_if.error,
     )
 

@@ -72,6 +72,8 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
     assert (happened["jain"], happened["difference_max"]) == (None, None), "only a simulation knows it"
     assert replayed["tenants"]["quiet"]["ttft_p99_s"] != instead["tenants"]["quiet"]["ttft_p99_s"]
     assert found["setting"]["engines"].startswith("1 of measured")
+    assert found["trust"]["factor"] >= 1.0
+    assert found["trust"]["is_trusted"] == (found["trust"]["factor"] <= found["trust"]["factor_max"] == 2.0)
     await until(lambda: not list(temporary.iterdir()))  # its files are removed
 
 
@@ -98,6 +100,28 @@ async def test_what_cannot_be_asked_is_refused(api, monkeypatch):
     monkeypatch.setattr(what_ifs, "RUNS_S_MAX", 0.01)
     begun = (await api.post("/what-ifs")).json
     assert "longer than" in (await ended(api, f"/what-ifs/{begun['id']}"))["error"]
+
+
+async def test_one_that_runs_is_stopped_and_its_process_ends(api):
+    begun = (await api.post("/what-ifs")).json
+    path = f"/what-ifs/{begun['id']}"
+    refused = await api.post("/what-ifs")
+    assert (refused.status, begun["id"] in refused.json["detail"]) == (409, True)
+    viewer = (await api.post("/keys", {"role": "viewer"})).json["secret"]
+    assert (await api.delete(path, key=viewer)).status == 403
+    assert (await api.delete(path)).status == 204
+    stopped = await ended(api, path)
+    assert (stopped["state"], stopped["error"]) == ("stopped", "it was stopped")
+    assert (await api.delete(path)).status == 409
+    assert (await api.delete("/what-ifs/none")).status == 404
+    await until(lambda: not api.rig.gateway.steering.what_ifs._tasks)
+
+
+async def test_one_that_no_reader_asks_for_stops_by_itself(api, monkeypatch):
+    monkeypatch.setattr(what_ifs, "ABANDONED_S", 0.05)  # its process takes longer to start
+    begun = (await api.post("/what-ifs")).json
+    await until(lambda: not api.rig.gateway.steering.what_ifs._tasks)
+    assert (await api.get(f"/what-ifs/{begun['id']}")).json["state"] == "stopped"
 
 
 async def test_without_calls_there_is_nothing_to_play(tmp_path):
