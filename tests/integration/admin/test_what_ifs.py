@@ -115,6 +115,7 @@ async def test_one_that_runs_is_stopped_and_its_process_ends(api):
     assert (await api.delete(path)).status == 409
     assert (await api.delete("/what-ifs/none")).status == 404
     await until(lambda: not api.rig.gateway.steering.what_ifs._tasks)
+    assert (await api.get(path)).json["state"] == "stopped", "it did not run to its end"
 
 
 async def test_one_that_no_reader_asks_for_stops_by_itself(api, monkeypatch):

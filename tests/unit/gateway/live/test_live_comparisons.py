@@ -22,11 +22,11 @@ def seen(*looks, waits=True):
 
 
 def test_the_slow_one_of_two_full_backends_is_the_bottleneck_and_is_named_slow():
-    look = {"a": shown(0.003, "slots", 0.0045), "b": shown(0.013, "reserved", 0.015)}
+    look = {"a": shown(0.013, "reserved", 0.015), "b": shown(0.003, "slots", 0.0045)}
     compared, bottleneck = seen(*[look] * 3)
-    assert bottleneck == {"backend": "b", "bound_by": "reserved", "slow_ratio": 4.33, "full": ["a", "b"]}
-    assert (compared["a"]["slow_ratio"], compared["a"]["step_error_ratio"]) == (1.0, 1.5)
-    assert (compared["b"]["token_s"], compared["b"]["full_ratio"]) == (0.013, 1.0)
+    assert bottleneck == {"backend": "a", "bound_by": "reserved", "slow_ratio": 4.33, "full": ["a", "b"]}
+    assert (compared["b"]["slow_ratio"], compared["b"]["step_error_ratio"]) == (1.0, 1.5)
+    assert (compared["a"]["token_s"], compared["a"]["full_ratio"]) == (0.013, 1.0)
 
 
 def test_backends_alike_are_not_slow():

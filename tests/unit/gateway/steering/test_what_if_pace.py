@@ -66,3 +66,16 @@ def test_step_times_that_are_right_stay(spec, capfdbinary, monkeypatch):
 def test_what_was_served_is_counted_from_the_first_arrival_to_the_last_end(spec, capfdbinary, monkeypatch):
     happened = found(spec(0.02, base_s=0.02), capfdbinary, monkeypatch)["happened"]
     assert happened["duration_s"] == pytest.approx(EVERY_S * (CALLS - 1) + TTFT_S + 0.02 * (OUTPUT - 1))
+
+
+def test_a_backend_with_a_pace_of_its_own_is_simulated_by_it(spec, capfdbinary, monkeypatch):
+    learnt = {"base_s": 0.03, "token_s": 1e-4}
+    done = found(spec(0.02, **learnt, paces=[3.0]), capfdbinary, monkeypatch)
+    assert done["setting"]["paces"] == "step times of each times 3.00"
+    assert done["replayed"]["tpot_s"] == pytest.approx(0.02, rel=0.05)
+    scales = [
+        done["setting"]["step times"],
+        found(spec(0.02, **learnt), capfdbinary, monkeypatch)["setting"]["step times"],
+    ]
+    slow, usual = (float(each.partition("times ")[2].partition(",")[0]) for each in scales)
+    assert slow == pytest.approx(usual / 3, rel=0.1)
