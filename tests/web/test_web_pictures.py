@@ -62,3 +62,6 @@ def test_pictures_of_a_dark_and_narrow_screen(visit, loaded, keys):
     page = narrow.sign_in(keys["viewer"])
     expect(page.locator(".pool .verdict")).to_contain_text("gets the most", timeout=30_000)
     take(page, "page-narrow")
+    narrow.see("requests?state=queued")
+    expect(page.locator("td.lead").first).to_be_visible()
+    take(page, "page-narrow-requests")

@@ -90,6 +90,26 @@ def test_a_tenant_has_its_latencies_beside_its_targets_and_its_plots(visit, load
     expect(page.locator(".plot canvas")).to_have_count(2)
 
 
+def test_a_limit_that_holds_requests_leads_to_its_setting(visit, loaded, keys):
+    """From the reason of the wait to the field, ready to be edited; the field says what waits for it."""
+    page = visit(loaded).sign_in(keys["operator"])
+    loaded.ask("PATCH", "/tenants/flood", {"in_flight_max": 1})
+    try:
+        page.get_by_role("region", name="Tenants").get_by_role("link", name="at its in-flight limit").click()
+        expect(page.get_by_role("spinbutton", name="In-flight limit")).to_be_focused()
+        expect(page.locator("[data-field=in_flight_max] .effect")).to_contain_text("They wait for this limit")
+    finally:
+        loaded.ask("DELETE", "/tenants/flood")  # what the file says holds again
+
+
+def test_a_backend_has_a_view_of_its_limits_and_of_what_runs_there(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["viewer"])
+    page.get_by_role("region", name="Backends").get_by_role("link", name="vllm-0").click()
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"\d of 6"))
+    rows = page.get_by_role("region", name="Requests in flight there").locator("tbody th a")
+    expect(rows.first).to_be_visible()
+
+
 def test_requests_wait_longest_first_each_with_its_reason(visit, loaded, keys):
     page = visit(loaded).sign_in(keys["viewer"], "#/requests?state=queued")
     rows = page.get_by_role("region", name="Requests").locator("tbody tr")
@@ -174,6 +194,7 @@ def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, key
     )
     expect(row).to_be_visible(timeout=120_000)
     expect(page.locator("main")).to_contain_text("was measured")
+    expect(page.locator(".verdict").first).to_contain_text(re.compile(r"nightly gains [\d.]+ points?"))
     # Calls come when they came, whatever the weights; so what a weight changes is how long they wait.
     replayed, instead = (in_seconds(row.locator(f"td.{run}").nth(1).inner_text()) for run in ("replayed", "instead"))
     print(f"\nTTFT of nightly in simulation: {replayed} s by weight 1, {instead} s by weight 3")

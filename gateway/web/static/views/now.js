@@ -72,12 +72,7 @@ const isShort = (got, part) => part != null && (got || 0) < part - Math.max(0.01
 const shareOf = (each) => each.share?.[MINUTE] || 0;
 
 /** Why its share is due: asks (it gets all it asks for), weight, or limit. Null: the gateway does not say. */
-export function dueBy(each, at = MINUTE) {
-  if (each.due_by != null) return Array.isArray(each.due_by) ? each.due_by[at] : each.due_by;
-  if (each.backlogged == null) return null;
-  if (each.backlogged[at]) return "weight";
-  return each.waits === "tenant_limit" ? "limit" : "asks";
-}
+export const dueBy = (each, at = MINUTE) => each.due_by?.[at] ?? null;
 
 function mostServed(tenants, tiers) {
   const most = tenants.reduce((best, each) => (shareOf(each) > (best ? shareOf(best) : 0) ? each : best), null);
@@ -123,23 +118,14 @@ function noGap(tiers) {
   return "There is no service gap: in no tier do two tenants wait at once, besides those at their own limits.";
 }
 
-/** `said`: the backend that limits the pool, by the looks of the last minute; null: none; undefined: it is not known. */
-function bottleneck(backends, said) {
+/** `found`: the backend that limits the pool, by the looks of the last minute; null or missing: none does. */
+function bottleneck(backends, found) {
   const down = backends.filter((each) => !each.available && !each.draining);
   const start = down.length > 0 ? `${listed(down.map((each) => each.id))} ${down.length === 1 ? "is" : "are"} not available. ` : "";
-  const found = said === undefined ? fullest(backends) : said;
-  if (found === null) return `${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
+  if (found == null) return `${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
   const others = found.full.length - 1;
   const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
-  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>${said == null ? "" : ", by the last minute"}: ${bound(found.bound_by)}.${rest}${slowest(backends, found.backend)}`;
-}
-
-/** The backend that is fullest at this moment. */
-function fullest(backends) {
-  const full = backends.filter((each) => each.bound_by != null && each.available);
-  if (full.length === 0) return null;
-  const most = full.reduce((a, b) => (load(a) >= load(b) ? a : b));
-  return { backend: most.id, bound_by: most.bound_by, full: full.map((each) => each.id) };
+  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by)}.${rest}${slowest(backends, found.backend)}`;
 }
 
 const SLOWER = 2; // so many times the time per output token is said (gateway/live/bottleneck.py)
@@ -155,9 +141,6 @@ function slowest(backends, named) {
   const what = slow.id === named ? " It" : html` <a href=${link("backend", slow.id)}>${slow.id}</a>`;
   return html`${what} takes ${times.toFixed(times < 9.95 ? 1 : 0)} times as long for an output token as ${fast.id}: ${seconds(tokenS(slow))}, not ${seconds(tokenS(fast))}.`;
 }
-
-const load = (each) =>
-  Math.max((each.in_flight || 0) / (each.requests_limit || Infinity), (each.tokens || 0) / (each.tokens_limit || Infinity), (each.queued_there || 0) > 0 ? 1 : 0);
 
 export const entries = (object) => Object.entries(object || {}).map(([id, value]) => ({ ...value, id }));
 

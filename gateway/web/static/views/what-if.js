@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { get, path, post, remove } from "../api.js";
 import { may } from "../session.js";
-import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
+import { attempt, html, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, decimal, listed, NONE, order, percent, seconds, short } from "../words.js";
 
 const POLICIES = ["vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
@@ -37,11 +37,11 @@ function Ask({ begun, minutes, setMinutes }) {
     event.preventDefault();
     const chosen = Object.fromEntries(weights.filter(([id, weight]) => id && weight).map(([id, weight]) => [id, Number(weight)]));
     setBusy(true);
-    const made = await attempt(() => post("/what-ifs", {
+    const id = await attempt(() => ask({
       ...(policy ? { policy } : {}), ...(Object.keys(chosen).length ? { weights: chosen } : {}), minutes: Number(minutes),
     }));
     setBusy(false);
-    if (made) begun(made.body.id);
+    if (id) begun(id);
   };
   return html`<form class="ask" onSubmit=${submit}>
     <label>Order <select value=${policy} aria-describedby="order" onChange=${(event) => setPolicy(event.target.value)}>
@@ -57,6 +57,18 @@ function Ask({ begun, minutes, setMinutes }) {
     <p class="order dim" id="order" aria-live="polite">${policy ? `Next is ${order(policy)}.` : "The order stays as it is."}</p>
     <details><summary>What the orders are</summary><ul class="orders">${POLICIES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
   </form>`;
+}
+
+/** The id of a new what-if; or of the one that runs, which is shown then, so that it can be stopped. Throws a Problem. */
+async function ask(wanted) {
+  try {
+    return (await post("/what-ifs", wanted)).body.id;
+  } catch (error) {
+    const running = error.status === 409 && /\b[0-9a-f]{16}\b/.exec(error.message);
+    if (!running) throw error;
+    notify("Another what-if runs, and only one does at a time. It is shown here.", { tone: "bad" });
+    return running[0];
+  }
 }
 
 function Answer({ id }) {
@@ -83,8 +95,7 @@ function Progress({ id, each, again }) {
   };
   return html`<p role="status">It is played: ${percent(each.progress)}${" "}
     <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress>${" "}
-    ${each.left_s == null ? null : `About ${seconds(each.left_s)} left. `}
-    ${may("operator") ? html`<button disabled=${isStopped} onClick=${stop}>Stop</button>` : null}</p>`;
+    ${may("operator") && each.trust !== undefined ? html`<button disabled=${isStopped} onClick=${stop}>Stop</button>` : null}</p>`;
 }
 
 const FIGURES = [
@@ -111,10 +122,8 @@ function Comparison({ answer }) {
     ...ofEach(runs, "late", "TTFT 99 %", (tenant) => tenant.ttft_p99_s, seconds),
   ];
   const trusted = trust(answer);
-  return html`${trusted.isFar ? html`<div class="verdict warning" role="alert"><p><strong>Do not trust the seconds of this replay.</strong> ${trusted.text}</p></div>` : null}
-    <div class="verdict"><p><strong>${sharesMoved(answer, sums)}</strong></p><p>${waitsMoved(answer)}</p>
-      ${trusted.isFar ? null : html`<p>${trusted.text}</p>`}
-      <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p></div>
+  return html`<${Verdict} answer=${answer} sums=${sums} trusted=${trusted} />
+    ${trusted.isFar ? html`<div class="verdict warning" role="alert"><p><strong>Do not trust the seconds of this replay.</strong> ${trusted.text}</p></div>` : null}
     <details><summary>What was simulated</summary><dl class="settings">${Object.entries(answer.setting || {}).map(
       ([name, value]) => html`<div class="setting" key=${name}><dt>${name}</dt><dd>${value}</dd></div>`,
     )}</dl></details>
@@ -131,17 +140,36 @@ const POINT = 0.01; // a change of a share below it is none
 const CHANGED = 0.1; // nor one of a wait by less than this part of it
 const SAID_MAX = 3;
 
-/** Which tenants' shares of the pool's service grow or shrink, and by how much. */
-function sharesMoved({ replayed, instead }, sums) {
-  if (!replayed || !instead) return "No comparison: one of the simulations has no result.";
+/** Which tenants gain and lose: in due shares, as weights part them now, and in waits. */
+function Verdict({ answer, sums, trusted }) {
+  const asked = Object.entries(answer.weights || {});
+  const [preview] = usePolled(async () => {
+    if (asked.length === 0) return null;
+    const { body } = await post("/preview", { tenants: Object.fromEntries(asked.map(([id, weight]) => [id, { weight }])) });
+    return body.pools[answer.pool]?.tenants ?? null;
+  }, [answer.id], 0);
+  const due = moved(Object.entries(preview.value || {}).map(([id, each]) => [id, each.share_then - each.share_now]));
+  const served = moved(servedMoved(answer, sums));
+  const waits = waitsMoved(answer);
+  return html`<div class="verdict"><p><strong>${due || served || waits}</strong>${due ? " This is of the shares that are due now." : ""}</p>
+    ${due || served ? html`<p>${waits}</p>` : html`<p>No tenant's share of what is served changes by half a point or more: every call is served in the end.</p>`}
+    ${trusted.isFar ? null : html`<p>${trusted.text}</p>`}
+    <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p></div>`;
+}
+
+/** By how much tenants' shares of what is served grow. */
+function servedMoved({ replayed, instead }, sums) {
+  if (!replayed || !instead) return [];
   const part = (run, name, id) => (sums[name] ? (run.tenants[id]?.service || 0) / sums[name] : 0);
-  const moved = Object.keys(instead.tenants)
-    .map((id) => [id, part(instead, "instead", id) - part(replayed, "replayed", id)])
-    .filter(([, points]) => Math.abs(points) >= POINT / 2)
-    .sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
-  if (moved.length === 0) return "No tenant's share changes by half a point or more.";
-  const said = moved.slice(0, SAID_MAX).map(([id, points]) => `${id} ${points > 0 ? "gains" : "loses"} ${pointsOf(points)}`);
-  return `${said.join(", ")}${moved.length > SAID_MAX ? `, and ${moved.length - SAID_MAX} more change` : ""}.`;
+  return Object.keys(instead.tenants).map((id) => [id, part(instead, "instead", id) - part(replayed, "replayed", id)]);
+}
+
+/** Changes of shares as a sentence; nothing where there are none. */
+function moved(changes) {
+  const largest = changes.filter(([, points]) => Math.abs(points) >= POINT / 2).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  if (largest.length === 0) return "";
+  const said = largest.slice(0, SAID_MAX).map(([id, points]) => `${id} ${points > 0 ? "gains" : "loses"} ${pointsOf(points)}`);
+  return `${said.join(", ")}${largest.length > SAID_MAX ? `, and ${largest.length - SAID_MAX} more change` : ""}.`;
 }
 
 function pointsOf(points) {
@@ -152,32 +180,33 @@ function pointsOf(points) {
 /** Which tenants wait shorter and longer for their first token. */
 function waitsMoved({ replayed, instead }) {
   if (!replayed || !instead) return "";
-  const moved = Object.entries(instead.tenants)
+  const changed = Object.entries(instead.tenants)
     .map(([id, { ttft_p50_s: then }]) => ({ id, then, now: replayed.tenants[id]?.ttft_p50_s }))
     .filter(({ now, then }) => now && then && Math.abs(then - now) >= CHANGED * now)
     .sort((a, b) => Math.abs(b.then - b.now) - Math.abs(a.then - a.now));
-  if (moved.length === 0) return "No tenant's median time to first token changes by a tenth or more.";
+  if (changed.length === 0) return "No tenant's median time to first token changes by a tenth or more.";
   const said = (rows) => listed(rows.map(({ id, now, then }) => `${id} (${seconds(now)} → ${seconds(then)})`), SAID_MAX);
-  const [shorter, longer] = [moved.filter(({ now, then }) => then < now), moved.filter(({ now, then }) => then > now)];
+  const [shorter, longer] = [changed.filter(({ now, then }) => then < now), changed.filter(({ now, then }) => then > now)];
   return [
     shorter.length > 0 ? `Shorter median time to first token: ${said(shorter)}.` : "",
     longer.length > 0 ? `Longer: ${said(longer)}.` : "",
   ].filter(Boolean).join(" ");
 }
 
-const NEAR = 1.5; // the most by which a median is still called near
+const NEAR = 2; // where the gateway gives no judgement of its own: the most by which a median is called near
 
 /** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/live.md). */
-function trust({ happened, replayed, trust: said }) {
-  if (said?.text) return { isFar: !said.near, text: said.text };
+function trust({ happened, replayed, trust: judged }) {
+  if (judged?.figure === "too_few_calls") return { isFar: true, text: "Too few calls were recorded: a judgement takes 20 of a tenant." };
   const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
-  if (!measured || !simulated) return { isFar: true, text: "How near the simulation is to what happened is not known: no first token was measured." };
-  const text = `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured`;
-  if (Math.max(simulated / measured, measured / simulated) <= NEAR) return { isFar: false, text: `${text}: the simulation is near what happened.` };
-  const slower = 1 - (replayed.throughput_tokens_per_s || 0) / happened.throughput_tokens_per_s;
-  const pace = Math.abs(slower) < 0.005 ? "" : `The simulated backends serve ${percent(Math.abs(slower))} ${slower > 0 ? "fewer" : "more"} tokens per second. `;
-  return { isFar: true, text: `${text}. ${pace}A real client that waits for its answer calls later where answers come later; here its calls come when they came. Read which tenants gain and lose, not the seconds.` };
+  const near = judged ? judged.is_trusted : measured > 0 && Math.max(simulated / measured, measured / simulated) <= NEAR;
+  const text = !measured || !simulated ? "No first token was measured." : `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured.`;
+  if (near) return { isFar: false, text: judged ? `${text} The simulation is near what happened.` : text };
+  return { isFar: true, text: `${judged ? `${farIn(judged)} ` : ""}${text} A real client that waits for its answer calls later where answers come later; here its calls come when they came. Read which tenants gain and lose, not the seconds.` };
 }
+
+const farIn = ({ factor, figure, tenant }) =>
+  `It differs from what happened ${decimal(factor)} times in ${figure === "output_tokens_per_s" ? "tokens written per second" : `the median TTFT of ${tenant}`}.`;
 
 /** One figure of a tenant as a column for each run; the first says which figure it is. */
 const ofEach = (runs, id, label, value, text) =>
