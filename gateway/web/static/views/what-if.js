@@ -95,7 +95,7 @@ function Progress({ id, each, again }) {
   };
   return html`<p role="status">It is played: ${percent(each.progress)}${" "}
     <progress max="1" value=${each.progress ?? undefined}>${percent(each.progress)}</progress>${" "}
-    ${may("operator") && each.trust !== undefined ? html`<button disabled=${isStopped} onClick=${stop}>Stop</button>` : null}</p>`;
+    ${may("operator") ? html`<button disabled=${isStopped} onClick=${stop}>Stop</button>` : null}</p>`;
 }
 
 const FIGURES = [
@@ -193,20 +193,17 @@ function waitsMoved({ replayed, instead }) {
   ].filter(Boolean).join(" ");
 }
 
-const NEAR = 2; // where the gateway gives no judgement of its own: the most by which a median is called near
-
 /** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/live.md). */
 function trust({ happened, replayed, trust: judged }) {
   if (judged?.figure === "too_few_calls") return { isFar: true, text: "Too few calls were recorded: a judgement takes 20 of a tenant." };
   const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
-  const near = judged ? judged.is_trusted : measured > 0 && Math.max(simulated / measured, measured / simulated) <= NEAR;
   const text = !measured || !simulated ? "No first token was measured." : `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured.`;
-  if (near) return { isFar: false, text: judged ? `${text} The simulation is near what happened.` : text };
+  if (judged?.is_trusted) return { isFar: false, text: `${text} The simulation is near what happened.` };
   return { isFar: true, text: `${judged ? `${farIn(judged)} ` : ""}${text} A real client that waits for its answer calls later where answers come later; here its calls come when they came. Read which tenants gain and lose, not the seconds.` };
 }
 
 const farIn = ({ factor, figure, tenant }) =>
-  `It differs from what happened ${decimal(factor)} times in ${figure === "output_tokens_per_s" ? "tokens written per second" : `the median TTFT of ${tenant}`}.`;
+  `It differs from what happened by a factor of ${decimal(factor)} in ${figure === "output_tokens_per_s" ? "tokens written per second" : `the median TTFT of ${tenant}`}.`;
 
 /** One figure of a tenant as a column for each run; the first says which figure it is. */
 const ofEach = (runs, id, label, value, text) =>
