@@ -168,7 +168,7 @@ function servedMoved({ replayed, instead }, sums) {
 function moved(changes) {
   const largest = changes.filter(([, points]) => Math.abs(points) >= POINT / 2).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   if (largest.length === 0) return "";
-  const said = largest.slice(0, SAID_MAX).map(([id, points]) => `${id} ${points > 0 ? "gains" : "loses"} ${pointsOf(points)}`);
+  const said = largest.slice(0, SAID_MAX).sort(([, a], [, b]) => b - a).map(([id, points]) => `${id} ${points > 0 ? "gains" : "loses"} ${pointsOf(points)}`);
   return `${said.join(", ")}${largest.length > SAID_MAX ? `, and ${largest.length - SAID_MAX} more change` : ""}.`;
 }
 
