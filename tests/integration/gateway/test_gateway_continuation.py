@@ -94,3 +94,26 @@ async def test_a_backend_without_token_ids_is_asked_for_them_and_nothing_more():
         reply = await rig.post(call(stream=True))
         assert json.loads(backend.calls[-1].body)["return_token_ids"] is True
         assert "lost" in json.loads(reply.events[-1])["error"]["message"]
+
+
+async def test_a_stream_whose_backend_falls_silent_after_tokens_goes_on_at_another():
+    body = call(stream=True, max_tokens=TOKENS)
+    async with engine() as good:
+        async with gateway(good) as rig:
+            events = (await rig.post({**body, "return_token_ids": True})).body.split(b"\n\n")
+        begun = b"".join(event + b"\n\n" for event in events[:CUT_AFTER])
+
+        async def fall_silent_after_tokens(reader, writer):
+            await stream(begun, end=False)(reader, writer)
+            await reader.read()  # until the gateway has left
+            return False
+
+        impatient, due = {"continuation": {"silence_s": 0.5}}, 0
+        async with scripted(fall_silent_after_tokens) as silent, gateway(vllm_at(silent), good, **impatient) as rig:
+            while not silent.calls:  # some calls begin at the good one
+                reply = await rig.post({**body, "stream_options": {"include_usage": True}})
+                assert reply.events[-1] == "[DONE]"
+                usage = json.loads(reply.events[-2])["usage"]
+                assert usage["completion_tokens"] == TOKENS
+                due += usage["prompt_tokens"] + 2 * TOKENS
+            assert rig.service() == pytest.approx(due)
