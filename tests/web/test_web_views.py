@@ -108,6 +108,7 @@ def test_a_backend_has_a_view_of_its_limits_and_of_what_runs_there(visit, loaded
     expect(page.locator(".figures")).to_contain_text(re.compile(r"\d of 6"))
     rows = page.get_by_role("region", name="Requests in flight there").locator("tbody th a")
     expect(rows.first).to_be_visible()
+    assert rows.count() <= 6, "those of the two other backends are not there"
 
 
 def test_requests_wait_longest_first_each_with_its_reason(visit, loaded, keys):
