@@ -86,7 +86,7 @@ def text_of_field(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         if name.endswith("_s") and not name.endswith("per_s"):
             return seconds(value)
-        return share(value) if name in ("share", "due") or name.endswith("ratio") else count(value)
+        return share(value) if name in ("share", "due", "by_weight") or name.endswith("ratio") else count(value)
     if isinstance(value, list):
         return "  ".join(text_of_field(name, each) for each in value)
     return printable(str(value))

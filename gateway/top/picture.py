@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any
 
-from gateway.top.cells import count, fitted, printable, seconds, text_of_field
+from gateway.top.cells import EMPTY, count, fitted, printable, seconds, text_of_field
 from gateway.top.columns import (
     WINDOWS,
     Column,
@@ -246,7 +246,7 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
     lines: list[Line] = [
         [(fitted(f"{label:<{LABEL_WIDTH}} {text}", width), Look.PLAIN)]
         for label, text in _flat(row, "")
-        if label != "id"
+        if label != "id" and text != EMPTY  # a tenant's requests stand below, and have little room
     ]
     if controls.view is TopView.TENANTS:
         columns = _shown_columns(columns_of_view(TopView.QUEUE, controls.window), width)
@@ -266,7 +266,7 @@ def _flat(row: Mapping[str, Any], above: str) -> list[tuple[str, str]]:
         label = printable(f"{above}{name}")
         if isinstance(value, Mapping) and value:
             found += _flat(value, f"{label}.")
-        elif name in ("share", "due") and isinstance(value, list):
+        elif name in ("share", "due", "by_weight") and isinstance(value, list):
             texts = (f"{window}: {text_of_field(name, each)}" for window, each in zip(WINDOWS, value, strict=False))
             found.append((label, "   ".join(texts)))
         else:
