@@ -132,6 +132,7 @@ OF_OTHER_CLIENTS = {
     ("DELETE", "/demo"),  # the page
     ("POST", "/what-ifs"),  # the page: in a shell there is `fairlead simulate`
     ("GET", "/what-ifs/{id}"),  # the page
+    ("DELETE", "/what-ifs/{id}"),  # the page
     ("GET", "/live"),  # `fairlead top`
 }
 
