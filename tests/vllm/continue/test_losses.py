@@ -26,14 +26,14 @@ def body_of(number):
 
 @pytest.fixture
 def both(twins, tmp_path):
-    """A gateway in front of both, without cutters; what was ended is started again before it."""
-    for server in twins:
-        if not server.alive:
-            server.start()
+    """A gateway in front of both, without cutters; what was ended is started again after it, for the tests to come."""
     backends = [{"name": f"twin-{number}", "url": server.url} for number, server in enumerate(twins)]
     gateway = Gateway(tmp_path, twins[0], config={"backends": backends, "continuation": {"drain_s": 0.2}})
     yield gateway.start()
     gateway.stop()
+    for server in twins:
+        if not server.alive:
+            server.start()
 
 
 def admin(gateway):
