@@ -65,7 +65,6 @@ class EngineSnapshot:
     prefix_queries_total: int
     prefix_hits_total: int
     steps_total: int
-    new_tokens_total: int
     prompt_tokens_total: int
     emitted_tokens_total: int
 
@@ -98,7 +97,6 @@ class Engine:
         self._submitted = 0
         self._step: tuple[StepPlan, Batch] | None = None
         self._steps_total = 0
-        self._new_tokens_total = 0
         self._prompt_tokens_total = 0
         self._emitted_tokens_total = 0
 
@@ -177,7 +175,6 @@ class Engine:
             sequence.emitted += count
         self._batching.decoded(count)
         self._steps_total += count
-        self._new_tokens_total += count * new_tokens
         self._emitted_tokens_total += count * new_tokens
         return Leap(now, count, [sequence.request.id for sequence in running])
 
@@ -217,7 +214,6 @@ class Engine:
                 del self._sequences[request.id]
                 self._slots.leave(sequence)
         self._steps_total += 1
-        self._new_tokens_total += plan.new_tokens
         self._prompt_tokens_total += prompt_tokens
         self._emitted_tokens_total += len(emitted)
         assert len(self._slots.running) + len(self._slots.waiting) == len(self._sequences)
@@ -237,7 +233,6 @@ class Engine:
             prefix_queries_total=slots.prefix_queries_total,
             prefix_hits_total=slots.prefix_hits_total,
             steps_total=self._steps_total,
-            new_tokens_total=self._new_tokens_total,
             prompt_tokens_total=self._prompt_tokens_total,
             emitted_tokens_total=self._emitted_tokens_total,
         )

@@ -22,7 +22,6 @@ class Collector:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pause_s_max = PAUSE_S_AT_FIRST
-        self.collections_total = 0
 
     def begin(self) -> None:
         """Freeze all objects that exist now, and switch automatic collection off."""
@@ -40,5 +39,4 @@ class Collector:
         gc.collect()
         pause_s = self._clock() - began_at
         self._pause_s_max = max(pause_s, 0.9 * self._pause_s_max)
-        self.collections_total += 1
         return pause_s

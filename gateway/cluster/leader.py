@@ -168,7 +168,6 @@ class Leader:
         self._checkpoint = checkpoint or NewestCheckpoint()
         self._restored: Mapping[str, PoolCheckpoint] = {}
         self._checkpoints = 0
-        self._elected_at = now
         self._waits_until = now + silent_s
         self._must_wait = False
         self._expected = set(expected)

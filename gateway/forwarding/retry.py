@@ -252,7 +252,6 @@ async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int
         trace.spans.came_back(returned.reason)
     try:
         if stream.usage.output_tokens > tokens_before:
-            trace.continuations += 1
             await lease.interrupted(stream.usage, returned.hold_s)
         else:
             await lease.returned(returned.hold_s)

@@ -23,11 +23,11 @@ class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
-    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
-    `continuations` counts how often another backend went on with it. `answer_id` is set where the API has answers to
-    fetch later. `cors` are the CORS headers of the response. `rate_limits` returns the present state of the tenant's
-    limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other, `traceparent`
-    is the header for the backend, None where the client's own is passed on.
+    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun.
+    `answer_id` is set where the API has answers to fetch later. `cors` are the CORS headers of the response.
+    `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
+    that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
+    is passed on.
     """
 
     endpoint: str
@@ -49,7 +49,6 @@ class CallTrace:
     backend_id: str | None = None
     answer_id: str | None = None
     is_resumable: bool | None = None
-    continuations: int = 0
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None

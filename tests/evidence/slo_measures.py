@@ -49,10 +49,6 @@ def tpot_envelope_ms(outcome: SloOutcome, ratio: float) -> float:
     return quantile([record.tpot_envelope_s for record in outcome.records], ratio) * MS
 
 
-def refused_ratio(outcome: SloOutcome) -> float:
-    return sum(record.rejected is not None for record in outcome.records) / len(outcome.records)
-
-
 def in_time(outcome: SloOutcome, record: RequestRecord) -> bool:
     return record.served and is_inside(
         outcome.envelopes[record.tenant_id],

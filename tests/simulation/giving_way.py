@@ -8,7 +8,6 @@ once, so no slot is free for minutes. In "staggered" they end one after another,
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from statistics import mean
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
@@ -49,7 +48,7 @@ class Setting:
 @dataclass(frozen=True)
 class Found:
     """Of a run: times to first token of chat, and how many steps they are beyond the own prompt; output tokens a second
-    while chat came; interruptions, and tokens computed again because of them; mean seconds of a batch answer.
+    while chat came; interruptions, and tokens computed again because of them.
     """
 
     ttft_p50_s: float
@@ -59,7 +58,6 @@ class Found:
     interruptions: int
     interruptions_max: int
     recomputed_tokens: int
-    batch_s: float
 
 
 @dataclass
@@ -164,7 +162,6 @@ def play(setting: Setting) -> Found:
         interruptions=sum(each.interruptions for each in records),
         interruptions_max=max(each.interruptions for each in records),
         recomputed_tokens=sum(each.recomputed_tokens for each in records),
-        batch_s=mean(each.total_latency_s or 0.0 for each in batch),
     )
 
 

@@ -2,7 +2,7 @@
 engines of which one is four times as slow, and clients that call again when their answer has come.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -37,7 +37,6 @@ class WatchedClients(World):
         self.views: list[tuple[float, str, str, WaitView]] = []
         self.started: dict[str, float] = {}
         self._lengths = Random(1)
-        self._coming: deque[Arrival] = deque()
         for tenant, callers in CALLERS.items():
             for _ in range(callers):
                 self._call(tenant, 0.0)

@@ -10,7 +10,6 @@ from gateway_rig import HELLO, MODEL, SLOW, bearer, call, engine, running, until
 
 from gateway.steering import requests
 
-SENT_BY = {"trusted_proxies": ["127.0.0.1"]}
 ONE_SLOT = {"name": "gpu", "requests_running_max": 1}
 
 
