@@ -151,7 +151,7 @@ def play(setting: Setting) -> Found:
     world = WatchedWorld(make_scheduler(setting), engine, setting)
     records = list(world.run(arrivals(setting)))
     before, after = world.notes.emitted
-    chat, batch = ([each for each in records if each.tenant_id == name] for name in ("chat", "batch"))
+    chat = [each for each in records if each.tenant_id == "chat"]
     return Found(
         ttft_p50_s=_quantile([_ttft_s(each) for each in chat], 0.5),
         ttft_p99_s=_quantile([_ttft_s(each) for each in chat], 0.99),
