@@ -1,4 +1,4 @@
-"""TLS to backends: whom the gateway trusts, and the certificate by which it is known there.
+"""TLS to backends: which authorities the gateway trusts, and the certificate by which it is known there.
 
 A context is made once for each backend. Its client certificate is read again when its files have changed, before the
 next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last pair

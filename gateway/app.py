@@ -476,7 +476,7 @@ def make_gateway(config: Config, config_file: Path | None) -> Gateway:
     """A gateway of one process: alone, or one of several replicas. Raises ValueError, OSError."""
     store = make_store(config.state, config_file if config.keeps_state else None)
     if config.is_clustered:
-        from gateway.replica_app import make_replica  # noqa: PLC0415 - for those who share a Redis
+        from gateway.replica_app import make_replica  # noqa: PLC0415 - only with a shared Redis
 
         return make_replica(config, store)
     return Gateway(config, store=store)

@@ -63,7 +63,7 @@ class MemberGateway(Gateway):
     def __init__(
         self, place: MemberPlace, config: Config, store: Store | None, *, elections: ElectionStore | None = None
     ) -> None:
-        """Without a `store` the leader's is used. `elections` says who may lead; without it the place does."""
+        """Without a `store` the leader's is used. `elections` says which process leads; without it the place does."""
         self._place = place
         self.peers = Peers(place, lambda: self.order.leader_name)
         super().__init__(config, store=LeaderStore(self.peers) if store is None else store)
@@ -116,7 +116,7 @@ class MemberGateway(Gateway):
         await super().drain()
 
     def cluster_view(self) -> ClusterView:
-        """The members, who leads, and since when, as this process knows."""
+        """The members, which of them leads, and since when, as this process knows."""
         addresses = dict(self._place.addresses)
         if self._place.leader_address is not None:
             addresses = {name: self._place.addresses[name] for name in self.order.followers()}

@@ -105,7 +105,7 @@ class Request:
 
     A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. One that
     was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
-    `preemptions` times so far. Whoever submits a request leaves these three alone.
+    `preemptions` times so far. A driver that submits a request leaves these three alone.
 
     A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
     rejected where it would miss its envelope, whatever its tier does with misses, and where it would wait for a backend

@@ -297,7 +297,7 @@ class ServiceBound:
             promised = TIERS * self._sum(self.exposure.among_tiers, 0.0)
             self._within(span.high - span.low, promised, f"the tiers {pair} differ")
 
-    # -- who compares ----------------------------------------------------------------------------------------
+    # -- what is compared ------------------------------------------------------------------------------------
 
     def _look_at_groups(self) -> None:
         tenants = self._accounts.tenants.values()

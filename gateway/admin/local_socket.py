@@ -1,7 +1,7 @@
 """The socket by which commands of the same user on the same machine sign in at a gateway that is tried out.
 
 Such a gateway has its first key in no file. It listens on a Unix socket instead, in a folder that its user alone may
-enter, as ssh-agent and gpg-agent do: whoever reaches it could read the gateway's memory anyway. The name of the socket
+enter, as ssh-agent and gpg-agent do: what reaches it could read the gateway's memory anyway. The name of the socket
 is the number of the admin port, which one gateway of this machine has at a time.
 """
 

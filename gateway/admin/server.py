@@ -158,8 +158,8 @@ class AdminServer(web.Server):
             raise AdminProblem(503, "the process that leads does not answer", headers={hdrs.RETRY_AFTER: "1"}) from None
 
     async def answer_peer(self, target: str) -> bytes:
-        """What this process, which leads, answers to this path and query: a live view as JSON. Who asks has signed its
-        caller in, and checked the query. Raises StoreUnavailable where it cannot.
+        """What this process, which leads, answers to this path and query: a live view as JSON. The asking process has
+        signed its caller in, and checked the query. Raises StoreUnavailable where it cannot.
         """
         url = URL(target, encoded=True)
         found = self._table.find(url.raw_path)

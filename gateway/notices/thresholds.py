@@ -1,8 +1,8 @@
 """BudgetWatch: which budgets have reached which of their thresholds.
 
-Every process looks at what it knows of usage, its own and others'. So several find the same; who tells it is decided
-elsewhere (claims.py). A notice names its budget, period and threshold, and has an id made of just these: whoever tells
-it, and however often, it is the same notice.
+Every process looks at what it knows of usage, its own and others'. So several find the same; claims.py decides
+which of them tells it. A notice names its budget, period and threshold, and has an id made of just these: whichever
+process tells it, and however often, it is the same notice.
 """
 
 import hashlib

@@ -59,7 +59,7 @@ class Webhook:
 
 
 def signature_headers(id_: str, body: bytes, secrets: Sequence[bytes], now_s: float) -> dict[str, str]:
-    """The headers that prove who sent this body, and when."""
+    """The headers that prove the sender of this body, and the time."""
     timestamp = str(int(now_s))
     signed = b"%s.%s.%s" % (id_.encode(), timestamp.encode(), body)
     signatures = [base64.b64encode(hmac.digest(secret, signed, "sha256")).decode() for secret in secrets]

@@ -3,7 +3,7 @@
 Everything that comes (frames, facts of requests, measurements) is taken in during one turn of the loop, in `_turn`:
 usage is brought up to date, the Member ticks, its frames are sent, and its actions are carried out.
 
-Who leads is said by a parent process, or by a store (`ElectionStore`), which is asked beside the turns: no decision
+A parent process names the leader, or a store does (`ElectionStore`), which is asked beside the turns: no decision
 waits for it.
 """
 
@@ -60,7 +60,7 @@ class SharedOrder:
         elections: ElectionStore | None = None,
     ) -> None:
         """`make_scheduler` makes the Scheduler of a pool; `tenant_of` looks a tenant up. Without `elections` the place
-        says who leads.
+        names the leader.
         """
         self.place = place
         self._loop = asyncio.get_running_loop()
@@ -230,7 +230,7 @@ class SharedOrder:
     def _aimed_at(self, now: float) -> _LeaderAddress | None:
         place, candidate = self.place, self.member.candidate
         if candidate is None:
-            assert place.leader_address is not None, "without a store a parent says who leads"
+            assert place.leader_address is not None, "without a store a parent names the leader"
             return None if place.is_appointed else _LeaderAddress(None, place.leader_address)
         name = self.member.target(now)
         address = None if name is None else candidate.members.get(name)
@@ -239,19 +239,19 @@ class SharedOrder:
     async def _follow(self, target: _LeaderAddress) -> None:
         """Connect to this leader, again and again."""
         session, root = open_session(self.place, target.address)
-        who = target.name or "worker 0"
+        leader = target.name or "worker 0"
         async with session:
             while True:
                 try:
                     await self._follow_once(session, root, target)
                     if not self._complained:
-                        self._complain(f"the connection to {who} has ended")
+                        self._complain(f"the connection to {leader} has ended")
                 except OtherVersionError as error:
                     self._complain(str(error))
-                    self.member.cannot_join(who)
+                    self.member.cannot_join(leader)
                     self.soon()
                 except (aiohttp.ClientError, OSError, HelloError, FrameError, TimeoutError) as error:
-                    self._complain(f"{who} cannot be followed: {error}")
+                    self._complain(f"{leader} cannot be followed: {error}")
                 await asyncio.sleep(RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:

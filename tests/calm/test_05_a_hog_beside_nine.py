@@ -49,11 +49,11 @@ async def test_all_who_wait_are_served_alike(tenants, figure):
     async with engine(speed=0.2) as server, gateway(slots(server), **config) as rig:
         tasks = [asyncio.create_task(call_on(rig, keys[name])) for name in NORMAL for _ in range(BACKLOG)]
         tasks += [asyncio.create_task(call_on(rig, keys["hog"])) for _ in range(100 * BACKLOG)]
-        everybody = [*NORMAL, "hog"]
-        await until(lambda: all(rig.service(name) > 200 for name in everybody), 60)
-        before = {name: rig.service(name) for name in everybody}
+        tenants = [*NORMAL, "hog"]
+        await until(lambda: all(rig.service(name) > 200 for name in tenants), 60)
+        before = {name: rig.service(name) for name in tenants}
         await until(lambda: rig.service("hog") - before["hog"] > 1_500, 60)
-        gained = [rig.service(name) - before[name] for name in everybody]
+        gained = [rig.service(name) - before[name] for name in tenants]
         await ended(tasks)
     index = jain_index(gained)
     figure(5, "Jain index of service", index, target=">= 0.98")

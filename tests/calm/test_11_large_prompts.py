@@ -1,4 +1,4 @@
-"""50 prompts of 1 MB at once take bounded memory, and hold up nobody else's calls."""
+"""50 prompts of 1 MB at once take bounded memory, and hold up no other tenant's calls."""
 
 import asyncio
 import json

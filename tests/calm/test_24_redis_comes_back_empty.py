@@ -1,4 +1,4 @@
-"""Redis is killed and comes back empty: those who wait are served alike, and no limit is spent twice."""
+"""Redis is killed and comes back empty: waiting tenants are served alike, and no limit is spent twice."""
 
 import asyncio
 import time

@@ -34,13 +34,13 @@ async def test_more_clients_than_descriptors(tmp_path, figure):
         assert busy <= 0.2
         assert used < DESCRIPTORS, "some are left to reach backends"
         assert not any(reader.at_eof() for reader, _ in clients), "no client was turned away"
-        assert await is_served(*clients[0]), "who was accepted is served"
+        assert await is_served(*clients[0]), "an accepted client is served"
         late = asyncio.create_task(is_served(*clients[-1]))
         await asyncio.sleep(0.3)
         assert not late.done()
         for _, writer in clients[1:-1]:
             writer.transport.abort()
-        assert await asyncio.wait_for(late, 15), "who waited is served when others have left"
+        assert await asyncio.wait_for(late, 15), "a client that waited is served when others have left"
         assert await process.ask("bob") == 200
         said = await process.end(15)
         assert "file descriptors are short" in said

@@ -49,7 +49,7 @@ def anyone(_: Request) -> bool:
 
 
 class History:
-    """Drives an order as a lane does, with plain queues beside it that say who waits."""
+    """Drives an order as a fair queue does, with plain queues beside it that say which tenants wait."""
 
     def __init__(self, order: Fairness) -> None:
         self.order = order
@@ -203,7 +203,7 @@ def test_backlogged_tenants_of_equal_requests_are_served_equally_often(make):
 
 
 def picked_in_turn(course: History) -> list[str]:
-    """Everybody, in the order in which they are picked when each leaves with its one request."""
+    """All tenants, in the order in which they are picked when each leaves with its one request."""
     picked = []
     while (request := course.order.pick(anyone)) is not None:
         picked.append(request.tenant_id)

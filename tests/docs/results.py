@@ -6,7 +6,7 @@
                                              --from FILE takes what that command printed before
 
 What is compared are figures: the lines of Markdown tables, and every line of a target's table, with the words between
-them left to whoever writes the page. docs/results/README.md lists what is not done here, and when it last was.
+them left to the author of the page. docs/results/README.md lists what is not done here, and when it last was.
 """
 
 import argparse

@@ -108,7 +108,7 @@ MATRIX = {
         "networkPolicy": {"enabled": True},
     },
     "no backends": {"config": {"backends": [], "shutdown": {"lame_duck_s": 0, "drain_s": 0}}},
-    "an end that nobody set": {"config": {"shutdown": None}},
+    "an end that is not set": {"config": {"shutdown": None}},
     "backends that are found": FOUND,
     "a claim": {"persistence": {"enabled": True, "storageClass": "ssd"}},
     "another's claim": {"persistence": {"enabled": True, "existingClaim": "mine"}},

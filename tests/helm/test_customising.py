@@ -147,11 +147,11 @@ def test_a_port_for_metrics_alone_is_scraped_without_a_key():
 
 
 def allowed(*, metrics=False, **policy):
-    """Who is let in, by port: None for all."""
+    """Which peers are let in, by port: None for all."""
     values = {"metrics": {"enabled": metrics}, "networkPolicy": {"enabled": True, **policy}}
     (document,) = of_kind(values, "NetworkPolicy")
     rules = document["spec"]["ingress"]
-    assert all(rule.get("from", [PEER]) for rule in rules), "an empty list is everybody"
+    assert all(rule.get("from", [PEER]) for rule in rules), "an empty list admits all"
     return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
 
 

@@ -41,7 +41,7 @@ REFUSED = {
         {"config": {**KEYS, "tenants": {"alice": {}}}, "admin": {"enabled": False}, "persistence": {"enabled": True}},
         "there are no keys",
     ),
-    "keys of nobody": ({"config": KEYS, "keys": {"existingSecret": "x"}}, "there are no tenants"),
+    "keys of no tenant": ({"config": KEYS, "keys": {"existingSecret": "x"}}, "there are no tenants"),
     "keys that are not asked for": ({"keys": {"existingSecret": "x"}}, "config.auth.mode is open"),
     "two secrets": (
         {
@@ -83,7 +83,7 @@ REFUSED = {
         {"config": {"metrics": {"port": 9090}}},
         "config.metrics.port is set by the chart",
     ),
-    "metrics that nobody may read": (
+    "metrics that no peer may read": (
         {"networkPolicy": {"enabled": True, "metricsFrom": []}, "monitoring": PROMETHEUS},
         "set networkPolicy.metricsFrom",
     ),

@@ -1,4 +1,4 @@
-"""A gateway with an admin port, and somebody who asks there."""
+"""A gateway with an admin port, and a client of it."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ async def within(condition: Callable[[], Awaitable[bool]], timeout_s: float = EF
 
 @dataclass
 class Admin:
-    """Somebody with a key to the admin port."""
+    """A client with a key to the admin port."""
 
     rig: Rig
     session: aiohttp.ClientSession

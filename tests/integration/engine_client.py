@@ -1,4 +1,4 @@
-"""A running embedded engine and somebody to talk to it."""
+"""A running embedded engine and a client of it."""
 
 import asyncio
 import contextlib

@@ -20,7 +20,7 @@ START_S_MAX = 60.0  # it imports all that it serves with, on a machine that othe
 
 
 class Process:
-    """A gateway that serves, and who calls it. `said` is what it said on stderr until it served."""
+    """A gateway that serves, and a client that calls it. `said` is what it said on stderr until it served."""
 
     def __init__(self, process, session, url, admin_url, admin_key, *, said):
         self._process, self._session, self.said = process, session, said

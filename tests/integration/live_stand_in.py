@@ -41,7 +41,7 @@ def document(tenants: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 class LiveStandIn:
-    """`document` goes to who connects; `patch` changes it for all. `refuses`: the status for all that is asked."""
+    """`document` goes to every client that connects; `patch` changes it for all. `refuses`: the status of all."""
 
     def __init__(self, begin: dict[str, Any]) -> None:
         self.document = begin

@@ -1,7 +1,7 @@
-"""A backend that trusts nobody: it takes requests off the wire as bytes and notes whatever is not as it must be.
+"""A backend that trusts no request: it takes requests off the wire as bytes and notes whatever is not as it must be.
 
 The gateway writes one call at a time, in the plainest HTTP there is. Everything else that arrives here was
-brought in by somebody: a second request in a body, a header that became two, a length that is not the body's.
+brought in by a client: a second request in a body, a header that became two, a length that is not the body's.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A disk that is full, or cannot sync: the admin port says so, nobody who calls notices, and nothing counts twice."""
+"""A disk that is full, or cannot sync: the admin port says so, no client notices, and nothing counts twice."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Backends behind TLS, of a CA that nobody else knows."""
+"""Backends behind TLS, of a CA that only these tests know."""
 
 import asyncio
 import contextlib

@@ -28,7 +28,7 @@ class Resource(NamedTuple):
 
 
 class Api:
-    """As whom the token is of."""
+    """As the account that the token is of."""
 
     def __init__(self, url: str, token: str, ca: str) -> None:
         trusted = ssl.create_default_context(cadata=ca)

@@ -34,7 +34,7 @@ def program(name: str, variable: str) -> str | None:
 
 
 class ControlPlane:
-    """RBAC is on, and nobody is anonymous. `host` is an address of this machine, not a loopback one."""
+    """RBAC is on, and no request is anonymous. `host` is an address of this machine, not a loopback one."""
 
     def __init__(self, folder: Path, host: str) -> None:
         self.host = host
@@ -89,7 +89,7 @@ class ControlPlane:
         return "kube-controller-manager" in self._processes
 
     def api(self, token: str = "") -> Api:
-        """As whom the token is of, or as the administrator."""
+        """As the account that the token is of, or as the administrator."""
         return Api(self._url, token or self._token, self.ca)
 
     def kill_api_server(self) -> None:
@@ -165,7 +165,7 @@ class ControlPlane:
             time.sleep(0.05)
 
     def _kill(self, name: str) -> None:
-        """As it is asked to end it waits a minute for those who watch."""
+        """As it is asked to end it waits a minute for watches that are open."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()

@@ -243,7 +243,7 @@ async def test_a_token_that_is_renewed_on_disk_is_used(pod, measured):
 
 
 def test_the_account_may_read_slices_where_it_is_and_nothing_else(pod):
-    """What anybody may ask who is signed in is not counted: they are rights to oneself."""
+    """What every account may ask is not counted: those are rights to itself."""
     with pod.plane.api(pod.renew()) as account:
         assert account.ask("GET", SLICES.format(pod.namespace))["kind"] == "EndpointSliceList"
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
@@ -272,7 +272,7 @@ def test_the_account_may_read_slices_where_it_is_and_nothing_else(pod):
 
 async def test_pods_of_a_service_are_found_as_they_get_ready_and_left_as_they_end(pod, measured):
     if not pod.plane.has_controllers:
-        pytest.skip("nobody makes slices of pods: KUBE_CONTROLLER_MANAGER names no controllers")
+        pytest.skip("nothing makes slices of pods: KUBE_CONTROLLER_MANAGER names no controllers")
     pod.renew()
     RunningPod.node(pod.api)
     service = {"selector": {"app": "vllm"}, "ports": [{"name": "http", "port": 80, "targetPort": PORT}]}

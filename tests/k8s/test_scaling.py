@@ -20,7 +20,7 @@ VALUES = {"autoscaling": {"enabled": True, "minReplicas": 1, "maxReplicas": 5}}
 
 
 def tls(folder):
-    """Of nobody in particular: the API server is told not to look."""
+    """Of no authority: the API server is told not to verify it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "adapter")])
     now = dt.datetime.now(dt.UTC)
@@ -137,7 +137,7 @@ async def replicas_become(api, namespace, wanted):
 
 async def test_calls_that_wait_bring_replicas_which_an_upgrade_leaves_alone(plane, api, chart, namespace, tmp_path):
     if not plane.has_controllers:
-        pytest.skip("nobody scales: KUBE_CONTROLLER_MANAGER names no controllers")
+        pytest.skip("nothing scales: KUBE_CONTROLLER_MANAGER names no controllers")
     adapter = Adapter(api, namespace)
     async with adapter.served(tmp_path):
         with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=namespace) as helm:

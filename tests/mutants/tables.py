@@ -118,7 +118,7 @@ def quantum_without_end(kind: type, name: str) -> Mutation:
 
 
 def passing_freely(stack: ExitStack) -> None:
-    """Whoever fits goes, however long somebody waits who does not."""
+    """Whichever request fits goes, however long one waits that does not."""
     stack.enter_context(patch.object(BackfillRound, "may_enter", lambda *_: True))
     stack.enter_context(patch.object(BackfillRound, "_close", lambda *_: None))
 
@@ -194,7 +194,7 @@ def survives(name: str, whole: Runs) -> bool:
         with mutated(mutation):
             try:
                 wrong = measured(row, broken)
-            except ZeroDivisionError:  # somebody got nothing at all
+            except ZeroDivisionError:  # a tenant got nothing at all
                 wrong = float("inf")
         verdict = "killed" if row.band.holds(right) and not row.band.holds(wrong) else "ALIVE"
         killers += [says] if verdict == "killed" else []

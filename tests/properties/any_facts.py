@@ -75,7 +75,7 @@ class AnyFacts(Facts):
         later_s=st.sampled_from([0.0, 0.6, 2.0]),
     )
     def crowd(self, tenant_id, urgent_id, later_s):
-        """Few seats, many who want them, and somebody who cannot wait for long."""
+        """Few slots, many requests that want them, and one that cannot wait for long."""
         self.recorder.load_changed([load(each, requests_running_max=2) for each in BACKENDS], self.now)
         for _ in range(6):
             self.submit(tenant_id, prompt_tokens=20, output_tokens_max=20, is_resumable=True)
@@ -109,7 +109,7 @@ class AnyFacts(Facts):
     @precondition(lambda self: self.untouched())
     @rule(data=st.data(), is_known=st.booleans())
     def lose_a_dispatch(self, data, is_known):
-        """It did not reach whoever sends, or crossed the news that the client has gone."""
+        """It did not reach the process that sends, or crossed the news that the client has gone."""
         request_id = data.draw(st.sampled_from(self.untouched())).request.id
         (self.recorder.undelivered if is_known else self.recorder.cancel)(request_id, self.now)
 

@@ -87,7 +87,7 @@ class Facts(RuleBasedStateMachine):
         self.recorder = SharedRecorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
-        self.is_switched = False  # to another policy: who may be chosen, and who waits where, is not known any more
+        self.is_switched = False  # to another policy: what may be chosen, and what waits where, is not known any more
         self.same_instant = True
         self.cached_tokens = {}  # of each dispatched prompt, as the Scheduler believed
         self.recorder.load_changed([load(backend_id) for backend_id in BACKENDS], self.now)
@@ -137,7 +137,7 @@ class Facts(RuleBasedStateMachine):
         self.recorder.finished(accounts.request.id, outcome, self.now)
 
     def restart(self, checkpoint, returning_s):
-        """All that lives ends, and everybody goes on from these standings, as in a new process."""
+        """All that lives ends, and every tenant goes on from these counters, as in a new process."""
         for accounts in self.waiting():
             self.recorder.cancel(accounts.request.id, self.now)
         for accounts in self.in_flight():

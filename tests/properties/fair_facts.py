@@ -1,4 +1,4 @@
-"""A pool whose tenants wait for long: what is reported is true to within a known error, and tenants stay who they are
+"""A pool whose tenants wait for long: what is reported is true to within a known error, and tenants keep their identity
 while they have anything here. Then a policy keeps its promise, whatever predicts and however requests are shaped.
 """
 
@@ -216,7 +216,7 @@ class FairFacts(Facts):
     @precondition(lambda self: self.kept is not None)
     @rule(returning=st.permutations(NAMES))
     def start_again(self, returning):
-        """A process that was killed, and forgot what came after its last checkpoint; everybody comes back for more."""
+        """A process that was killed, and forgot what came after its last checkpoint; all tenants come back for more."""
         self.restart(without_lifted_tenants(self.kept), 0.0)
         for tenant_id in returning:
             self.flood(tenant_id, FLOOD, prompt_tokens=10, output_tokens_max=4)

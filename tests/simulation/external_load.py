@@ -1,4 +1,4 @@
-"""An engine that somebody else uses too: calls that no scheduler of ours sent there, of which only gauges tell."""
+"""An engine with external load: calls that no scheduler of ours sent there, of which only gauges tell."""
 
 from dataclasses import replace
 from itertools import count

@@ -53,7 +53,7 @@ class _Call:
 
 @dataclass(slots=True)
 class Done:
-    """An answer: when it ended, of how many tokens, who asked, and for how long the backend had it."""
+    """An answer: when it ended, of how many tokens, for which tenant, and for how long the backend had it."""
 
     at_s: float
     tokens: int

@@ -1,5 +1,5 @@
-"""Runs in which things go wrong, under every judge: nothing is lost or charged wrong, nothing idles, and who waits is
-served fairly all the same.
+"""Runs in which things go wrong, under every judge: nothing is lost or charged wrong, nothing idles, and what waits
+is served fairly all the same.
 
 Tenants ask for more than the engines can do, in different shapes. Chance is seeded; the parametrised seed is in a
 failure's name.
@@ -160,7 +160,7 @@ class FaultyRun:
 def test_an_engine_that_dies_takes_its_answers_with_it_and_nothing_else(policy):
     run = FaultyRun(policy, faults=[dies])
     assert run.lost
-    assert run.came_back(), "what it had not begun, and what was sent before anybody noticed"
+    assert run.came_back(), "what it had not begun, and what was sent before its end was noticed"
     broken = [record for record in run.records if record.total_latency_s is None]
     assert len(broken) == len(run.lost)
     assert all(record.output_tokens for record in broken)

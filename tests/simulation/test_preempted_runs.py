@@ -1,4 +1,4 @@
-"""Preemption in a whole run: the engine gives requests back, the books stay right, and who came late waits less."""
+"""Preemption in a whole run: the engine gives requests back, the accounts stay right, and a late request waits less."""
 
 from random import Random
 

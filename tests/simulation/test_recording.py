@@ -84,7 +84,7 @@ def make_scheduler(fairness="vtc"):
 
 
 def record_a_run(listener):
-    """Three tenants that ask for more than the engine can do, some of whom lose patience."""
+    """Three tenants that ask for more than the engine can do, some of which reach their queue timeout."""
     rng = Random(1)
     streams = [
         poisson(

@@ -1,6 +1,6 @@
 """The gauge of the service gap, over simulated overload: within its bound under VTC, beyond it under FIFO.
 
-Somebody looks once a second, as the gateway does. The engine is the VTC paper's, and cannot do half of what is asked.
+The gap is read once a second, as the gateway does. The engine is the VTC paper's, and cannot do half of what is asked.
 """
 
 from random import Random

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("policies", "backends", "gateway")  # each may import itself and those before it
 IMPURE = {"asyncio", "time", "random", "os", "logging", "aiohttp", "redis", "opentelemetry", "socket", "threading"}
 IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "uvloop"}
-# The vocabulary, prices and step times are values, which anybody may name, and so is the question that a placement
+# The vocabulary, prices and step times are values, which every module may name, and so is the question that a placement
 # answers.
 VALUES = (
     "policies.types",

@@ -218,7 +218,7 @@ def test_requests_that_are_preempted_come_to_their_end(cramped):
     assert cramped.metrics().preemptions_total > 0
     rest(cramped)
     state = json.loads(steps(cramped, "")[1])["engines"]["0"]
-    assert state["kv_blocks_free"] == state["kv_blocks"] - 1  # one is never anybody's
+    assert state["kv_blocks_free"] == state["kv_blocks"] - 1  # one is never given out
 
 
 def chat_pace(server, *, chats, clients, flooders):

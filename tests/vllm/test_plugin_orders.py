@@ -1,4 +1,4 @@
-"""Who of those that wait inside a vLLM with the plugin begins next: by tenants and cache, or by vLLM's priorities."""
+"""Which request that waits inside a vLLM with the plugin begins next: by tenants and cache, or by vLLM's priorities."""
 
 import json
 import os

@@ -23,7 +23,7 @@ ORDERS = ("slack", "vtc", "dlpm")
 
 
 def questions():
-    """Tenant, prompt and weights of each: everybody's first question, everybody's second ..."""
+    """Tenant, prompt and weights of each: every tenant's first question, every tenant's second ..."""
     rng = Random(3)
     documents = [tokens(rng, DOCUMENT_TOKENS) for _ in range(TENANTS)]
     for _ in range(QUESTIONS):
@@ -43,7 +43,7 @@ def tokens(rng, count):
 
 
 def run(order, model, asked):
-    """All of them at once; who ended in which order, prompt tokens computed, and seconds of scheduling per step."""
+    """All of them at once; in which order they ended, prompt tokens computed, and seconds of scheduling per step."""
     os.environ["FAIRLEAD_ORDER"] = order
     scheduler = make(FairScheduler, model, BLOCKS)
     hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)

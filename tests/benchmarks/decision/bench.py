@@ -7,13 +7,13 @@
 
 Every tenant has requests waiting all the time and the pool is full, as on a busy gateway: of seats, of KV tokens, or of
 what its engines can do in time by the model of their steps (running decodes, or prompts ahead). A cycle
-is: one request ends (finished), one poll decides who gets its seat, the answer streams (tokens), and the tenant
+is: one request ends (finished), one poll decides which request is next, the answer streams (tokens), and the tenant
 that was served sends its next request (submit). Each fact is timed by itself; the medians are over all cycles, so
 a collection of garbage or a neighbour on the machine does not show. The floor is a binary heap of the same size
 that is popped and pushed once: what any order that is O(log n) in tenants has to pay.
 
-In a burst many requests end at once (as where an engine had stalled, or a batch ends together), and polls decide who
-gets their seats until nothing is left to decide. What is printed is the cost of a dispatch, that is of a poll over its
+In a burst many requests end at once (as where an engine had stalled, or a batch ends together), and polls give their
+slots away until nothing is left to decide. What is printed is the cost of a dispatch, that is of a poll over its
 dispatches (of polls that dispatched eight or more: of fewer the search for what does not fit is most; where no poll of
 a run dispatched so many, of all that dispatched any), and of a poll.
 Tenants and what waits are kept out of the collector's way, and it runs as rarely as in the gateway.
@@ -146,7 +146,7 @@ class BusyPool:
             self.scheduler.submit(self.request(request.tenant_id), self.now)
 
     def leave(self) -> Request:
-        """Somebody in flight, who is about to end."""
+        """A request in flight that is about to end."""
         place = self._rng.randrange(len(self.in_flight))
         self.in_flight[place], self.in_flight[-1] = self.in_flight[-1], self.in_flight[place]
         return self._requests.pop(self.in_flight.pop())

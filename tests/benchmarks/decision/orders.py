@@ -1,4 +1,4 @@
-"""What one decision of every order costs, and whom a full queue sheds, in microseconds of CPU, by tenants that wait.
+"""What one decision of every order costs, and what a full queue sheds, in microseconds of CPU, by waiting tenants.
 
     python tests/benchmarks/decision/orders.py [--tenants 10 1000 10000] [--decisions 500] [--orders vtc drr ...]
 
@@ -67,7 +67,7 @@ class Queue:
 
     def decide(self) -> Request:
         request = self.order.pick(bool)
-        assert request is not None, "everybody waits"
+        assert request is not None, "all tenants wait"
         usage = Usage(request.prompt_tokens, 0, 0)
         entry = InFlight(request, "gpu", Reservation("default", 1, 1), 100.0, 100.0, usage, dispatched_at=self.now)
         if self.order.follows_requests:

@@ -4,7 +4,7 @@
 
 A backend's /metrics were read and are news: until every pool that they concern has taken them in and decided what they
 let in. Every backend runs as many requests as `--in-flight`, half of them with an envelope, streams that go on between
-two reports; none of what passes is told before somebody asks. With `--waiting` tenants wait in every pool, and all
+two reports; none of what passes is told before it is asked for. With `--waiting` tenants wait in every pool, and all
 backends are full: the decision that follows a report is in the figure, too.
 
 Target: a median of at most 200 us with 64 backends of 64 requests each, in 8 pools or in one.

@@ -61,7 +61,7 @@ class Replay:
     throughput: float
     ttft_s: dict[str, float]
     service: dict[str, float]
-    """Every tenant's service until the last arrival: later everybody has received all that was asked for."""
+    """Every tenant's service until the last arrival: later every tenant has received all that it asked for."""
     gateway_cpu_ratio: float
     vllm_cpu_ratio: float
     client_cpu_ratio: float

@@ -109,9 +109,9 @@ async def line(cluster: Cluster, load: Weighted, window: Sequence[Counter[str]],
     """The figures of the last second."""
     ratio = sum(each["gold"] for each in window) / max(1, sum(each["bronze"] for each in window))
     epoch = None if leader is None else await cluster.value(leader, "fairlead_cluster_epoch")
-    who = "-" if leader is None or epoch is None else f"{leader}  {epoch:>5.0f}"
+    leads = "-" if leader is None or epoch is None else f"{leader}  {epoch:>5.0f}"
     rates = f"{window[-1]['gold']:>7} {window[-1]['bronze']:>7}"
-    return f"{rates}  {ratio:5.2f}  {who:>13}  {load.failed:>6}  {max(load.most.values()):>4}"
+    return f"{rates}  {ratio:5.2f}  {leads:>13}  {load.failed:>6}  {max(load.most.values()):>4}"
 
 
 if __name__ == "__main__":

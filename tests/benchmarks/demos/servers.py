@@ -71,7 +71,7 @@ def vllm(*options, installed, folder, name="vllm", environment=None):
 
 @contextmanager
 def gateway(*, backend, name, folder, **sections):
-    """A fresh gateway in front of the backend, where nobody has a past. Every API key is a tenant of weight 1 unless
+    """A fresh gateway in front of the backend, where no tenant has a past. Every API key is a tenant of weight 1 unless
     `sections` of the configuration say otherwise; what they say of backends is added to this one.
     """
     address = {"url": f"http://127.0.0.1:{backend.port}", "requests_running_max": SEATS}

@@ -3,7 +3,7 @@
     python tests/benchmarks/demos/slo.py [--vllm DIR] [--out DIR] [--rounds N] [--arms none,fifo,...]
 
 One real vLLM whose full step stays under the chat's target for the time per token, and that gives no prompt more than
-a part of a step (--long-prefill-token-threshold), whoever is in front of it. How many tokens that is depends on the
+a part of a step (--long-prefill-token-threshold), whatever is in front of it. How many tokens that is depends on the
 machine, and follows from what a first engine takes, of which the gateway's step-time model is learnt, too (`fairlead
 calibrate`, CALIBRATION_S). The targets are those that an empty engine gives: three times the chat's own median time
 to first token and a full step, and three times its median time per output token, or what the smallest useful step
@@ -76,7 +76,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the chat saw, and what the engine did meanwhile (prompt and output tokens per second of everybody)."""
+    """What the chat saw, and what the engine did meanwhile (prompt and output tokens per second of all)."""
 
     arm: str
     ttft_s: list[float]
@@ -166,7 +166,7 @@ def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
 
 
 def alone(backend) -> Turn:
-    """What the chat sees of an engine that nobody else uses."""
+    """What the chat sees of an engine without other load."""
     return take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
 
 

@@ -290,7 +290,7 @@ def bench_calls():
 
 
 def bench_relay(viewers):
-    """CPU per relayed chunk: no admin port, one that nobody views, and one with viewers."""
+    """CPU per relayed chunk: no admin port, one without viewers, and one with viewers."""
     import bench as relay  # noqa: PLC0415 - tests/benchmarks/relay/bench.py
 
     ports = {}

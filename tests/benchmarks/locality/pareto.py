@@ -2,7 +2,7 @@
 
     python tests/benchmarks/locality/pareto.py [--plot FILE.svg]
 
-Every policy plays the whole trace on four engines: with one queue before all of them, from which whoever is next is
+Every policy plays the whole trace on four engines: with one queue before all of them, from which whatever is next is
 placed by load or by cached prefix, and with a queue before each, chosen on arrival by D2LPM. Runs are deterministic
 and independent, and take all cores for some minutes.
 """
@@ -27,7 +27,7 @@ PLACEMENTS = {
     "placed by prefix": "longest-prefix",
     "a queue per engine (D2LPM)": "d2lpm:quantum_service=50000",
 }
-NO_END = "1e12"  # a slack in which everybody is always level
+NO_END = "1e12"  # a slack in which all tenants are always level
 SLACKS = ("0", "50000", "200000", "1000000", NO_END)
 QUANTA = ("50000", "200000", "1000000")
 NAMES = {"0": "0 (VTC)", NO_END: "no end (LPM)"}

@@ -102,7 +102,7 @@ CASES |= {
     "responses: in the background, asked for later": same(
         post(PATH, {**BASE, "background": True, "store": True}), done
     ),
-    # It could be read by nobody, and cost nothing.
+    # No client could read it, and it would cost nothing.
     "responses: in the background, streamed": differs(
         post(PATH, {**BASE, "background": True, "stream": True, "store": True}), theirs=200, ours=400
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from exchange import Got
 
-# Of the connection, or of whoever sends it; that there is a length or chunks is compared, not how long it is.
+# Of the connection, or of the sender; that there is a length or chunks is compared, not how long it is.
 _CONNECTION_HEADERS = {"date", "server", "connection", "keep-alive", "x-request-id"}
 # Which pages may ask is for each server's operator to say, and so are the headers that tell caches of it.
 _CORS_HEADERS = {"vary"}

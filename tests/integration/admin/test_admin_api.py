@@ -185,7 +185,7 @@ async def said_raw(api, *lines, body=b""):
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write("\r\n".join(head).encode() + b"\r\nContent-Type: application/json\r\n\r\n" + body)
     async with asyncio.timeout(PATIENCE_S):
-        answer = await reader.read()  # it closes: what more there may come is nobody's
+        answer = await reader.read()  # it closes: what follows is not read as a request
     writer.close()
     return int(answer.split()[1]), answer
 

@@ -1,4 +1,4 @@
-"""Backends by the admin API: how long their steps take, what kind they are, and whom they are believed to be."""
+"""Backends by the admin API: how long their steps take, of which kind they are, and what they are believed to be."""
 
 import asyncio
 import time

@@ -210,7 +210,7 @@ async def test_on_a_terminal_people_get_tables_and_with_json_machines_get_json(s
     monkeypatch.setattr(cli, "_is_for_people", lambda *, as_json: not as_json)
     header, *rows = (await shell("list", "tenants")).text.splitlines()
     assert header.split()[:4] == ["id", "origin", "tier", "weight"]
-    assert "in_flight_max" not in header, "nobody has such a limit"
+    assert "in_flight_max" not in header, "no tenant has such a limit"
     assert [row.split()[0] for row in rows if row.split()] == ["alice", "declared"]
     assert "ttft_ms=500" in rows[0]
     assert (await shell("list", "tenants", "--json")).lines[0]["weight"] == 2.5

@@ -1,4 +1,4 @@
-"""The live state: who is in time, by how much, and who was."""
+"""The live state: which requests are in time, by how much, and which were."""
 
 import asyncio
 import socket

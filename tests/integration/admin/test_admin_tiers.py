@@ -1,4 +1,4 @@
-"""A tier that is deleted goes from the gateway that runs, once nobody is of it."""
+"""A tier that is deleted goes from the gateway that runs, once no tenant is of it."""
 
 from functools import partial
 

@@ -340,7 +340,7 @@ async def test_pools_models_are_merged_and_each_call_goes_where_its_model_is():
         assert three.snapshots()[0].emitted_tokens_total == 16
         assert one.snapshots()[0].emitted_tokens_total + two.snapshots()[0].emitted_tokens_total == 0
         assert rig.snapshot("other").tenants["anonymous"].service > 0
-        assert (await rig.post({"messages": HELLO})).status == 404  # which of two models, nobody can say
+        assert (await rig.post({"messages": HELLO})).status == 404  # which of two models is meant is not known
 
 
 async def test_a_call_that_names_no_model_means_the_only_one():

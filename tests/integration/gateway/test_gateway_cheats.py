@@ -1,4 +1,4 @@
-"""What a tenant tries who wants more than his share, or another's: nothing is gained by any of it.
+"""What a tenant tries that wants more than its share, or another's: nothing is gained by any of it.
 
 Each trick is sent to a backend that notes what reaches it. Where the call is served, what is forwarded says nothing of
 urgency, place or another's name; where it is refused, nothing is forwarded and nothing charged.
@@ -249,7 +249,7 @@ async def test_a_batch_and_a_message_are_charged_as_what_they_are():
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_leaving_again_and_again_at_the_last_moment_is_no_discount(path, stream):
-    """Whoever leaves with most of the answer has paid for most of it."""
+    """A client that leaves with most of the answer has paid for most of it."""
     async with gateway_and_engine(speed=0.1) as (rig, server):
         body = {"model": MODEL, "messages": HELLO, "max_tokens": 40, "stream": stream}
         await charged(rig, body, path)  # the pace is learnt from it

@@ -1,4 +1,4 @@
-"""Tenants on one busy engine: who is served when, and in what parts."""
+"""Tenants on one busy engine: in which order and in what parts they are served."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Who may not be served now: keys, tenants, queues, rates, backends; and when to come back."""
+"""Which calls are refused now: by keys, tenants, queues, rates, backends; and when to come back."""
 
 import asyncio
 from contextlib import AsyncExitStack

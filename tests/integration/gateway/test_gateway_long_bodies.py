@@ -1,4 +1,4 @@
-"""Long requests and long answers: right to the byte, and nobody else waits for them."""
+"""Long requests and long answers: right to the byte, and no other call waits for them."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""A gateway that is killed or stopped goes on as it was: who was ahead is ahead, and how long steps take is known."""
+"""A gateway that is killed or stopped goes on as it was: a tenant ahead is ahead, and how long steps take is known."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ def somebody_is_ahead(folder):
 
 async def get_ahead(process, server, folder):
     """Alice and bob wait for the one seat together; alice's long prompt is served, bob's short calls go on waiting, and
-    alice, who waits again, came last: she will be the last to be sent away.
+    alice, which waits again, came last: it is the last to be rejected.
     """
     calls = [asyncio.create_task(process.ask("carol", max_tokens=300))]
     await until(lambda: running(server))
@@ -50,7 +50,7 @@ async def have_come(process, calls):
 
 
 async def order_of(process, server):
-    """Who of alice and bob is served when, where alice is the first to come back."""
+    """The order in which alice and bob are served, where alice is the first to come back."""
     in_slot = asyncio.create_task(process.ask("carol", max_tokens=50))
     await until(lambda: running(server))
     ended = []
@@ -113,7 +113,7 @@ async def test_how_long_steps_take_is_known_at_once_after_a_kill_unless_somethin
 
 
 async def call_on(process, number, stop):
-    """Prompts and answers of many lengths, until somebody says stop."""
+    """Prompts and answers of many lengths, until they are stopped."""
     length = number
     while not stop.is_set():
         length = (7 * length + 3) % 41

@@ -1,4 +1,4 @@
-"""/metrics of a gateway that serves: it says what the schedulers know, and holds nobody up while it does."""
+"""/metrics of a gateway that serves: it says what the schedulers know, and holds no call up while it does."""
 
 import asyncio
 import time

@@ -172,7 +172,7 @@ async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkey
             await until(lambda: serves(rig, found))
             assert (await rig.post()).status == 200
             assert rig.snapshot().backends[found].requests_limit == 3
-            addresses[:] = ["127.0.0.2"]  # nobody is there
+            addresses[:] = ["127.0.0.2"]  # nothing listens there
             await until(lambda: rig.gateway.backends.backend_ids() == [f"127.0.0.2:{port}"])
             assert (await rig.post()).status == 503
             addresses[:] = ["127.0.0.1", "127.0.0.2"]
@@ -187,7 +187,7 @@ async def line_with(process, text):
 
 
 async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path):
-    """The file is as it was, so that nobody would look; what it names is not there any more."""
+    """The file is as it was, so it would not be read again; what it names is not there any more."""
     (tmp_path / "backend-key").write_text("secret")
     async with scripted() as backend:
         file = File(tmp_path, listen={"port": 0}, backends=[{"url": backend.url, "api_key_file": "backend-key"}])

@@ -1,5 +1,5 @@
 """Gateways that share an order through a real Redis, in one process: limits per minute and in flight, budgets, one that
-is alone, who asks the backends.
+is alone, which of them asks the backends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Responses that a backend keeps: whose they are, where they are, and what those cost that nobody waits for."""
+"""Responses that a backend keeps: of which tenant, at which backend, and what those cost that no client waits for."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Three gateways behind haproxy are restarted one after the other under load, as a cluster does it: nobody notices."""
+"""Three gateways behind haproxy are restarted one after the other under load, as in a cluster: no client notices."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = NEEDS_HAPROXY
 
 
 class Load:
-    """Callers who call one after the other, until they are stopped."""
+    """Clients, each with one call after the other, until they are stopped."""
 
     def __init__(self, session, url):
         self._session, self._url = session, url

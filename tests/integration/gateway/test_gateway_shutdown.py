@@ -1,4 +1,4 @@
-"""How the gateway ends: nobody is sent away while it can serve, and nobody waits for it once it cannot."""
+"""How the gateway ends: no call is refused while it can serve, and none waits for it once it cannot."""
 
 import asyncio
 import contextlib
@@ -153,7 +153,7 @@ async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pas
         assert unexpected(errors) == []
         records = [json.loads(line) for line in output.splitlines() if line]
         assert [record["status"] for record in records] == [200] * len(pasted)
-        assert len({record["tenant"] for record in records}) == len(pasted)  # alice, and who gave no key
+        assert len({record["tenant"] for record in records}) == len(pasted)  # alice, and calls without a key
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
@@ -187,7 +187,7 @@ async def test_where_keys_are_checked_the_greeting_says_how_to_get_one_and_works
 
 @pytest.mark.parametrize("signals", [("LAME_DUCK_S", 2), ("DRAIN_S", 2), (None, 1)], ids=lambda given: str(given[0]))
 async def test_who_is_left_at_the_end_is_told_and_a_second_sigterm_is_that_end(tmp_path, signals):
-    """Whether it still serves everybody, or waits for who is left: a stream ends in an error, the process with 0."""
+    """Whether it still serves all calls, or waits for what is left: a stream ends in an error, the process with 0."""
     queue_timeout, times = signals
     environment = {
         "FAIRLEAD_ENGINE__SPEED": "0.05",

@@ -2,7 +2,7 @@
 
 Each case is raw bytes, the answers they get, and what becomes of the connection. Behind the gateway stands a
 backend that notes every byte which is not part of exactly one plain request. `@ID@` in the bytes is replaced by
-the case's own request id, by which the backend knows whose request it sees. Nobody may ever see SMUGGLED.
+the case's own request id, by which the backend knows the request that it sees. SMUGGLED may never arrive.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Traces: which spans there are, whose they are, and what happens when nobody takes them (nothing)."""
+"""Traces: which spans there are, of which calls, and that nothing happens when no collector takes them."""
 
 import asyncio
 import re

@@ -1,6 +1,6 @@
 """Network namespaces for replicas, one each, behind one bridge, in which two of them can be kept apart.
 
-Whoever makes them needs CAP_NET_ADMIN and the tool `ip`; `Network.is_possible()` says whether they can be made.
+To make them takes CAP_NET_ADMIN and the tool `ip`; `Network.is_possible()` says whether they can be made.
 """
 
 import os
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from typing import Self
 
-NOBODY = "02:00:00:00:00:01"  # a hardware address that nobody has: what is sent there is lost without a word
+UNUSED = "02:00:00:00:00:01"  # a hardware address that no interface has: what is sent there is lost without a word
 
 
 class Network:
@@ -39,7 +39,7 @@ class Network:
     def cut(self, one: int, other: int) -> None:
         """What these two send to each other is lost from now on."""
         for here, there in ((one, other), (other, one)):
-            neighbour = ("lladdr", NOBODY, "dev", "eth0", "nud", "permanent")
+            neighbour = ("lladdr", UNUSED, "dev", "eth0", "nud", "permanent")
             _ip("-n", self._name(here), "neigh", "replace", self.address(there), *neighbour)
 
     def heal(self, one: int, other: int) -> None:

@@ -10,7 +10,7 @@ from redis_server import RedisServer
 from replicas_rig import replicas
 from tls_rig import NEEDS_OPENSSL, make_authority
 
-SERVED = 6_000  # to bob, while the shares are measured: one request of his is a hundredth of it
+SERVED = 6_000  # to bob, while the shares are measured: one request of its is a hundredth of it
 
 CLIENTS = 64  # of each tenant, so many that it always waits, also on a machine that is busy with something else
 

@@ -1,4 +1,4 @@
-"""The admin port of any replica answers for all of them: who leads, who waits, what was changed and where."""
+"""The admin port of any replica answers for all of them: which one leads, what waits, what was changed and where."""
 
 import asyncio
 

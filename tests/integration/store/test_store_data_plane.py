@@ -1,4 +1,4 @@
-"""What happens to Redis, or to the disk, happens to nobody's call: a stream of calls goes on through every fault."""
+"""What happens to Redis, or to the disk, reaches no call: a stream of calls goes on through every fault."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ def server(tmp_path):
 
 
 class Callers:
-    """Several who call one after the other, until they are stopped."""
+    """Several clients, each with one call after the other, until they are stopped."""
 
     def __init__(self, rig):
         self._rig = rig

@@ -82,7 +82,7 @@ async def refused(registry):
 
 
 async def accepted(registry, name, value, within_s=5.0):
-    """A change, tried again until it is accepted, as whoever is answered 503 does."""
+    """A change, tried again until it is accepted, as a client that is answered 503 does."""
     give_up_at = time.monotonic() + within_s
     while True:
         try:
@@ -208,7 +208,7 @@ async def test_where_copies_differ_after_a_loss_the_higher_version_wins(replicas
     await write(one, "alice", 2)
     await replicas.stop(one)
     server.restart_empty()
-    two = await replicas.start("two")  # who has the older, comes first
+    two = await replicas.start("two")  # the replica with the older one comes first
     one = await replicas.start("one")
     await becomes_true(lambda: weight(one, "alice") == weight(two, "alice") == 2)
     later = await accepted(two, "alice", 3)

@@ -1,4 +1,4 @@
-"""Who may ask Redis: a user with no more rights than the documentation gives, a password, a certificate."""
+"""Which users may ask Redis: one with no more rights than the documentation gives, a password, a certificate."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ TODAY = time.strftime("%Y-%m-%d", time.gmtime())
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """With the user of the documentation, and nobody else."""
+    """With the user of the documentation alone."""
     rights = re.search(r"ACL SETUSER (fairlead on .*)", DOCUMENTATION.read_text(encoding="utf-8"))
     assert rights is not None
     folder = tmp_path_factory.mktemp("redis")

@@ -129,8 +129,8 @@ class Conservation(Judge):
 
 
 class BackendLimits(Judge):
-    """A backend runs no more than its limit, whoever leads. A member that leads itself alone may add what it had before
-    to its part (rule 25): runs with one are judged from ALONE_S after it.
+    """Under any leader a backend runs no more than its limit. A member that leads itself alone may add what it had
+    before to its part (rule 25): runs with one are judged from ALONE_S after it.
     """
 
     ALONE_S = 10.0
@@ -218,7 +218,7 @@ class Charges(Judge):
             used = worlds.PRICE.service(prompt, 0, client.output_tokens)
             what = f"{client.wire_id} used {used} and is charged {charged}, by {moves + 1} leaders"
             require(charged <= used + moves * prompt + 1e-6, what)
-            # What was told in the last second before the leader went may have reached nobody.
+            # What was told in the last second before the leader went may have reached no member.
             lost_at = self.world.nodes[client.node].lost_at
             is_forgotten = any(-0.2 <= at - client.ended_at <= self.FORGOTTEN_S for at in lost_at)
             require(moves or charged >= used - 1e-6 or is_forgotten, what)
@@ -261,7 +261,7 @@ class RateWindow(Judge):
 
 
 class Interruptions(Judge):
-    """A request is preempted a few times at most, whoever leads, and is sent to no backend that is known to drain. What
+    """A request is preempted a few times at most by all leaders, and sent to no backend that is known to drain. What
     can be continued fails only where it may not wait any longer.
     """
 

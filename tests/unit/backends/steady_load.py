@@ -59,7 +59,7 @@ class Load:
             self.plans.append(plan)
             self.meters.finished["length"] += len(report.finished)
             self.in_flight -= len(report.finished)
-            if not self.in_flight:  # a pause of nobody's
+            if not self.in_flight:  # a pause that no answer had
                 self.now += self.rng.uniform(0.0, self.pause_s_max)
 
     def text(self) -> str:

@@ -41,7 +41,7 @@ def test_an_address_is_known_in_every_way_of_writing_one(host, address):
 
 @pytest.fixture
 async def server():
-    """A server on this machine that tells who connected."""
+    """A server on this machine that tells which addresses connected."""
     peers = []
 
     async def serve(reader, writer):

@@ -422,7 +422,7 @@ async def test_a_backend_s_step_time_is_what_is_configured_and_then_what_is_lear
 
 
 class FullServer(Server):
-    """Its steps compute 600 tokens each; somebody waits, and from the second scrape on not for a seat."""
+    """Its steps compute 600 tokens each; a request waits, and from the second scrape on not for a slot."""
 
     scrapes = 0
 

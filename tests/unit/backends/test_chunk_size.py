@@ -14,7 +14,7 @@ SEATS = {"concurrent": 64, "slots": 32, "prompts_max": 100, "answers_max": 30}  
 SECONDS = {CPU: 60, GPU: 150}
 
 
-@cache  # an engine is the same whoever learns from it
+@cache  # an engine is the same whatever learns from it
 def scrapes(coefficients, *, from_s: float = 0.0, seconds: float | None = None, **load_options) -> list[EngineMetrics]:
     load, scraped = Load(coefficients, **load_options), []
     load.run_until(from_s)
@@ -50,7 +50,7 @@ def test_who_waits_for_a_seat_says_nothing(coefficients, other):
 
 
 def test_a_few_seats_with_a_long_prompt_in_one_of_them_say_nothing():
-    """Fewer decode than there are seats, then; and who waits still waits for a seat."""
+    """Fewer decode than there are slots, then; and what waits still waits for a slot."""
     assert set(watch(scrapes(CPU, step_tokens_max=512, **BACKLOG | {"slots": 6}), ChunkSize())) == {None}
 
 

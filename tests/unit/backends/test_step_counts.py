@@ -1,4 +1,4 @@
-"""What a backend counts of its steps says how far an answer is that nobody saw, whatever else runs."""
+"""What a backend counts of its steps says how far an answer is that was not seen, whatever else runs."""
 
 import pytest
 

@@ -621,14 +621,14 @@ class FloodedTransport(asyncio.Transport):
         pass
 
 
-class Nobody:
+class NoTransport:
     def give_back(self, _):
         pass
 
 
 async def test_a_long_answer_lets_other_sockets_have_their_turn():
     transport, pieces, worst = FloodedTransport(), 64, 0
-    one = connection.Connection(Nobody(), asyncio.get_running_loop())
+    one = connection.Connection(NoTransport(), asyncio.get_running_loop())
     one.connection_made(transport)
     exchange = one.begin()
     length = pieces * len(transport.PIECE)
@@ -647,7 +647,7 @@ async def test_a_long_answer_lets_other_sockets_have_their_turn():
 
 async def test_an_exchange_that_is_paused_is_not_resumed_by_its_next_turn():
     transport = FloodedTransport()
-    one = connection.Connection(Nobody(), asyncio.get_running_loop())
+    one = connection.Connection(NoTransport(), asyncio.get_running_loop())
     one.connection_made(transport)
     exchange = one.begin()
     one.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (1 << 24))

@@ -134,7 +134,7 @@ def test_a_fact_between_two_polls_of_an_instant_is_seen_by_the_second(make_pool)
 
 
 def test_nothing_is_taken_back_while_there_is_more_to_decide(make_pool):
-    """Whoever waits may yet be sent without that."""
+    """What waits may yet be sent without that."""
     tiers = [Tier("default"), Tier("batch", preemptible=True, priority=-1)]
     pool = make_pool(
         tenants=[Tenant("A"), Tenant("C"), Tenant("B", tier_id="batch")],

@@ -132,5 +132,5 @@ def test_what_runs_at_a_backend_is_ranked_again_only_when_something_has_changed_
         running.extend(sent)
         changes += len(ended) + len(produced) + len(sent)
     most = max(len(each._running) for each in pool.scheduler._fleet.backends.values())
-    assert ranked, "somebody waited for room"
+    assert ranked, "a tenant waited for room"
     assert len(ranked) <= most * changes

@@ -58,7 +58,7 @@ def test_a_waiting_tenant_that_changes_tier_stands_at_its_level_as_before_and_go
     assert pool.dispatched() == ["a0"]
     pool.send("A", "a1")
     pool.change(Tenant("A", tier_id="gold"))
-    assert pool.counter("A") == 0, "it was not ahead of anybody"
+    assert pool.counter("A") == 0, "it was not ahead of any tenant"
     pool.end("a0")
     assert pool.dispatched() == ["a1"]
 
@@ -194,7 +194,7 @@ def test_a_removed_tier_goes_with_the_last_of_its_tenants(make_pool):
     assert tiers_of(pool) == ({"default"}, {"default"})
     for number in range(3):
         pool.send("A", f"a{number}")
-    assert pool.dispatched() == ["a0", "a1"], "and its reserve is everybody's"
+    assert pool.dispatched() == ["a0", "a1"], "and its reserve is for all tiers"
 
 
 def test_a_tier_whose_tenants_move_at_the_same_time_goes_at_once(make_pool):

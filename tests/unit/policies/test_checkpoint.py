@@ -1,4 +1,4 @@
-"""A scheduler that takes up where another ended: who was behind stays behind, and nobody has credit without end."""
+"""A scheduler that takes up where another ended: a tenant behind stays behind, and none has credit without end."""
 
 from dataclasses import asdict
 
@@ -42,7 +42,7 @@ def again(make_pool, before, *, checkpoint=None, **options):
 
 
 def order_of(pool, tenant_ids, *, prompt=10, rounds=3):
-    """Who is served when, where everybody sends as many requests at once."""
+    """The order of service, where every tenant sends as many requests at once."""
     for number in range(rounds):
         for tenant_id in tenant_ids:
             pool.send(tenant_id, f"{tenant_id}{number}", prompt=prompt)
@@ -72,7 +72,7 @@ def test_who_had_received_more_than_others_goes_on_from_there(make_pool):
 
 
 def test_what_is_restored_is_as_if_all_had_ended_in_the_old_scheduler(make_pool):
-    """VTC's lift of one that comes when nobody waits, told to the new one as a level."""
+    """VTC's lift of one that comes when none waits, told to the new one as a level."""
     old = make_pool(loads=ONE_SEAT)
     serve(old, "A", 500)
     serve(old, "B", 3)
@@ -238,7 +238,7 @@ def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
 
 
 def test_a_switch_while_nobody_waits_leaves_nobody_credit_either(make_pool):
-    """The new order knows nobody who was last to leave; what it is told is the level."""
+    """The new order knows no tenant that was last to leave; what it is told is the level."""
     pool = make_pool(loads=ONE_SEAT)
     serve(pool, "A", 60)
     serve(pool, "B", 500)

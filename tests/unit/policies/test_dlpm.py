@@ -37,10 +37,10 @@ def test_the_worked_example_comes_out_step_by_step():
     for tenant_id in "AAB":
         pool.order.charged(tenant_id, 2 * 2.0, 0.0)
     assert deficits(pool) == (-10, 1)
-    assert pool.dispatch(4) == "B2", "B has credit: nobody is refilled, and A3 is skipped again"
+    assert pool.dispatch(4) == "B2", "B has credit: no tenant is refilled, and A3 is skipped again"
     assert deficits(pool) == (-10, -3)
     assert pool.dispatch(2) == "A3", "refilled twice: 0 is not positive"
-    assert deficits(pool) == (8, -3), "who has nothing waiting is not refilled"
+    assert deficits(pool) == (8, -3), "a tenant with nothing waiting is not refilled"
 
 
 def test_the_rule_never_idles_the_engine():

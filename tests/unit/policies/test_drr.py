@@ -107,7 +107,7 @@ def test_the_order_is_that_of_the_rule_written_out(seed):
 
 @pytest.mark.interpreted
 def test_a_decision_looks_at_few_tenants(monkeypatch):
-    """Of 10,000 in debt for many rounds no more than a handful is looked at to find the next, whoever that is."""
+    """Of 10,000 in debt for many rounds no more than a handful is looked at to find the next, whichever that is."""
     order, rng, looked_at = DeficitRoundRobin(), Random(1), []
     for number in range(10_000):
         order.charged(f"t{number:05}", rng.randrange(100_000), 0)
@@ -157,7 +157,7 @@ def test_marks_grow_along_the_circle_however_places_come_and_go():
 
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_places_that_are_all_put_in_one_gap_are_spaced_out_seldom(is_nested):
-    """Before one place, as where nobody is served, or each before the last, as no circle of tenants does it."""
+    """Before one place, as where no tenant is served, or each before the last, as no circle of tenants does it."""
     marked = Marked()
     first, before = marked.enter(None), None
     before = marked.enter(first)

@@ -1,4 +1,4 @@
-"""Equinox's dual counter and Justitia's tags: their formulas, as far as anybody has written them down."""
+"""Equinox's dual counter and Justitia's tags: their formulas, as far as they are published."""
 
 import pytest
 from orders import Orderly

@@ -28,7 +28,7 @@ def prefill(key, slack_s=inf, *, computed_tokens=0, remaining_tokens=100, rank=0
 
 
 def test_a_step_takes_urgent_decodes_then_as_much_of_a_prompt_as_there_is_time_for():
-    """With 40 ms left after the base: 39.3 after the urgent decode, 195 tokens at 0.201 ms, and 0.105 for nobody."""
+    """With 40 ms left after the base: 39.3 after the urgent decode, 195 tokens at 0.201 ms, and 0.105 left over."""
     assert batch(DECODES, [PROMPT]) == {"late": 1, "prompt": 195}
     assert MODEL.step_s(new_tokens=196, context_tokens=500 + 195, requests=2) == pytest.approx(0.049895)
 

@@ -328,7 +328,7 @@ def test_a_backend_is_kept_for_a_request_that_does_not_fit_there_yet(make_pool):
     pool.send("A", "large", prompt=80, output_tokens_known=0, backend_ids=X_ONLY)
     for tenant_id in "CB":
         pool.send(tenant_id, f"{tenant_id}s", prompt=30, output_tokens_known=0)
-    assert pool.placed() == {"Bs": "y"}, "x is kept for A, who was next"
+    assert pool.placed() == {"Bs": "y"}, "x is kept for A, which was next"
     pool.end("b0")
     assert pool.placed() == {"large": "x"}
 

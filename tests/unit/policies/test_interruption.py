@@ -25,7 +25,7 @@ def test_it_goes_first_again_and_is_charged_once_for_what_it_has_in_the_end(make
     pool.cut("a", tokens=2)
     assert pool.service("A") == 10 + 2 * 5
     assert pool.dispatched() == ["a"]
-    assert pool.service("A") == 10 + 2 * 5, "what is computed again is charged to nobody"
+    assert pool.service("A") == 10 + 2 * 5, "what is computed again is not charged"
     pool.emit("a", 4)
     pool.end("a")
     assert pool.service("A") == 10 + 2 * 9

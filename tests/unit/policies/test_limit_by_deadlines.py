@@ -1,4 +1,4 @@
-"""An engine that batches fairly goes by deadlines: what is due later stands before nobody, and decodes can wait."""
+"""An engine that batches fairly goes by deadlines: what is due later delays nothing, and decodes can wait."""
 
 from dataclasses import replace
 

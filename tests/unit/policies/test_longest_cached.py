@@ -1,4 +1,4 @@
-"""What is kept of one decision for the next changes none: against looking at everybody, over random histories."""
+"""What is kept of one decision for the next changes none: against looking at every request, over random histories."""
 
 from itertools import count, islice
 from math import inf, nextafter
@@ -78,7 +78,7 @@ class Course:
             del self.queues[request.tenant_id]
 
     def give_up(self, request: Request) -> None:
-        """Somebody who waits does not any more; he may have been sent before."""
+        """A waiting request waits no more; it may have been sent before."""
         self.leave(request)
         prepaid = [entry for entry in self.sent if entry.request is request]
         if prepaid:

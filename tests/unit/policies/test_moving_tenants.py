@@ -138,7 +138,7 @@ def test_what_a_tenant_is_ahead_is_carried_and_nothing_else(
         move.finish(request_id)
     pool.measure(ONE_SEAT)
     service = move.served("RM")
-    assert service["M"] - service["R"] <= move.allowed(), "it is not behind anybody whom it was not behind before"
+    assert service["M"] - service["R"] <= move.allowed(), "it is behind no tenant that it was not behind before"
     assert service["R"] - service["M"] <= move.allowed() + ahead + 100 * 2 / min(weight, new_weight)
     (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
     for tier in move.tiers:
@@ -196,7 +196,7 @@ def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
     if not comes_first:
         if ahead:
             kept = move.pool.scheduler.checkpoint()[SHARED_QUEUE].tiers["before"]
-            assert kept.tenants["M"] == ages[0] + ahead, "who is not back yet is in the next checkpoint, too"
+            assert kept.tenants["M"] == ages[0] + ahead, "a tenant that is not back yet is in the next checkpoint, too"
         move.pool.change(move.mover("after"))
     service = move.served("RM")
     assert service["M"] - service["R"] <= move.allowed() + (ages[1] if name == "lcf" else 0)
@@ -211,7 +211,7 @@ def test_a_tenant_whose_tier_was_gone_for_a_while_comes_back_to_it_as_it_was():
     move.pool.change(move.mover("gone"), Tenant("new", tier_id="gone"), tiers=[Tier("gone")])
     assert move.pool.counter("M") == 7_200_300
     move.send("new")
-    assert move.pool.counter("new") == 7_200_000, "what anybody is lifted to who comes"
+    assert move.pool.counter("new") == 7_200_000, "what a tenant that comes is lifted to"
 
 
 def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_everybody_has_moved():

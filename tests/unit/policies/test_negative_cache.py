@@ -1,4 +1,4 @@
-"""Not asking again is never another answer: a pool that remembers who is full sends the same as one that does not."""
+"""Not asking again is never another answer: a pool that remembers full backends decides as one that does not."""
 
 from dataclasses import replace
 from random import Random
@@ -72,7 +72,7 @@ def test_by_peak_nothing_is_known_of_a_request_by_its_id(make_pool, monkeypatch)
 
 @pytest.fixture
 def asked(monkeypatch):
-    """How many backends were asked, each time that somebody looked for room."""
+    """How many backends were asked, each time that room was looked for."""
     found, worth_asking = [], NegativeCache.worth_asking
 
     def spied(self, *args, **when):

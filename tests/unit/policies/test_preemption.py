@@ -1,4 +1,4 @@
-"""A seat is taken back from whoever has received far more than one that waits, as long as nothing was sent."""
+"""A slot is taken back from a tenant that has received far more than one that waits, as long as nothing was sent."""
 
 import pytest
 

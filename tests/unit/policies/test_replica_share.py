@@ -1,4 +1,4 @@
-"""What is a replica's own of limits that several share: the parts come to the whole, and nobody's is nothing."""
+"""What is a replica's own of limits that several share: the parts come to the whole, and none is nothing."""
 
 from dataclasses import replace
 

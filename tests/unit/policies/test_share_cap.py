@@ -1,4 +1,4 @@
-"""The in-flight share cap phi, and the rule that nobody is let past a request that does not fit."""
+"""The in-flight share cap phi, and the rule that no request is let past one that does not fit."""
 
 from functools import partial
 
@@ -90,7 +90,7 @@ def test_of_two_that_wait_neither_gets_more_than_half_of_the_tokens(make_pool):
     order = pool.dispatched()
     assert order[:9] == [f"A{number}" for number in range(9)], "450 of 950"
     assert order[9:18] == [f"B{number}" for number in range(9)]
-    assert order[18:] == ["A9"], "both are at their share: the rest of the room is for whoever is next"
+    assert order[18:] == ["A9"], "both are at their share: the rest of the room is for the next one"
 
 
 def test_by_the_peak_rule_a_share_is_of_what_is_in_flight(make_pool):

@@ -1,4 +1,4 @@
-"""Who makes room is chosen as the plain rule says, and few are looked at for it."""
+"""Which request makes room is chosen as the plain rule says, and few are looked at for it."""
 
 from math import inf
 from random import Random
@@ -21,7 +21,7 @@ def due_at(request):
 
 
 def plain_victim(scheduler, newcomer, now):
-    """The rule written out: everybody who waits is looked at."""
+    """The rule written out: every waiting request is looked at."""
     queues, tier, rank = scheduler._queues, scheduler._tenants.tier, scheduler._tenants.ranks
     priority = tier(newcomer.tenant_id).priority
     yielding = [each for each in queues.tenant_ids() if tier(each).is_sheddable and tier(each).priority < priority]

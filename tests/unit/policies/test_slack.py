@@ -1,4 +1,4 @@
-"""The knob between VTC and a second key: who is level, and what is best among them."""
+"""The knob between VTC and a second key: which tenants are level, and what is best among them."""
 
 from functools import partial
 from math import inf

@@ -1,4 +1,4 @@
-"""What cannot be in time is answered at once, where that is sure, by its tier's choice; and who is shed for whom."""
+"""What cannot be in time is answered at once, where that is sure, by its tier's choice; and what is shed for it."""
 
 import pytest
 
@@ -165,7 +165,7 @@ def test_a_longer_queue_has_a_later_retry_after(make_pool):
 
 
 def test_what_is_ahead_is_its_own_tenants_queue_and_others_shares_of_the_meantime(make_pool):
-    """W has a long queue; G has none and is not ahead of anybody: it goes next."""
+    """W has a long queue; G has none and is ahead of no tenant: it goes next."""
     pool = a_pool(make_pool)
     full(pool, "W", waiting=200)
     for name in ("asks", "goes next"):

@@ -1,4 +1,4 @@
-"""Who would miss an envelope is given the seat of a tier that lets its own be taken back, if nothing was sent yet."""
+"""A request that would miss its envelope gets the slot of a preemptible tier's request, if nothing was sent yet."""
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_a_preemptible_tier_takes_nothing_from_itself_or_its_like(make_pool):
 
 
 def test_whose_turn_it_is_not_takes_nothing(make_pool):
-    """The seat would go to somebody else."""
+    """The slot would go to another request."""
     pool = held(make_pool, "B")
     pool.scheduler.spent("C", Usage(10_000, 0, 0), pool.now)
     pool.send("D", "d")

@@ -1,4 +1,4 @@
-"""A snapshot says who is short of time, and who kept what was promised."""
+"""A snapshot says which tenants are short of time, and how many of their requests kept their envelopes."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_attainment_is_counted_when_a_request_ends_or_is_refused_and_goes_with_i
     expected = Attainment(1, 1, 0, 1, 1, 2, 2, refused=1)
     snapshot = pool.scheduler.snapshot(pool.now)
     assert snapshot.tenants["A"].attainment == snapshot.attainment["gold"] == expected
-    assert snapshot.tenants["C"].attainment == Attainment(), "nobody promised anything"
+    assert snapshot.tenants["C"].attainment == Attainment(), "it has no envelope"
     pool.end("a2")
     pool.change(removed=["A"])
     pool.poll()

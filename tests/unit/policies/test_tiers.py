@@ -69,7 +69,7 @@ def test_an_idle_reserve_is_kept_free_of_seats_for_other_tiers(make_pool):
     assert len(pool.dispatched()) == 6, "a quarter of 8 seats is kept"
     for number in range(3):
         pool.send("g", f"g{number}")
-    assert pool.dispatched() == ["g0", "g1"], "an arrival of the tier finds its seats without anybody being preempted"
+    assert pool.dispatched() == ["g0", "g1"], "an arrival of the tier finds its slots without a preemption"
 
 
 def test_an_idle_reserve_is_kept_free_of_tokens_for_other_tiers(make_pool):
@@ -140,7 +140,7 @@ def test_a_tier_without_a_reserve_waits_behind_a_blocked_one(make_pool):
     pool.send("g", "large", prompt=600)
     pool.send("b", "small", prompt=10)
     pool.emit("b0", 10)
-    assert pool.dispatched() == [], "gold is next by weight and fits nowhere; nobody takes the room it waits for"
+    assert pool.dispatched() == [], "gold is next by weight and fits nowhere; no tier takes the room it waits for"
 
 
 def test_a_new_reserve_and_a_new_weight_count_from_the_next_poll_on(make_pool):

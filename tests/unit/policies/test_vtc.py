@@ -45,7 +45,7 @@ def test_the_worked_example_of_algorithm_2_comes_out_step_by_step(make_pool):
     pool.end("b2")
     assert (pool.counter("A"), pool.counter("B")) == (44, 30)
     pool.send("C", "c1")
-    assert pool.counter("C") == 30, "nobody waited: lifted to the tenant that left the queue last, as it is now"
+    assert pool.counter("C") == 30, "none waited: lifted to the tenant that left the queue last, as it is now"
 
 
 def test_a_finished_request_costs_exactly_its_prompt_and_every_emitted_token(make_pool):
@@ -169,7 +169,7 @@ def test_a_refund_is_bounded_by_the_requests_own_limit(make_pool):
 
 
 def test_the_worked_example_of_prediction_and_reservation_at_the_gateway(make_pool):
-    """F = 30 tokens, w = (1, 2), everybody predicted at its limit of 5."""
+    """F = 30 tokens, w = (1, 2), every request predicted at its limit of 5."""
 
     class AtLimit:
         def predict(self, request: Request) -> float:

@@ -1,4 +1,4 @@
-"""What people are told of the queue: why a request waits, who has waited without a break, a tenant's counter."""
+"""What people are told of the queue: why a request waits, which tenants waited all the time, a tenant's counter."""
 
 from math import inf
 

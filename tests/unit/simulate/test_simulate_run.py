@@ -1,4 +1,4 @@
-"""`fairlead simulate run` as an operator meets it: what he types, what he gets, and what is left when it fails."""
+"""`fairlead simulate run` as an operator meets it: what is typed, what comes back, and what is left when it fails."""
 
 import builtins
 import json

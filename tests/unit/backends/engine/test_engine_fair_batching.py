@@ -35,7 +35,7 @@ def test_a_prompt_is_cut_to_the_time_that_a_decode_at_its_deadline_leaves():
 
 
 def emitted_beside_an_urgent_decode_and_a_prompt(engine: Engine, envelope: SloEnvelope, arrived_at: float):
-    """Who gets a token when a decode that is late and a long prompt run beside one with this envelope."""
+    """Which sequences get a token when a decode that is late and a long prompt run beside one with this envelope."""
     engine.submit(EngineRequest("late", 10, 9, envelope=ENVELOPE, arrived_at=-9.0), 0.0)
     engine.submit(EngineRequest("other", 10, 9, envelope=envelope, arrived_at=arrived_at), 0.0)
     _, _, now = step(engine, 0.0)

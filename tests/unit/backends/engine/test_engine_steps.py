@@ -1,4 +1,4 @@
-"""Steps of the pure engine: what they compute, how long they take, who is preempted."""
+"""Steps of the pure engine: what they compute, how long they take, which sequence is preempted."""
 
 import pytest
 
@@ -178,7 +178,7 @@ def test_under_priority_order_the_least_urgent_waits_longest_and_is_preempted():
     engine.submit(EngineRequest("later", 4, 8, priority=1), 0.0)
     engine.submit(EngineRequest("urgent", 4, 8, priority=-1), 0.0)
     reports = run_to_the_end(engine)
-    # A seat is not taken from whoever runs, but memory is: low was admitted first and is preempted.
+    # A slot is not taken from what runs, but memory is: low was admitted first and is preempted.
     assert reports[0].emitted == ("low", "urgent")
     assert next(report.plan.preempted for report in reports if report.plan.preempted) == ("low",)
     assert [name for report in reports for name in report.finished] == ["urgent", "later", "low"]

@@ -1,4 +1,4 @@
-"""Who may try to lead: what a candidate asks of the store, and what it makes of the answers."""
+"""Which process may try to lead: what a candidate asks of the store, and what it makes of the answers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two members that a parent appointed, one of which does not run for a while: whom that one takes for silent."""
+"""Two members that a parent appointed, one of which does not run for a while: which peer it takes for silent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a vLLM answers, as arithmetic: the next token follows from the tokens before it, whoever sent them as a prompt.
+"""What a vLLM answers, as arithmetic: the next token follows from the tokens before it, whether prompt or output.
 
 Tokens are bytes, so that most characters beyond ASCII have several, and some pairs of letters. Decoding, stop strings
 and events are as in vLLM 0.32: a token without a whole character has no text, a decoder that begins inside a character

@@ -1,4 +1,4 @@
-"""A backend's pace is learnt from answers that ended, and says how far one is that nobody saw."""
+"""A backend's pace is learnt from answers that ended, and says how far one is that was not seen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a call is charged: reported usage as it stands, uncounted text by its size, what nobody saw by the clock."""
+"""What a call is charged: reported usage as it stands, uncounted text by its size, what was not seen by the clock."""
 
 import json
 import time

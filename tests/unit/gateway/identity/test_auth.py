@@ -1,4 +1,4 @@
-"""Keys become tenants, and unknown keys nobody."""
+"""Keys become tenants, and unknown keys none."""
 
 from ipaddress import ip_network
 

@@ -1,4 +1,4 @@
-"""Who has series of his own: bounded, those with the most traffic, and nobody who is gone."""
+"""Which tenants have series of their own: bounded, those with the most traffic, and none that is gone."""
 
 from gateway.observability.tenant_series import CHANGES_MAX, OTHER, TenantSeries
 

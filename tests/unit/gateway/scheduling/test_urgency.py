@@ -1,4 +1,4 @@
-"""Who has how much time left, as leases say it and as the scheduler's own books do."""
+"""How much time each request has left, as leases say it and as the scheduler's own accounts do."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What a gateway keeps of what it has learnt: what is taken up again, what is left out, and who says so."""
+"""What a gateway keeps of what it has learnt: what is taken up again, what is left out, and what says so."""
 
 import logging
 from dataclasses import replace
@@ -116,10 +116,10 @@ async def test_coefficients_that_no_engine_has_are_left_out(store, caplog):
 
 
 async def test_a_store_that_cannot_be_read_now_is_no_reason_not_to_start(caplog):
-    nobody = RedisStore("redis://127.0.0.1:1")
-    await Checkpoint(nobody).open()
+    absent = RedisStore("redis://127.0.0.1:1")
+    await Checkpoint(absent).open()
     assert caplog.text.count("left out: Redis") == 2
-    await nobody.close()
+    await absent.close()
 
 
 def test_of_too_many_accounts_those_that_are_furthest_ahead_are_kept():
@@ -207,7 +207,7 @@ def test_the_estimate_of_prompts_goes_on():
         each.observed("bob", "m", prompt_bytes=100, prompt_tokens=80)
     assert after.latest() == before.latest(), "as fast as one that has seen as much"
     after.remember([("alice", "m", 1e9, 1)])
-    assert after.tokens_per_byte("alice", "m") <= 4.0, "what nobody can have seen is not believed"
+    assert after.tokens_per_byte("alice", "m") <= 4.0, "what cannot have been seen is not believed"
 
 
 # -- what is kept --------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ async def test_the_audit_log_says_who_changed_what_from_what_into_what_and_when(
 
 
 class Interfering(SqliteStore):
-    """Somebody else writes the same just before."""
+    """Another writes the same just before."""
 
     def __init__(self, times):
         super().__init__(None)
