@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 ROOT = "/admin/v1"
 TIMEOUT_S = 30.0
@@ -54,6 +54,16 @@ class AdminClient:
             return AdminReply(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
         except (OSError, HTTPException, ValueError) as error:
             raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+
+    def live_path(self) -> str:
+        """The path of the live document that the key's role may see: the whole, or the part of its group. Raises
+        UnreachableError, also where the key is refused.
+        """
+        me = self.ask("GET", "/me", None)
+        if me.status != HTTPStatus.OK:
+            raise UnreachableError(f"{self._url.geturl()} answers {me.status}: {me.body.get('detail', '')}")
+        group = me.body.get("group")
+        return "/live" if group is None else f"/groups/{quote(group, safe='')}/live"
 
     def events(self, path: str, *, silence_s_max: float) -> Generator[tuple[str, Any]]:
         """Names and JSON data of a stream of server-sent events, until the gateway ends it.

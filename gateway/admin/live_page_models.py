@@ -28,18 +28,13 @@ class LivePageGateway(Fields):
     demo: bool | None
 
 
-class LivePageTier(Fields):
-    """`share`: its part of the service of the pool in the last 10 s, minute and 15 minutes; `due`: the part that it
-    should have by weights, where tenants whose queue stayed full for less than half of the window are due what they
-    got. `asks`: the part that its tenants ask for, null: all there is; `by_weight`: the part that weights alone would
-    give it beside the tiers in this list that were served or waited. `due_by`: why `due` is due, because it is all that
-    is asked for (`asks`), or because weights give no more beside what others ask for (`weight`).
-
-    `gap`: by how much the service over weight of two tenants that wait throughout an interval differs, as measured
-    `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index. Null: not known, or not
-    guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the queue of one of them
-    emptied in between, so that nothing is guaranteed between them (`not_throughout`); `one_waits`; `none_waits`. A
-    tenant at its own limit does not wait in this sense.
+class LivePageMember(Fields):
+    """What a tier or a group of a pool gets. `share`: its part of the service of the pool in the last 10 s, minute and
+    15 minutes; `due`: the part that it should have by weights, where tenants whose queue stayed full for less than half
+    of the window are due what they got. `asks`: the part that its tenants ask for, null: all there is; `by_weight`: the
+    part that weights alone would give it beside the tiers, or groups of its tier, that were served or waited. `due_by`:
+    why `due` is due, because it is all that is asked for (`asks`), or because weights give no more beside what others
+    ask for (`weight`).
     """
 
     weight: float
@@ -50,6 +45,16 @@ class LivePageTier(Fields):
     by_weight: Windows
     asks: Asks
     due_by: tuple[DueBy, DueBy, DueBy]
+
+
+class LivePageTier(LivePageMember):
+    """`gap`: by how much the service over weight of two tenants that wait throughout an interval differs, as measured
+    `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index. Null: not known, or not
+    guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the queue of one of them
+    emptied in between, so that nothing is guaranteed between them (`not_throughout`); `one_waits`; `none_waits`. A
+    tenant at its own limit does not wait in this sense.
+    """
+
     gap: float | None
     bound: float | None
     jain: float | None
@@ -133,18 +138,10 @@ class LivePageTenant(Fields):
     waits: Wait | None
 
 
-class LivePageGroup(Fields):
-    """The sums over the tenants of a group; `share`, `due`, `by_weight`, `asks` and `due_by` as of a tier."""
+class LivePageGroup(LivePageMember):
+    """The sums over the tenants of a group."""
 
     tier: str
-    weight: float
-    queued: int
-    in_flight: int
-    share: Windows
-    due: Windows
-    by_weight: Windows
-    asks: Asks
-    due_by: tuple[DueBy, DueBy, DueBy]
 
 
 class LivePagePool(Fields):
@@ -176,3 +173,26 @@ class LivePageDocument(Fields):
     gateway: LivePageGateway
     cluster: ClusterResource
     pools: dict[str, LivePagePool]
+
+
+class LiveGroupPool(Fields):
+    """One pool as a group uses it: `queued`, `in_flight` and `oldest_wait_s` are of its tenants. `groups`: the group
+    itself.
+    """
+
+    policy: str
+    queued: int
+    in_flight: int
+    oldest_wait_s: float | None
+    groups: dict[str, LivePageGroup]
+    tenants: dict[str, LivePageTenant]
+
+
+class LiveGroupDocument(Fields):
+    """The part of the live document that is one group's: the pools that any of its tenants used within 15 minutes. As
+    a stream like the whole.
+    """
+
+    at: float
+    group: str
+    pools: dict[str, LiveGroupPool]

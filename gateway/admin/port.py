@@ -186,7 +186,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
             clock=parts.clock,
             cluster_view=parts.cluster_view,
         ).routes(),
-        *LivePageRoutes(live=parts.live).routes(),
+        *LivePageRoutes(live=parts.live, registry=registry).routes(),
         *sessions.routes(),
         *PreviewRoutes(registry=registry, live=parts.live).routes(),
         *DemoRoutes(demo=parts.steering.demo).routes(),

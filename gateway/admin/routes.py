@@ -82,7 +82,7 @@ class AdminAnswer:
     file_name: str = ""
 
 
-Stream = Callable[[web.BaseRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
+Stream = Callable[[web.BaseRequest, AdminRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
 """Answers a request as a stream. It asks again and again whether the caller's credential is still valid."""
 
 
@@ -111,6 +111,9 @@ class Route:
     for_groups: bool = False  # administrators of groups may use it; the handler keeps them within their group
     live: bool = False  # the leader's to say: another process asks it
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert not (self.live and self.for_groups), "the leader answers another process for no group"
 
     def is_for(self, caller: Caller) -> bool:
         """Whether the caller's role may use it."""

@@ -125,7 +125,7 @@ class AdminServer(web.Server):
             raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
-            return await route.stream(request, lambda: self._is_allowed(request, route))
+            return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
         if route.live and self._ask_leader is not None:
             told = await self._ask(request.rel_url.raw_path_qs)
             if told is not None:
@@ -142,13 +142,13 @@ class AdminServer(web.Server):
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
         return await self._repeats.once(asked.caller.name, key, once, lambda: run(route, asked))
 
-    def _is_allowed(self, request: web.BaseRequest, route: Route) -> bool:
-        """Whether the caller may still use the route."""
+    def _is_allowed(self, request: web.BaseRequest, route: Route, before: Caller) -> bool:
+        """Whether the caller may still use the route, within the same group as before."""
         try:
             caller = self._sign_in.caller(request.headers, request.remote)
         except AdminProblem:
             return False
-        return route.is_for(caller)
+        return route.is_for(caller) and caller.group == before.group
 
     async def _ask(self, target: str) -> bytes | None:
         assert self._ask_leader is not None, "checked"

@@ -31,7 +31,8 @@ def top(
     """Watch tenants, tiers, backends and the queue of a running gateway. ? shows the keys.
 
     The admin port and the key to it come from the configuration (admin.host, admin.port, admin.key_file), or from
-    --url and --key-file. A viewer's key is enough. A gateway without a configuration (make run) needs neither.
+    --url and --key-file. A viewer's key is enough; that of a group's administrator shows its group. A gateway without
+    a configuration (make run) needs neither.
     """
     from gateway.admin.client import UnreachableError  # noqa: PLC0415
     from gateway.admin.target import find_admin  # noqa: PLC0415
@@ -64,7 +65,8 @@ def _watch(target: "AdminTarget") -> None:
 def _first_document(target: "AdminTarget") -> Any:
     from gateway.top.feed import SILENCE_S_MAX  # noqa: PLC0415
 
-    events = target.connect().events("/live", silence_s_max=SILENCE_S_MAX)
+    client = target.connect()
+    events = client.events(client.live_path(), silence_s_max=SILENCE_S_MAX)
     document = next((data for event, data in events if event == "state"), None)
     events.close()
     if document is None:

@@ -21,6 +21,7 @@ class TopView(StrEnum):
     TIERS = "tiers"
     BACKENDS = "backends"
     QUEUE = "queue"
+    GROUPS = "groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class Column:
 def columns_of_view(view: TopView, window: int) -> Sequence[Column]:
     """`window` is the index in WINDOWS that shares are shown for."""
     return _COLUMNS[view](window)
+
+
+def is_of_group(document: Mapping[str, Any]) -> bool:
+    """Whether it is the part of one group: of processes, tiers, backends and requests it has nothing."""
+    return "group" in document
+
+
+def views_of(document: Mapping[str, Any]) -> Sequence[TopView]:
+    """The views that the document has something for."""
+    return (TopView.TENANTS, TopView.GROUPS) if is_of_group(document) else tuple(TopView)
 
 
 def ordered(rows: Iterable[LiveRow], column: Column, *, descending: bool) -> list[LiveRow]:
@@ -135,6 +146,17 @@ def _tenants(window: int) -> Sequence[Column]:
     )
 
 
+def _groups(window: int) -> Sequence[Column]:
+    return (
+        _name("GROUP", "id", 20, 0),
+        _name("TIER", "tier", 12, 6),
+        _number("WEIGHT", "weight", 6, 5),
+        _number("QUEUED", "queued", 6, 3),
+        _number("RUN", "in_flight", 5, 4),
+        *_shares(window),
+    )
+
+
 def _tiers(window: int) -> Sequence[Column]:
     return (
         _name("TIER", "id", 20, 0),
@@ -190,12 +212,14 @@ def _queue(_window: int) -> Sequence[Column]:
 
 _COLUMNS: Mapping[TopView, Callable[[int], Sequence[Column]]] = {
     TopView.TENANTS: _tenants,
+    TopView.GROUPS: _groups,
     TopView.TIERS: _tiers,
     TopView.BACKENDS: _backends,
     TopView.QUEUE: _queue,
 }
 SORTED_FIRST: Mapping[TopView, str] = {
     TopView.TENANTS: "SHARE",
+    TopView.GROUPS: "SHARE",
     TopView.TIERS: "SHARE",
     TopView.BACKENDS: "REQUESTS",
     TopView.QUEUE: "AGE",

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.top.columns import SORTED_FIRST, WINDOWS, Column, LiveRow, TopView, columns_of_view
+from gateway.top.columns import SORTED_FIRST, WINDOWS, Column, LiveRow, TopView, columns_of_view, is_of_group
 
 FILTER_CHARS_MAX = 100
 MOVE_MAX = 1 << 40  # rows: beyond any list
 ENTER, ESCAPE, BACKSPACE, TAB = "enter", "escape", "backspace", "tab"
 UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", "home", "end"
 HELP = (
-    ("1 2 3 4, Tab", "tenants, tiers, backends, queue"),
+    ("1 2 3 4 5, Tab", "tenants, tiers, backends, queue, groups"),
     ("up down, PgUp PgDn, Home End", "choose a row (also k j)"),
     ("Enter", "all fields of the row; of a tenant also its requests. Esc leads back"),
     ("s S", "sort by the next or the previous column that is shown"),
@@ -78,6 +78,8 @@ class Controls:
     def requests_wanted(self, document: Mapping[str, Any]) -> Mapping[str, str] | None:
         """The query for the requests that the present view shows; None where it shows none."""
         pool = self.pool_of(document)
+        if is_of_group(document):
+            return None
         if self.view is TopView.QUEUE:
             return {"pool": pool}
         return {"pool": pool, "tenant": self.opened} if self.view is TopView.TENANTS and self.opened else None
@@ -162,6 +164,7 @@ _ACTIONS: Mapping[str, Callable[[Controls], None]] = {
     "2": lambda controls: controls.show(TopView.TIERS),
     "3": lambda controls: controls.show(TopView.BACKENDS),
     "4": lambda controls: controls.show(TopView.QUEUE),
+    "5": lambda controls: controls.show(TopView.GROUPS),
     TAB: Controls.next_view,
     UP: lambda controls: controls.move(-1),
     "k": lambda controls: controls.move(-1),

@@ -75,7 +75,8 @@ class LiveFeed:
         pause_s = RETRY_S_FIRST
         while True:
             try:
-                for event, data in self._connect().events("/live", silence_s_max=SILENCE_S_MAX):
+                client = self._connect()
+                for event, data in client.events(client.live_path(), silence_s_max=SILENCE_S_MAX):
                     pause_s = RETRY_S_FIRST
                     self._told(event, data)
                 self._error = "the gateway has closed it"

@@ -19,13 +19,14 @@ from gateway.top.columns import (
     is_match,
     ordered,
     rows_of,
+    views_of,
 )
 from gateway.top.controls import HELP, Controls
 
 HEAD_LINES = 4  # gateway, pool, views, titles
 WIDTH_MIN, HEIGHT_MIN = 20, HEAD_LINES + 2  # a row and the keys
 FLEXIBLE_WIDTH_MAX = 80  # of the last and the first column, where the terminal is wide
-KEYS_LINE = "q quit  1-4 view  s sort  r reverse  / filter  Enter fields  p pause  w window  o pool  ? keys"
+KEYS_LINE = "q quit  1-5 view  s sort  r reverse  / filter  Enter fields  p pause  w window  o pool  ? keys"
 LABEL_WIDTH = 28
 
 
@@ -119,8 +120,8 @@ def _pool(document: Mapping[str, Any], name: str, width: int) -> Line:
         f"queued {count(pool.get('queued'))}",
         f"running {count(pool.get('in_flight'))}",
         f"oldest wait {seconds(pool.get('oldest_wait_s'))}",
-        f"{count(pool.get('tokens_per_s'))} tokens/s",
-        f"refused in 60 s: {refused or 'none'}",
+        *([f"{count(pool['tokens_per_s'])} tokens/s"] if "tokens_per_s" in pool else []),
+        *([f"refused in 60 s: {refused or 'none'}"] if "refused" in pool else []),
         f"policy {pool.get('policy', '-')}",
     ]
     return [(fitted(printable("  ".join(parts)), width), Look.WARNING if refused else Look.PLAIN)]
@@ -129,7 +130,10 @@ def _pool(document: Mapping[str, Any], name: str, width: int) -> Line:
 def _views(known: Known, controls: Controls, width: int) -> Line:
     pool = known.document.get("pools", {}).get(controls.pool_of(known.document), {})
     pieces: list[tuple[str, Look]] = []
+    offered = views_of(known.document)
     for number, view in enumerate(TopView, 1):
+        if view not in offered:
+            continue
         things = pool.get("queued") if view is TopView.QUEUE else len(pool.get(view.value, {}))
         look = Look.CHOSEN if view is controls.view else Look.PLAIN
         pieces += [(f"{number} {view} {count(things)}", look), ("  ", Look.PLAIN)]
@@ -184,6 +188,8 @@ def _rows(known: Known, controls: Controls) -> list[LiveRow]:
 
 
 def _nothing(known: Known, controls: Controls) -> str:
+    if controls.view not in views_of(known.document):
+        return "this is not for the administrator of a group"
     if controls.view is TopView.QUEUE and known.requests_error:
         return printable(known.requests_error)
     if controls.view is TopView.QUEUE and known.requests is None:

@@ -62,6 +62,10 @@ class LiveStandIn:
         await asyncio.sleep(0)
         self._over = asyncio.Event()
 
+    async def me(self, request: web.Request) -> web.Response:
+        self._check(request)
+        return web.json_response({"name": "key-1", "role": "viewer", "group": None})
+
     async def live(self, request: web.Request) -> web.StreamResponse:
         self._check(request)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -96,6 +100,7 @@ async def _send(stream: web.StreamResponse, event: str, data: Any) -> None:
 async def live_stand_in(begin: dict[str, Any]) -> AsyncIterator[LiveStandIn]:
     made = LiveStandIn(begin)
     app = web.Application()
+    app.router.add_get("/admin/v1/me", made.me)
     app.router.add_get("/admin/v1/live", made.live)
     app.router.add_get("/admin/v1/requests", made.list_requests)
     runner = web.AppRunner(app, shutdown_timeout=0.1)

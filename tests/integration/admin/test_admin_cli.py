@@ -134,6 +134,7 @@ OF_OTHER_CLIENTS = {
     ("GET", "/what-ifs/{id}"),  # the page
     ("DELETE", "/what-ifs/{id}"),  # the page
     ("GET", "/live"),  # `fairlead top`
+    ("GET", "/groups/{id}/live"),  # `fairlead top` of a group's administrator
 }
 
 

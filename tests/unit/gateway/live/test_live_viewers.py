@@ -12,9 +12,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.live import feed as module
+from gateway.live import audience, feed
+from gateway.live.audience import BEHIND_MAX
 from gateway.live.events import GZIP_HEAD, encode
-from gateway.live.feed import BEHIND_MAX, LiveViewers, TooManyViewers
+from gateway.live.feed import LiveViewers, TooManyViewers
+from gateway.live.group_part import GroupPart
 from gateway.store.base import StoreUnavailable
 
 EVERY_S = 0.02
@@ -39,12 +41,12 @@ class Source:
 
 
 @contextlib.asynccontextmanager
-async def served(source, *, every_s=EVERY_S, is_allowed=lambda: True):
-    feed = LiveViewers(source, every_s=every_s)
+async def served(source, *, every_s=EVERY_S, is_allowed=lambda: True, part=lambda _request: None):
+    viewers = LiveViewers(source, every_s=every_s)
 
     async def handle(request):
         try:
-            return await feed.stream(request, {}, is_allowed)
+            return await viewers.stream(request, {}, is_allowed, part(request))
         except TooManyViewers:
             return web.Response(status=429)
 
@@ -55,8 +57,8 @@ async def served(source, *, every_s=EVERY_S, is_allowed=lambda: True):
     await site.start()
     port = runner.addresses[0][1]
     async with aiohttp.ClientSession() as session:
-        yield feed, port, lambda **headers: session.get(f"http://127.0.0.1:{port}/", headers=headers)
-    await feed.stop()
+        yield viewers, port, lambda **headers: session.get(f"http://127.0.0.1:{port}/", headers=headers)
+    await viewers.stop()
     await runner.cleanup()
 
 
@@ -78,12 +80,12 @@ async def until(condition, timeout_s=20.0):
 
 async def test_nothing_is_made_without_a_viewer_and_no_more_when_the_last_has_left():
     source = Source()
-    async with served(source) as (feed, _, get):
+    async with served(source) as (viewers, _, get):
         await asyncio.sleep(10 * EVERY_S)
         assert source.made == 0
         async with get() as response:
             await events(response, 3)
-        await until(lambda: not feed.viewers)
+        await until(lambda: not viewers.viewers)
         await asyncio.sleep(3 * EVERY_S)
         made = source.made
         await asyncio.sleep(10 * EVERY_S)
@@ -137,7 +139,7 @@ async def test_every_event_inflates_by_itself():
 async def test_a_viewer_that_does_not_read_is_dropped_with_bounded_memory_and_others_go_on():
     source = Source(tenants=50, text="z" * 20_000)  # a megabyte an event
     async with (
-        served(source, every_s=0.1) as (feed, port, get),
+        served(source, every_s=0.1) as (viewers, port, get),
         contextlib.AsyncExitStack() as stack,
         get() as response,
     ):
@@ -148,9 +150,9 @@ async def test_a_viewer_that_does_not_read_is_dropped_with_bounded_memory_and_ot
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        await until(lambda: feed.viewers == 6)
+        await until(lambda: viewers.viewers == 6)
         reading = asyncio.create_task(events(response, 30))
-        await until(lambda: feed.viewers == 1, timeout_s=40.0)
+        await until(lambda: viewers.viewers == 1, timeout_s=40.0)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert [each["event"] for each in await reading].count("patch") >= 29
@@ -160,19 +162,19 @@ async def test_a_viewer_that_does_not_read_is_dropped_with_bounded_memory_and_ot
 
 
 async def test_a_viewer_that_may_see_it_no_more_is_disconnected(monkeypatch):
-    monkeypatch.setattr(module, "ALLOWED_S", 0.05)
+    monkeypatch.setattr(audience, "ALLOWED_S", 0.05)
     allowed = [True]
     source = Source()
-    async with served(source, every_s=30.0, is_allowed=lambda: allowed[0]) as (feed, _, get), get() as response:
+    async with served(source, every_s=30.0, is_allowed=lambda: allowed[0]) as (viewers, _, get), get() as response:
         await events(response, 1)
         allowed[0] = False
-        await until(lambda: not feed.viewers)
+        await until(lambda: not viewers.viewers)
         with pytest.raises(aiohttp.ClientError):
             await asyncio.wait_for(response.content.read(), 10)
 
 
 async def test_no_more_than_so_many_viewers_are_served(monkeypatch):
-    monkeypatch.setattr(module, "VIEWERS_MAX", 2)
+    monkeypatch.setattr(feed, "VIEWERS_MAX", 2)
     async with served(Source()) as (_, _, get), get() as one, get() as two:
         await events(one, 1)
         await events(two, 1)
@@ -182,19 +184,19 @@ async def test_no_more_than_so_many_viewers_are_served(monkeypatch):
 
 async def test_while_no_process_leads_viewers_keep_what_they_have_and_go_on_after():
     source = Source()
-    async with served(source) as (feed, _, get), get() as response:
+    async with served(source) as (viewers, _, get), get() as response:
         await events(response, 2)
         source.fails = StoreUnavailable("no process leads now")
         made = source.made
         await asyncio.sleep(10 * EVERY_S)
-        assert feed.viewers == 1
+        assert viewers.viewers == 1
         source.fails = None
         await until(lambda: source.made > made)
         assert (await events(response, 1))[0]["event"] == "patch"
 
 
 async def test_a_comment_is_sent_where_nothing_changes(monkeypatch):
-    monkeypatch.setattr(module, "COMMENT_S", 0.1)
+    monkeypatch.setattr(audience, "COMMENT_S", 0.1)
 
     async def same():
         return {"at": asyncio.get_running_loop().time(), "pools": {}}
@@ -212,12 +214,45 @@ async def test_a_comment_is_sent_where_nothing_changes(monkeypatch):
 
 async def test_a_failure_drops_the_viewers_and_the_next_ones_are_served(caplog):
     source = Source()
-    async with served(source) as (feed, _, get):
+    async with served(source) as (viewers, _, get):
         async with get() as response:
             await events(response, 1)
             source.fails = ValueError("a mistake")
-            await until(lambda: not feed.viewers)
+            await until(lambda: not viewers.viewers)
         source.fails = None
         async with get() as response:
             assert (await events(response, 1))[0]["event"] == "state"
     assert "could not be made" in caplog.text
+
+
+GROUPS = {"t0": "red", "t1": "blue", "t2": "red"}
+
+
+async def grouped():
+    """A document in which all rows differ each time."""
+    now = asyncio.get_running_loop().time()
+    row = {"queued": 0, "in_flight": 1, "oldest_wait_s": None, "now": now}
+    tenants = {name: {**row, "group": group} for name, group in GROUPS.items()}
+    groups = {group: {"queued": 0} for group in GROUPS.values()}
+    return {"at": now, "pools": {"p": {"policy": "vtc", "groups": groups, "tenants": tenants}}}
+
+
+async def test_viewers_of_one_part_get_the_same_events_and_of_no_other_part():
+    def part(request):
+        group = request.headers.get("group")
+        return None if group is None else GroupPart(group)
+
+    groups = ["red", "red", "blue", None]
+    async with served(grouped, part=part) as (_, _, get), contextlib.AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(get(**({"group": each} if each else {}))) for each in groups]
+        read = await asyncio.gather(*(events(each, 4) for each in streams))
+        async with get(group="none") as response:
+            (empty,) = await events(response, 1)
+    assert json.loads(empty["data"])["pools"] == {}
+    shared = [{each["id"]: each["data"] for each in viewer if each["event"] == "patch"} for viewer in read[:2]]
+    assert all(shared[0][number] == shared[1][number] for number in shared[0].keys() & shared[1].keys())
+    assert len(shared[0].keys() & shared[1].keys()) >= 2
+    for group, viewer in zip(groups, read, strict=True):
+        assert [each["event"] for each in viewer] == ["state"] + 3 * ["patch"]
+        seen = {name for each in viewer for name in json.loads(each["data"])["pools"]["p"]["tenants"]}
+        assert seen == {name for name, of in GROUPS.items() if group in (None, of)}

@@ -26,7 +26,32 @@ pools = st.fixed_dictionaries(
     optional={"queued": numbers, "refused": st.dictionaries(names, numbers, max_size=2)},
 )
 documents = st.fixed_dictionaries({}, optional={"pools": st.dictionaries(names, pools, max_size=3)})
-keys = st.sampled_from([*"1234srRSwo/pq? abc", TAB, ENTER, ESCAPE, BACKSPACE, UP, DOWN, END, PAGE_DOWN])
+keys = st.sampled_from([*"12345srRSwo/pq? abc", TAB, ENTER, ESCAPE, BACKSPACE, UP, DOWN, END, PAGE_DOWN])
+
+
+def test_the_part_of_a_group_has_views_of_tenants_and_of_the_group_and_asks_for_no_requests():
+    rows = {"red/a": {"queued": 2, "share": [0.1, 0.2, 0.3]}}
+    group = {"red": {"tier": "gold", "weight": 2, "queued": 2, "share": [0.25, 0.2, 0.3]}}
+    document = {"group": "red", "pools": {"p": {"policy": "vtc", "queued": 2, "tenants": rows, "groups": group}}}
+    controls, known = Controls(), Known(document)
+    shown = texts(picture(known, controls, width=100, height=12))
+    assert shown[2].startswith("1 tenants 1  5 groups 1  ")
+    assert not any("refused" in line or "tokens/s" in line for line in shown[:3])
+    controls.pressed("5")
+    assert any(
+        line.startswith("red ") and "25.0%" in line for line in texts(picture(known, controls, width=100, height=12))
+    )
+    for key in "234":
+        controls.pressed(key)
+        assert "not for the administrator" in "\n".join(texts(picture(known, controls, width=100, height=12)))
+        assert controls.requests_wanted(document) is None
+    controls.pressed("1")
+    picture(known, controls, width=100, height=12)
+    controls.pressed(ENTER)
+    assert controls.opened == "red/a"
+    assert controls.requests_wanted(document) is None, "it would be refused"
+    whole = {name: value for name, value in document.items() if name != "group"}
+    assert controls.requests_wanted(whole) == {"pool": "p", "tenant": "red/a"}
 
 
 def of(rows):
