@@ -12,6 +12,7 @@ import orjson
 
 from backends.meters.token_ids import TokenIds
 from backends.upstream import UpstreamProtocolError
+from gateway.api.values import flag, integer
 
 PATH: Final = "/v1/completions"
 DEFAULT_OUTPUT_TOKENS: Final = 16  # of completions without max_tokens, in OpenAI's API and in vLLM
@@ -26,7 +27,8 @@ _DONE_OR_CHATS: Final = frozenset(
         "reasoning_effort", "return_prompt_text", "prompt_embeds",
     }
 )  # fmt: skip
-DECODING: Final = ("skip_special_tokens",)
+# What a question about the prompt shares with its call: how it decodes, and which cached prompts it may use and be.
+OF_QUESTIONS: Final = ("skip_special_tokens", "cache_salt")
 
 
 def stop_strings(call: Mapping[str, Any]) -> Sequence[str]:
@@ -47,16 +49,18 @@ def continuation_body(
     fields |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
     limit = _output_limit(call, ids, is_chat=is_chat, context_tokens_max=context_tokens_max)
     fields["max_tokens"] = max(1, limit - outputs)
-    if tokens_min := call.get("min_tokens"):
+    if tokens_min := integer(call, "min_tokens"):
         fields["min_tokens"] = max(0, tokens_min - outputs)
-    if (seed := call.get("seed")) is not None:
+    if (seed := integer(call, "seed")) is not None:
         fields["seed"] = (seed + outputs) % SEED_MAX  # with the same one, the same random numbers would come again
     if is_chat:
         fields.pop("logprobs", None)
-        if call.get("logprobs"):
+        if flag(call, "logprobs"):
             fields["logprobs"] = 0
-    if stop_strings(call):
-        fields.setdefault("logprobs", 0)  # the text of each token, where several come at once
+    if stop_strings(call):  # the text of each token, where several come at once
+        fields["return_tokens_as_token_ids"] = False
+        if fields.get("logprobs") is None:
+            fields["logprobs"] = 0
     output = b",".join(b"%d" % each for each in ids.output)
     prompt = b",".join(filter(None, (ids.prompt, output)))
     return orjson.dumps(fields)[:-1] + b',"prompt":[' + prompt + b"]}"
@@ -65,7 +69,7 @@ def continuation_body(
 def _output_limit(call: Mapping[str, Any], ids: TokenIds, *, is_chat: bool, context_tokens_max: int | None) -> int:
     """The most output tokens of the whole answer."""
     names = ("max_completion_tokens", "max_tokens") if is_chat else ("max_tokens",)
-    limits: list[int] = [limit for name in names if (limit := call.get(name)) is not None]
+    limits = [limit for name in names if (limit := integer(call, name)) is not None]
     if limits:
         return limits[0]
     if not is_chat:

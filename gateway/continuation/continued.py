@@ -111,15 +111,15 @@ class ContinuedMeter(EventMeter):
 
     def _choice_event(self, choice: dict[str, Any]) -> bytes:
         token_ids: list[int] = choice.get("token_ids") or []
-        text, finish, stop_reason = choice["text"], choice.get("finish_reason"), choice.get("stop_reason")
-        if finish == "abort":
+        text, finish, stop_reason = choice.get("text"), choice.get("finish_reason"), choice.get("stop_reason")
+        if finish == "abort" or type(text) is not str:
             self.interrupted = "the backend stopped in mid-stream"
             return b""
         if self._skip:
             text, self._skip = text[self._skip :], max(0, self._skip - len(text))
         logprobs = choice.get("logprobs")
         if self._stops is not None:
-            text, stopped = self._stops.passed(text, _token_texts(logprobs, token_ids))
+            text, stopped = self._stops.passed(text, _token_texts(text, logprobs, token_ids))
             if stopped is not None:
                 finish, stop_reason, token_ids = "stop", stopped.by, token_ids[: stopped.tokens]
                 logprobs = _cut_logprobs(logprobs, stopped.tokens)
@@ -182,10 +182,12 @@ def _chat_logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode(errors="replace")), "top_logprobs": []}
 
 
-def _token_texts(logprobs: Any, token_ids: list[int]) -> Sequence[str]:
-    """The text of each token of an event, for a search for stop strings."""
+def _token_texts(text: str, logprobs: Any, token_ids: list[int]) -> Sequence[str]:
+    """The text that each token of an event adds to this one, for a search for stop strings. Special tokens have a name
+    in log probabilities, and none in a text that skips them.
+    """
     if isinstance(logprobs, dict) and len(logprobs["tokens"]) == len(token_ids):
-        return list(logprobs["tokens"])
+        return [token if token in text else "" for token in logprobs["tokens"]]
     return [""] * len(token_ids)
 
 

@@ -3,7 +3,7 @@
 A continuation is a completion of token ids: the prompt's and those that were generated. What is not in these ids is
 lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
 any of that is excluded here. What a backend turns out to do (no token ids, a reasoning parser) excludes a stream when
-its first event is here (gateway/continuation/token_ids.py).
+its first event is here (gateway/continuation/stream.py). docs/continue.md has every field of vLLM 0.32.
 
 Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
 """
@@ -32,6 +32,8 @@ class Exclusion(StrEnum):
     PENALTIES = "penalties"  # they count generated tokens; in a continuation those are prompt
     GENERATED = "generated_tokens"  # another rule over generated tokens, which would begin anew
     ARGUMENTS = "engine_arguments"  # of the client, for what the operator put into the engine
+    NAMES = "names_of_tokens"  # log probabilities name tokens by their ids, so their texts are not told
+    SPECIAL = "special_tokens"  # tokens without text among those that stop strings are searched for in
     SPACING = "special_token_spacing"  # the space before a special token depends on the token before it
     BACKEND = "backend"  # it reports no token ids
     BYTES = "bytes"  # its token ids need more than `continuation.token_bytes_max`
@@ -48,8 +50,9 @@ def _if_given(value: Any) -> bool:
     return value is not None
 
 
-def _if_false(value: Any) -> bool:
-    return value is False
+def _if_not_true(value: Any) -> bool:
+    """Of a flag that is true where it is missing. vLLM reads 0 and "no" as false, too."""
+    return value is not None and value is not True
 
 
 def _if_structured(response_format: Any) -> bool:
@@ -68,7 +71,7 @@ _FIELDS: Final[Mapping[str, tuple[Exclusion, Excludes]]] = {
     "tools": (Exclusion.TOOLS, _if_set),
     "functions": (Exclusion.TOOLS, _if_set),
     "thinking_token_budget": (Exclusion.REASONING, _if_given),
-    "include_reasoning": (Exclusion.REASONING, _if_false),  # it hides token ids
+    "include_reasoning": (Exclusion.REASONING, _if_not_true),  # it hides token ids
     "prompt_embeds": (Exclusion.MEDIA, _if_set),
     "prompt_logprobs": (Exclusion.PROMPT_LOGPROBS, _if_given),
     "echo": (Exclusion.ECHO, _if_set),
@@ -79,11 +82,20 @@ _FIELDS: Final[Mapping[str, tuple[Exclusion, Excludes]]] = {
     "watermarking": (Exclusion.GENERATED, _if_set),
     "logits_processors": (Exclusion.GENERATED, _if_set),
     "vllm_xargs": (Exclusion.ARGUMENTS, _if_set),
-    "spaces_between_special_tokens": (Exclusion.SPACING, _if_false),
+    "spaces_between_special_tokens": (Exclusion.SPACING, _if_not_true),
+    "ignore_eos": (Exclusion.SPECIAL, _if_set),
     "top_logprobs": (Exclusion.TOP_LOGPROBS, _if_set),
     "logprob_token_ids": (Exclusion.TOP_LOGPROBS, _if_set),
+    "return_tokens_as_token_ids": (Exclusion.NAMES, _if_set),
 }
 _NAMES: Final = frozenset(_FIELDS)
+# Where such a field excludes nothing after all.
+_UNLESS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
+    # Tools are a part of the prompt alone.
+    "tools": lambda call: call.get("tool_choice") == "none",
+    # `/detokenize` writes special tokens, and a stream of such tokens that are skipped does not.
+    "ignore_eos": lambda call: not call.get("stop") or call.get("skip_special_tokens") is False,
+}
 
 
 def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> Exclusion | None:
@@ -97,8 +109,7 @@ def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> E
     if not _NAMES.isdisjoint(call):
         for name in _NAMES.intersection(call):
             reason, excludes = _FIELDS[name]
-            # With `tool_choice: none` tools are a part of the prompt alone.
-            if excludes(call[name]) and not (name == "tools" and call.get("tool_choice") == "none"):
+            if excludes(call[name]) and not (name in _UNLESS and _UNLESS[name](call)):
                 return reason
     return Exclusion.MEDIA if endpoint is CHAT and _has_media(call["messages"]) else None
 

@@ -7,14 +7,19 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from backends.meters.events import StreamCall, json_object, payload
-from backends.upstream import Upstream, UpstreamProtocolError
-from gateway.continuation.body import DECODING, continuation_body, stop_strings
+from backends.upstream import Upstream, UpstreamError, UpstreamProtocolError
+from gateway.api.values import flag, integer
+from gateway.continuation.body import OF_QUESTIONS, continuation_body, stop_strings
 from gateway.continuation.continued import ContinuedMeter, Wanted
-from gateway.continuation.seam import Ask, Generated, Seam, find_seam
+from gateway.continuation.seam import Ask, Generated, Seam, Shown, find_seam
 from gateway.continuation.stops import StopStrings, lookback
 from gateway.continuation.stream import ResumableStream
 
 ASK_BYTES_MAX: Final = 16 << 20  # the text of a whole prompt, at most
+
+
+class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
+    """The backend could not answer, by its own fault."""
 
 
 class Continuing(NamedTuple):
@@ -34,27 +39,27 @@ async def prepare(
 ) -> Continuing:
     """Prepare the continuation of a stream whose first backend was sent this body. Raises UpstreamError."""
     call: dict[str, Any] = orjson.loads(body)
-    ids, stops, chars = stream.ids, stop_strings(call), 0
-    if stops:
-        chars = lookback(stops)
+    ids, stops, last = stream.ids, stop_strings(call), _last_choice(stream.last)
+    is_included = flag(call, "include_stop_str_in_output")
+    chars = lookback(stops) if stops else 0
     seam = Seam()
-    if ids.output and (chars or not _ends_with_text(stream.last)):
+    if ids.output and (chars or not last.ends_with_text):
         prompt = array("I", map(int, ids.prompt.split(b",")))
-        decoding = {name: call[name] for name in DECODING if name in call}
-        seam = await find_seam(ask, Generated(str(call.get("model")), prompt, ids.output, decoding), chars=chars)
+        shared: dict[str, Any] = {name: call[name] for name in OF_QUESTIONS if name in call}
+        tokens = Generated(str(call.get("model")), prompt, ids.output, shared)
+        seam = await find_seam(ask, tokens, Shown(last.text, 0 if is_included else chars), chars=chars)
     search = None
     if stops:
         search = StopStrings(
             stops,
-            is_included=bool(call.get("include_stop_str_in_output")),
-            tokens_min=call.get("min_tokens") or 0,
+            is_included=is_included,
+            tokens_min=integer(call, "min_tokens") or 0,
             before=seam.before,
             tokens_before=len(ids.output),
         )
     continued = continuation_body(call, ids, is_chat=is_chat, context_tokens_max=context_tokens_max)
-    logprobs = call.get("logprobs")
-    wants_logprobs = bool(logprobs) if is_chat else logprobs is not None
-    return Continuing(continued, Wanted(bool(call.get("return_token_ids")), wants_logprobs), seam, search)
+    wants_logprobs = flag(call, "logprobs") if is_chat else call.get("logprobs") is not None
+    return Continuing(continued, Wanted(flag(call, "return_token_ids"), wants_logprobs), seam, search)
 
 
 async def ask_json(
@@ -63,16 +68,29 @@ async def ask_json(
     """Post this to a backend, and return the object that it answers with. Raises UpstreamError."""
     async with await upstream.open("POST", path, headers, orjson.dumps(body)) as exchange:
         answer = json_object(await exchange.read(ASK_BYTES_MAX))
+    if exchange.status >= 500:
+        raise QuestionFailed(f"status {exchange.status} of {path}")
     if exchange.status != 200 or answer is None:
         raise UpstreamProtocolError(f"status {exchange.status} of {path}")
     return answer
 
 
-def _ends_with_text(event: bytes) -> bool:
-    """Whether this event's text ends where its tokens end: it has one token, and text. A decoder returns no text while
-    the last character is incomplete.
-    """
+class _LastChoice(NamedTuple):
+    """The text of a stream's last event, and how many tokens it has."""
+
+    text: str
+    tokens: int
+
+    @property
+    def ends_with_text(self) -> bool:
+        """Whether its text ends where its tokens end: it has one token, and text. A decoder returns no text while the
+        last character is incomplete.
+        """
+        return bool(self.text) and self.tokens == 1
+
+
+def _last_choice(event: bytes) -> _LastChoice:
     choices = (json_object(payload(event)) or {}).get("choices")
     choice = choices[0] if choices else {}
-    text = choice.get("text") or (choice.get("delta") or {}).get("content")
-    return bool(text) and len(choice.get("token_ids") or ()) == 1
+    text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+    return _LastChoice(text, len(choice.get("token_ids") or ()))

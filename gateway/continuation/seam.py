@@ -8,7 +8,8 @@ at the right character, so these questions are asked of it before it continues:
 - If it is not: where does the text of the continuation begin? A decoder that begins inside a character returns all
   text from the beginning of the prompt with the first whole one (DecodeStream of `tokenizers`). How much that is a
   completion of one known token tells, whose text is known.
-- Which characters were held back? The last ones of the decoded text.
+- Which characters were held back? The last ones of the decoded text, if those before them are what the client has.
+  They are not where the stream skips special tokens, which `/detokenize` writes: such a stream is given up.
 
 Most streams break after a whole character and without stop strings: then nothing is asked.
 """
@@ -41,17 +42,24 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of what was generated. `model` is the one that is asked about them; `decoding` are
-    fields of the call that change how it decodes.
+    """The token ids of a prompt and of what was generated. `model` is the one that is asked about them; `shared` are
+    fields of the call that a question has, too.
     """
 
     model: str
     prompt: "array[int]"
     output: "array[int]"
-    decoding: Mapping[str, Any]
+    shared: Mapping[str, Any]
 
 
-async def find_seam(ask: Ask, tokens: Generated, *, chars: int) -> Seam:
+class Shown(NamedTuple):
+    """What the client has: the text of the last event, after which so many characters were `held_back`."""
+
+    text: str
+    held_back: int
+
+
+async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) -> Seam:
     """The seam after these tokens; `chars`: how much of the text before it is needed. Raises UpstreamError."""
     window = min(len(tokens.output), INCOMPLETE_TOKENS_MAX + TOKENS_PER_CHARACTER_MAX * chars)
     ids = (tokens.prompt[-CONTEXT_TOKENS:] + tokens.output)[-window - CONTEXT_TOKENS :].tolist()
@@ -68,7 +76,19 @@ async def find_seam(ask: Ask, tokens: Generated, *, chars: int) -> Seam:
     if window == len(tokens.output):  # the text before it is the prompt's
         prompt_text = await _detokenize(ask, tokens.model, ids[: len(ids) - window])
         whole_text = whole_text.removeprefix(prompt_text)
+    _check(whole_text, shown, is_whole=whole == len(ids))
     return Seam(whole_text[-chars:], skip)
+
+
+def _check(text: str, shown: Shown, *, is_whole: bool) -> None:
+    """Raise UpstreamProtocolError where this is not the text of which the client was shown all but the end.
+
+    `is_whole`: it is that of all tokens, so the last of them has a text.
+    """
+    before = text[: max(0, len(text) - shown.held_back)]
+    is_shown = before.endswith(shown.text) or shown.text.endswith(before)
+    if before and not (is_shown if shown.text else not is_whole):
+        raise UpstreamProtocolError("the text before the seam is not that of its tokens")
 
 
 async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending: int) -> int:
@@ -84,7 +104,7 @@ async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending
     with_known = await _detokenize(ask, tokens.model, [*ids, known[-1]])
     before = await _detokenize(ask, tokens.model, ids)
     probe = {
-        **tokens.decoding,
+        **tokens.shared,
         "model": tokens.model,
         "prompt": [*tokens.prompt, *tokens.output],
         "max_tokens": 1,

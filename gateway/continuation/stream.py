@@ -10,6 +10,7 @@ LOST_MAX: Final = 3
 """A stream that has lost so many backends after tokens is not continued at another one: it may be what breaks them."""
 _IDS: Final = b'"prompt_token_ids":['
 _REASONING: Final = b'"reasoning'  # of a delta, and of the usage of every chat where a parser of it is on
+_TOKEN_NAME: Final = b'"token_id:'  # of a server whose log probabilities name tokens by their ids
 
 
 class ContinuationSettings(NamedTuple):
@@ -58,7 +59,8 @@ class ResumableStream:
         """Whether another backend could continue it now."""
         if self.exclusion is None and self.ids.is_full:
             self.exclusion = Exclusion.BYTES
-        return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and _REASONING not in self.last
+        is_readable = _REASONING not in self.last and _TOKEN_NAME not in self.last
+        return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and is_readable
 
     def lost(self) -> bool:
         """Its backend has failed. Returns whether it may be continued at another one, as often as it has failed."""

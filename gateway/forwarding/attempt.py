@@ -20,13 +20,13 @@ from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall, StreamMeter
 from backends.meters.token_ids import ResumableMeter, TokenIdMeter
-from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed, UpstreamError
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed, UpstreamError, UpstreamProtocolError
 from gateway.api.endpoints import CHAT, COMPLETIONS
 from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
 from gateway.continuation.exclusions import Exclusion
-from gateway.continuation.prepare import Continuing, ask_json, prepare
+from gateway.continuation.prepare import Continuing, QuestionFailed, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings, ResumableStream
 from gateway.forwarding.asked_names import renamed, renaming
 from gateway.forwarding.backend_client import BackendClient
@@ -63,6 +63,10 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
 
 class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
     """The backend failed after it had sent a part of the stream, which is open: another one can continue it."""
+
+
+class StreamGivenUp(UpstreamError):  # noqa: N818 - a state, not an error
+    """The stream cannot be continued at this backend, and is ended. That is no evidence about the backend."""
 
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
@@ -136,7 +140,7 @@ class Attempt:
     async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
         """Return the result to answer with, and what it is evidence of about the backend.
 
-        Raises BackendRejected, OptionsRejected, StreamInterrupted, UpstreamError.
+        Raises BackendRejected, OptionsRejected, StreamGivenUp, StreamInterrupted, UpstreamError.
         """
         exchange: HttpExchange | None = None
         try:
@@ -196,7 +200,7 @@ class Attempt:
     async def _continuing(self, request: web.BaseRequest) -> Continuing:
         """What this backend is asked for, to go on with the stream."""
         if not self._kind.has_token_ids:
-            raise UpstreamError("the stream cannot be continued at a backend of this kind")
+            raise StreamGivenUp("the stream cannot be continued at a backend of this kind")
         context = next((card.max_model_len for card in self._cards if card.id == self._call.request.model), None)
         ask = partial(ask_json, self._backend_client.upstream, self._headers(request))
         try:
@@ -209,8 +213,10 @@ class Attempt:
             )
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except UpstreamClosed:
+        except (UpstreamClosed, QuestionFailed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        except UpstreamProtocolError as error:
+            raise StreamGivenUp(str(error)) from None
 
     def _with_arguments(self, body: bytes | bytearray) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
@@ -255,7 +261,7 @@ class Attempt:
     async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
         body = await exchange.read(ANSWER_BYTES_MAX)
         self._raise_if_not_taken(exchange, body)
-        raise UpstreamError(f"a backend refused to continue the stream: status {exchange.status}")
+        raise StreamGivenUp(f"a backend refused to continue the stream: status {exchange.status}")
 
     async def _relay_stream(
         self, request: web.BaseRequest, exchange: HttpExchange, continuing: Continuing | None

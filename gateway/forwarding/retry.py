@@ -26,6 +26,7 @@ from gateway.forwarding.attempt import (
     AttemptContext,
     BackendRejected,
     OptionsRejected,
+    StreamGivenUp,
     StreamInterrupted,
 )
 from gateway.forwarding.backend_client import BackendClient
@@ -153,6 +154,8 @@ class Generation:
             except BackendRejected as rejection:
                 resends += rejection.evidence is Evidence.BROKEN
                 returned = self._not_taken(rejection, sending, sent_at, resends)
+            except StreamGivenUp:
+                raise
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise

@@ -58,6 +58,37 @@ async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
         await until(rig.idle)
 
 
+async def test_a_backend_that_refuses_to_continue_a_stream_is_not_broken():
+    refused = answer({"error": {"message": "no", "code": 400}}, status=400)
+    async with (
+        engine(cut_stream_after_tokens=CUT_AFTER) as bad,
+        scripted(refused) as refusing,
+        gateway(bad, {"name": "b1", "url": refusing.url, "kind": "vllm"}) as rig,
+    ):
+        while not any(asked.target == "/v1/completions" for asked in refusing.calls):
+            reply = await rig.post(call(stream=True, max_tokens=TOKENS))
+        assert json.loads(reply.events[-1])["error"]["code"] == 502
+        assert rig.gateway.backends["b1"].health._broken == 0
+        await until(rig.idle)
+
+
+async def test_a_backend_that_fails_to_answer_a_question_is_left_for_another():
+    """A stream with stop strings is continued after a question about its text."""
+    failed = answer({"error": {"message": "no", "code": 500}}, status=500)
+    async with (
+        engine(cut_stream_after_tokens=CUT_AFTER) as bad,
+        scripted(failed) as failing,
+        engine() as good,
+        gateway(bad, {"name": "b1", "url": failing.url, "kind": "vllm"}, good) as rig,
+    ):
+        while not any(asked.target == "/detokenize" for asked in failing.calls):
+            reply = await rig.post(
+                call(stream=True, max_tokens=TOKENS, stop=["never"], include_stop_str_in_output=True)
+            )
+        assert reply.events[-1] == "[DONE]"
+        await until(rig.idle)
+
+
 async def test_an_excluded_stream_ends_with_an_error_event():
     shown = {"listen": {"port": 0, "show_backend": True}}
     async with engine(cut_stream_after_tokens=CUT_AFTER) as bad, gateway(bad, **shown) as rig:

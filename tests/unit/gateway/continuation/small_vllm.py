@@ -13,6 +13,8 @@ from typing import Any
 PAIRS = ("he", "in", "er", ", ", "\n\n", "st")
 EOS = 256
 FIRST_PAIR = 257
+BOX = FIRST_PAIR + len(PAIRS)  # a special token that ends nothing
+SPECIAL = {EOS: "<|>", BOX: "<#>"}
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 # What a model of this size likes to say.
 WORDS = [*b"aeinot stop\n", *range(FIRST_PAIR, FIRST_PAIR + len(PAIRS))]
@@ -20,17 +22,17 @@ LETTER = "\N{GRINNING FACE}".encode()
 FINGERPRINT = "vllm-small"
 
 
-def bytes_of(token: int) -> bytes:
-    if token == EOS:
-        return b""  # a special token, which has no text
+def bytes_of(token: int, *, skips_special: bool = True) -> bytes:
+    if token in SPECIAL:
+        return b"" if skips_special else SPECIAL[token].encode()
     return bytes([token]) if token < EOS else PAIRS[token - FIRST_PAIR].encode()
 
 
-def decode(tokens: list[int]) -> str:
-    return b"".join(map(bytes_of, tokens)).decode(errors="replace")
+def decode(tokens: list[int], *, skips_special: bool = True) -> str:
+    return b"".join(bytes_of(token, skips_special=skips_special) for token in tokens).decode(errors="replace")
 
 
-def next_token(context: list[int]) -> int:
+def next_token(context: list[int], *, likes_boxes: bool = False) -> int:
     """The likeliest token: mostly a letter or a pair, sometimes the next byte of a long character, rarely the end."""
     for known in range(1, len(LETTER)):
         if context[-known:] == list(LETTER[:known]):
@@ -38,20 +40,23 @@ def next_token(context: list[int]) -> int:
     digest = blake2b(repr(context).encode(), digest_size=2).digest()
     if digest[0] < 40:
         return LETTER[0]
+    if likes_boxes and digest[0] < 90:
+        return BOX
     return EOS if digest[0] > 252 else WORDS[digest[1] % len(WORDS)]
 
 
 class Decoder:
     """As DecodeStream: text of a token once no character is incomplete, whatever has come before."""
 
-    def __init__(self, prompt: list[int]) -> None:
+    def __init__(self, prompt: list[int], *, skips_special: bool = True) -> None:
         self._tokens = list(prompt)
-        text = decode(self._tokens)
+        self._skips_special = skips_special
+        text = decode(self._tokens, skips_special=skips_special)
         self._decoded = 0 if text.endswith(UNKNOWN) else len(text)
 
     def step(self, token: int) -> str:
         self._tokens.append(token)
-        text = decode(self._tokens)
+        text = decode(self._tokens, skips_special=self._skips_special)
         if text.endswith(UNKNOWN) or len(text) <= self._decoded:
             return ""
         new, self._decoded = text[self._decoded :], len(text)
@@ -59,19 +64,20 @@ class Decoder:
 
 
 class SmallVllm:
-    """Answers the calls of one gateway. `asked` are the paths that were called besides generation."""
+    """Answers the calls of one gateway. `asked` are the calls besides generation: their paths and bodies."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
 
     async def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.asked.append(path)
+        self.asked.append((path, body))
         if path == "/tokenize":
             return {"tokens": list(body["prompt"].encode())}
         if path == "/detokenize":
-            return {"prompt": decode(body["tokens"])}
+            return {"prompt": decode(body["tokens"], skips_special=False)}
         (token,) = body["allowed_token_ids"]
-        return {"choices": [{"text": Decoder(body["prompt"]).step(token)}]}
+        decoder = Decoder(body["prompt"], skips_special=body.get("skip_special_tokens", True))
+        return {"choices": [{"text": decoder.step(token)}]}
 
     def stream(self, path: str, body: Mapping[str, Any], merges: int = 1) -> Iterator[bytes]:
         """The events of a call; `merges` tokens share one."""
@@ -135,18 +141,20 @@ def _tokens(
     stops = [stop] if isinstance(stop, str) else list(stop)
     included, tokens_min = bool(body.get("include_stop_str_in_output")), body.get("min_tokens") or 0
     held_back = 0 if included or not stops else max(map(len, stops)) - 1
-    decoder, context, text, sent = Decoder(prompt), list(prompt), "", 0
+    decoder = Decoder(prompt, skips_special=body.get("skip_special_tokens", True))
+    context, text, sent = list(prompt), "", 0
     own = Decoder([])  # log probabilities know nothing of the prompt
     for number in range(1, limit + 1):
-        token = next_token(context)
-        if token == EOS and (body.get("ignore_eos") or number <= tokens_min):
+        token = next_token(context, likes_boxes=bool(body.get("logit_bias")))
+        if token == EOS and number <= tokens_min:
             token = ord("!")
+        is_end = token == EOS and not body.get("ignore_eos")
         context.append(token)
         before, finish, reason = len(text), None, None
-        decoded = "<end>" if token == EOS else _own_text(own, token)
-        text += "" if token == EOS else decoder.step(token)
+        decoded = SPECIAL.get(token) or _own_text(own, token)
+        text += "" if is_end else decoder.step(token)
         ends = [(at + len(each), each) for each in stops if (at := _found(text, each, before)) >= 0]
-        if token == EOS:
+        if is_end:
             finish = "stop"
         elif ends and number > tokens_min:
             end, reason = min(ends, key=lambda each: each[0])

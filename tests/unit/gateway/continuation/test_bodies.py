@@ -63,10 +63,23 @@ def test_a_seed_moves_on_so_that_no_random_number_comes_twice():
     assert -(2**63) <= continued({"prompt": "hi", "seed": 2**63 - 1})["seed"] < 2**63
 
 
+@pytest.mark.parametrize("value", [5, 5.0, "5", " 5.0 "])
+def test_numbers_are_read_as_vllm_reads_them(value):
+    body = continued({"prompt": "hi", "max_tokens": value, "min_tokens": value, "seed": value})
+    assert (body["max_tokens"], body["min_tokens"], body["seed"]) == (3, 3, 7)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("no", None), (0, None), ("true", 0), (1, 0)])
+def test_flags_are_read_as_vllm_reads_them(value, wanted):
+    assert continued({"messages": [], "logprobs": value}, is_chat=True).get("logprobs") == wanted
+
+
 def test_stop_strings_are_searched_for_here():
     body = continued({"prompt": "hi", "stop": ["a", "b"]})
     assert "stop" not in body
     assert body["logprobs"] == 0  # the text of each token
+    assert body["return_tokens_as_token_ids"] is False  # also where the server's default is another
+    assert continued({"prompt": "hi", "stop": "a", "logprobs": None})["logprobs"] == 0
     assert continued({"prompt": "hi", "stop": "a", "logprobs": 3})["logprobs"] == 3
 
 

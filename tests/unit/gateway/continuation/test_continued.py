@@ -8,10 +8,11 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_vllm import FINGERPRINT, SmallVllm
+from small_vllm import BOX, FINGERPRINT, SmallVllm
 
 from backends.meters.events import StreamCall, StreamMemo
 from backends.meters.token_ids import TokenIdMeter
+from backends.upstream import UpstreamProtocolError
 from gateway.continuation.continued import AnswerComplete
 from gateway.continuation.prepare import prepare
 from gateway.continuation.stream import ResumableStream
@@ -103,11 +104,15 @@ class Client:
             "min_tokens": st.integers(0, 20),
             "max_tokens": st.integers(1, 40),
             "ignore_eos": st.booleans(),
+            "logit_bias": st.just({str(BOX): 100}),
+            "skip_special_tokens": st.booleans(),
         },
     ),
 )
 async def test_a_stream_that_was_cut_equals_one_that_was_not(path, stop, cuts, ask, fields):
     fields = {"max_tokens": 40, **fields} | ({} if stop is None else {"stop": stop})
+    if stop is not None and fields.get("skip_special_tokens", True):  # tokens without text end such a stream: see below
+        fields = {name: value for name, value in fields.items() if name not in {"ignore_eos", "logit_bias"}}
     # What distinguishes one answer of this server from another is its prompt.
     prompt = (
         {"messages": [{"role": "user", "content": fields["user"]}]}
@@ -136,6 +141,48 @@ async def test_most_cuts_ask_the_next_backend_nothing():
     client = Client(CHAT, {**PATIENT, "messages": []}, usage=False, each=False, merges=1)
     await client.interrupted([1])
     assert client.server.asked == []
+
+
+async def test_a_question_about_the_prompt_has_the_salt_of_its_call():
+    """Or the prompt would be in a cache where others can find it."""
+    probes = []
+    for number in range(20):
+        client = Client(COMPLETIONS, {**PATIENT, "prompt": f"{number}", "cache_salt": "s"}, usage=0, each=0, merges=1)
+        await client.interrupted([3])
+        probes += [body for path, body in client.server.asked if path == COMPLETIONS]
+    assert probes
+    assert all(body["cache_salt"] == "s" for body in probes)
+
+
+async def test_special_tokens_before_the_seam_end_a_stream_that_searches_for_stop_strings():
+    """It is not known which text they have, so no text is made up."""
+    boxes, given_up = {**PATIENT, "logit_bias": {str(BOX): 100}, "stop": "zz", "prompt": "a"}, 0
+    for tokens in range(1, 30):
+        client = Client(COMPLETIONS, boxes, usage=False, each=False, merges=1)
+        try:
+            out = await client.interrupted([tokens])
+        except UpstreamProtocolError:
+            given_up += 1
+        else:
+            assert read(out) == read(client.uninterrupted())
+    assert 0 < given_up < 29
+    shown = Client(COMPLETIONS, {**boxes, "skip_special_tokens": False}, usage=False, each=False, merges=1)
+    for tokens in range(1, 30):
+        assert read(await shown.interrupted([tokens])) == read(shown.uninterrupted())
+
+
+async def test_an_event_that_is_no_completions_is_an_interruption():
+    client = Client(COMPLETIONS, PATIENT, usage=False, each=False, merges=1)
+    stream = ResumableStream(None, 1 << 20)
+    first = TokenIdMeter(client.keeps, stream.ids, keeps_ids=False)
+    for event in list(client.server.stream(COMPLETIONS, {**client.body, **ASKED}))[:3]:
+        first.feed(event)
+    stream.passed(first)
+    body = json.dumps(client.body).encode()
+    continuing = await prepare(client.server.ask, body, stream, is_chat=False, context_tokens_max=None)
+    meter = continuing.meter(client.keeps, stream)
+    assert meter.feed(b'data: {"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}]}\n\n') == b""
+    assert meter.interrupted
 
 
 async def test_text_offsets_go_on():

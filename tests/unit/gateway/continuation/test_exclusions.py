@@ -41,6 +41,11 @@ TOOL = [{"type": "function", "function": {"name": "f"}}]
         ({"logits_processors": ["a"]}, Exclusion.GENERATED),
         ({"vllm_xargs": {"mine": 1}}, Exclusion.ARGUMENTS),
         ({"spaces_between_special_tokens": False}, Exclusion.SPACING),
+        ({"spaces_between_special_tokens": "no"}, Exclusion.SPACING),
+        ({"include_reasoning": 0}, Exclusion.REASONING),
+        ({"return_tokens_as_token_ids": True}, Exclusion.NAMES),
+        ({"ignore_eos": True, "stop": "a"}, Exclusion.SPECIAL),
+        ({"ignore_eos": True, "stop": ["a"], "skip_special_tokens": True}, Exclusion.SPECIAL),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )
@@ -59,7 +64,10 @@ def test_a_field_excludes(endpoint, fields, reason):
         {"tools": [], "functions": [], "bad_words": []},
         {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.2},
         {"logprobs": True, "top_logprobs": 0},
-        {"seed": 7, "temperature": 1, "stop": ["a"], "stop_token_ids": [7], "min_tokens": 3, "ignore_eos": True},
+        {"seed": 7, "temperature": 1, "stop": ["a"], "stop_token_ids": [7], "min_tokens": 3},
+        {"ignore_eos": True, "stop": []},
+        {"ignore_eos": True, "stop": "a", "skip_special_tokens": False},
+        {"return_tokens_as_token_ids": False, "logprobs": True},
         {"include_reasoning": True, "spaces_between_special_tokens": True, "skip_special_tokens": False},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}, "hello"]}]},
     ],
@@ -114,6 +122,12 @@ def test_the_first_event_excludes(stream, reason):
 def test_a_delta_of_reasoning_excludes():
     """Of a server that does not count reasoning in its first event."""
     assert not begun(EVENT, b'data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}\n\n').may_continue()
+
+
+def test_log_probabilities_that_name_tokens_by_ids_exclude():
+    """Of a server that does so by default."""
+    named = b'data: {"choices":[{"logprobs":{"tokens":["token_id:7"]}}]}\n\n'
+    assert not begun(EVENT, named).may_continue()
 
 
 def test_ids_that_do_not_fit_exclude():
