@@ -94,7 +94,7 @@ class GroupedFairness:
         first_id = level.least(())
         if first_id is None:
             return None
-        found = members[first_id].order.pick(eligible, besides)
+        found: Request | None = members[first_id].order.pick(eligible, besides)
         if found is not None:
             return found
 
