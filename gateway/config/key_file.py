@@ -16,7 +16,6 @@ import string
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 
 KEY_PREFIX = "fl-"
@@ -26,7 +25,6 @@ KEY_CHARS = 43  # 256 bits
 KEYS_FILE_BYTES_MAX = 64 << 20
 HMAC_HEX_CHARS = 64
 FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator may have chosen
-SECRETS_MAX = 4  # cached at once: a process uses one
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,7 @@ class KeyRecord:
 
 def key_hmac(secret: bytes, key: str) -> bytes:
     """The HMAC-SHA256 of an API key."""
-    made = _keyed(secret).copy()
-    made.update(key.encode(errors="surrogateescape"))
-    return made.digest()
-
-
-@lru_cache(maxsize=SECRETS_MAX)
-def _keyed(secret: bytes) -> hmac.HMAC:
-    """The part of an HMAC that is the same for all keys, and takes most of the time."""
-    return hmac.new(secret, digestmod="sha256")
+    return hmac.digest(secret, key.encode(errors="surrogateescape"), "sha256")
 
 
 def read_keys(path: Path) -> list[KeyRecord]:
