@@ -277,6 +277,7 @@ class Attempt:
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
         self._on_begun()
+        self._trace.continued()
         meter, resumes = self._make_meter(uncounted, continuing)
         self._meter = meter
         if resumes is not None:

@@ -36,7 +36,7 @@ from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbea
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
-from policies.types import Outcome, Reason, Tier
+from policies.types import Cause, Outcome, Reason, Tier
 
 PASSED_ON: Final = frozenset({Reason.NO_BACKEND, Reason.SLO_UNREACHABLE})
 """Rejections after which another pool may serve the call. A limit or a full queue is the tenant's, and a backend that
@@ -148,7 +148,7 @@ class Generation:
             try:
                 return await lease.unless_preempted(self._send(request, sending, sent_at=sent_at, retries=retries))
             except Preempted:
-                returned = _Returned("preempted", 0.0)
+                returned = _Returned("preempted", 0.0, cause=Cause.DRAINED if backend.draining else Cause.PREEMPTED)
             except StreamInterrupted as interruption:
                 returned, resends = self._interrupted(interruption, sending, sent_at), 0
             except BackendRejected as rejection:
@@ -241,11 +241,14 @@ class _Sending(NamedTuple):
 
 
 class _Returned(NamedTuple):
-    """Why a call came back, for how long its backend gets no other, and whether it counts as a retry."""
+    """Why a call came back, for how long its backend gets no other, whether it counts as a retry, and the cause of the
+    interruption, where it had begun.
+    """
 
     reason: str
     hold_s: float
     is_failure: bool = False
+    cause: Cause = Cause.FAILED
 
 
 async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int) -> None:
@@ -253,6 +256,8 @@ async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int
     _, lease, trace, stream = sending
     if trace.spans is not None:
         trace.spans.came_back(returned.reason)
+    if stream.is_begun:
+        trace.interrupted(returned.cause)
     try:
         if stream.usage.output_tokens > tokens_before:
             await lease.interrupted(stream.usage, returned.hold_s)

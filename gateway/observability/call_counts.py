@@ -25,7 +25,7 @@ from gateway.observability.instruments import (
 )
 from gateway.observability.telemetry import CallTrace
 from gateway.observability.tenant_series import OTHER, TenantSeries
-from policies.types import Outcome, Reason
+from policies.types import Outcome, Reason, Usage
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
 ALIAS_SERIES_MAX: Final = 500  # combinations of alias, model, kind and outcome
@@ -92,15 +92,10 @@ class CallMeter:
             tenant.waited_s += waited_s
             ended = outcome if trace.dispatched_s is None else DISPATCHED
             self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
-        usage = trace.usage
-        if usage is not None:
-            tenant.input += usage.prompt_tokens
-            tenant.cached += usage.cached_tokens
-            tenant.output += usage.output_tokens
-            if trace.cost is not None and trace.currency is not None:
-                tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
-            elif trace.is_unpriced:
-                tenant.unpriced += usage.prompt_tokens + usage.output_tokens
+        for cause, pause_s in trace.pauses:
+            self._to.pause.of(trace.tier_id or "", cause).observe(pause_s)
+        if trace.usage is not None:
+            _count_usage(tenant, trace, trace.usage)
         if trace.dispatched_s is not None and trace.model is not None:
             self._time(trace, outcome, now_s)
 
@@ -160,6 +155,16 @@ class CallMeter:
     def _drop(self, label: str) -> None:
         """Forget the counts of a tenant that has lost its series."""
         self._tenants.pop(label, None)
+
+
+def _count_usage(tenant: _OfTenant, trace: CallTrace, usage: Usage) -> None:
+    tenant.input += usage.prompt_tokens
+    tenant.cached += usage.cached_tokens
+    tenant.output += usage.output_tokens
+    if trace.cost is not None and trace.currency is not None:
+        tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
+    elif trace.is_unpriced:
+        tenant.unpriced += usage.prompt_tokens + usage.output_tokens
 
 
 def outcome_of(trace: CallTrace) -> str:

@@ -291,6 +291,11 @@ class Histograms:
             "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
             bounds=WAIT_BUCKETS_S,
         )  # fmt: skip
+        self.pause = HistogramFamily(
+            "fairlead_interruption_pause_seconds",
+            "Of streams that were continued: from each interruption to the next bytes, by cause.", ("tier", "cause"),
+            bounds=WAIT_BUCKETS_S,
+        )  # fmt: skip
         self.duration = HistogramFamily(
             genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
             (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
@@ -308,4 +313,4 @@ class Histograms:
         )
 
     def families(self) -> tuple[HistogramFamily, ...]:
-        return self.wait, self.duration, self.first_token, self.per_token, self.loop_lag
+        return self.wait, self.pause, self.duration, self.first_token, self.per_token, self.loop_lag

@@ -15,7 +15,7 @@ from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_tracepa
 from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
 from policies.slo.attainment import met_targets
-from policies.types import Outcome, RateLimits, Request, Timing, Usage
+from policies.types import Cause, Outcome, RateLimits, Request, Timing, Usage
 
 
 @dataclass(slots=True)
@@ -23,8 +23,9 @@ class CallTrace:
     """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
-    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun.
-    `answer_id` is set where the API has answers to fetch later. `cors` are the CORS headers of the response.
+    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
+    `pauses` are the causes and seconds of its interruptions that are over. `answer_id` is set where the API has answers
+    to fetch later. `cors` are the CORS headers of the response.
     `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
     that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
     is passed on.
@@ -49,6 +50,8 @@ class CallTrace:
     backend_id: str | None = None
     answer_id: str | None = None
     is_resumable: bool | None = None
+    interruption: tuple[Cause, float] | None = None  # that is not over: its cause and time
+    pauses: tuple[tuple[Cause, float], ...] = ()
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None
@@ -69,6 +72,18 @@ class CallTrace:
         if self.first_token_s is None and usage.output_tokens:
             self.first_token_s = time.perf_counter()
         self.usage = usage
+
+    def interrupted(self, cause: Cause) -> None:
+        """The stream's client gets nothing from now on, until `continued`. Of several in a row the first one counts."""
+        if self.interruption is None:
+            self.interruption = cause, time.perf_counter()
+
+    def continued(self) -> None:
+        """The stream's client is about to get the next bytes. No effect without an interruption."""
+        if self.interruption is not None:
+            cause, since_s = self.interruption
+            self.pauses += ((cause, time.perf_counter() - since_s),)
+            self.interruption = None
 
     def over(self, outcome: Outcome) -> None:
         """Set the outcome of a call that was dispatched. A failure before the first output token is free."""

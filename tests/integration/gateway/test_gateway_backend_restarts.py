@@ -11,6 +11,7 @@ import pytest
 from admin_rig import LOCAL, Admin
 from engine_process import EngineProcess
 from gateway_rig import call, gateway, until
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.store.sqlite import SqliteStore
 from policies.types import Cause
@@ -123,7 +124,17 @@ async def restarted(rig, ids, restart):
             await restart(number)
         await until(lambda: busy(rig, ids[-1]), BUSY_S_MAX)
     await until(rig.idle)
-    return load.replies, Counter(rig.snapshot().interruptions)
+    interruptions = Counter(rig.snapshot().interruptions)
+    assert await pauses(rig) <= interruptions, "one interrupted stream may wait through several losses"
+    return load.replies, interruptions
+
+
+async def pauses(rig):
+    """How many interruptions the clients were over, by cause."""
+    text = (await rig.gateway.metrics.exposition()).decode()
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    samples = families["fairlead_interruption_pause_seconds"]
+    return Counter({each.labels["cause"]: int(each.value) for each in samples if each.name.endswith("_count")})
 
 
 def assert_nothing_broke(rig, replies):

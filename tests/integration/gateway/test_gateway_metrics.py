@@ -26,6 +26,7 @@ from gateway.observability.telemetry import CallTrace
 from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 
 STALL_S_MAX = 0.005
+WAIT_S = 0.3
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,22 @@ async def read(rig):
 
 def of(samples, name, **labels):
     return samples.get((name, frozenset(labels.items())))
+
+
+async def test_the_pause_of_a_stream_that_lost_its_backend_is_what_its_client_waited():
+    async with engine(cut_stream_after_tokens=4) as bad, engine() as good:
+        backends = [{"name": "bad", "url": bad.url}, {"name": "good", "url": good.url}]
+        async with gateway(*backends) as rig:
+            rig.gateway.backends.drain("good", draining=True)
+            asked = asyncio.create_task(rig.post(call(stream=True, max_tokens=8)))
+            await until(lambda: rig.snapshot().interruptions)
+            await asyncio.sleep(WAIT_S)
+            rig.gateway.backends.drain("good", draining=False)
+            assert (await asked).events[-1] == "[DONE]"
+            await until(rig.idle)
+            samples, name = await read(rig), "fairlead_interruption_pause_seconds"
+            assert of(samples, f"{name}_count", tier="default", cause="failed") == 1
+            assert of(samples, f"{name}_sum", tier="default", cause="failed") >= WAIT_S
 
 
 async def test_metrics_say_what_the_schedulers_books_say():

@@ -11,7 +11,7 @@ from gateway.observability.instruments import (
     Histograms,
 )
 from gateway.observability.telemetry import CallTrace
-from policies.types import Outcome, Reason, Request, Usage
+from policies.types import Cause, Outcome, Reason, Request, Usage
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -114,6 +114,30 @@ def test_times_go_by_model_and_tier_as_the_conventions_name_them(meter, histogra
     assert value(histograms, "gen_ai_server_time_per_output_token_seconds_count", **labels) == 1
     assert value(histograms, "gen_ai_server_request_duration_seconds_count", **labels, error_type="") == 1
     assert value(histograms, "fairlead_queue_wait_seconds_count", tier="gold", outcome="dispatched") == 1
+
+
+def test_each_pause_of_an_interrupted_stream_counts_by_its_cause(meter, histograms):
+    pauses = ((Cause.FAILED, 0.2), (Cause.FAILED, 0.4), (Cause.DRAINED, 0.05))
+    meter.ended(queued(pauses=pauses))
+    assert value(histograms, "fairlead_interruption_pause_seconds_count", tier="gold", cause="failed") == 2
+    assert value(histograms, "fairlead_interruption_pause_seconds_sum", tier="gold", cause="failed") == pytest.approx(
+        0.6
+    )
+    assert value(histograms, "fairlead_interruption_pause_seconds_sum", tier="gold", cause="drained") == 0.05
+
+
+def test_a_pause_lasts_from_the_first_interruption_to_the_next_bytes(monkeypatch):
+    times = iter([1.0, 3.5, 4.0, 4.25])
+    trace = CallTrace(ENDPOINT)
+    trace.continued()
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    trace.interrupted(Cause.FAILED)
+    trace.interrupted(Cause.PREEMPTED)  # before anything came
+    trace.continued()
+    trace.continued()
+    trace.interrupted(Cause.DRAINED)
+    trace.continued()
+    assert trace.pauses == ((Cause.FAILED, 2.5), (Cause.DRAINED, 0.25))
 
 
 def test_a_call_that_was_never_sent_has_a_wait_but_no_duration(meter, histograms):
