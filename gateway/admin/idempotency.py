@@ -2,7 +2,8 @@
 
 The same caller, key and request within KEPT_S get the response of the first; another request with that key is rejected
 (422). While the first one runs, repeats wait for it. A rejected request has changed nothing, so it is not remembered
-and may be retried. (draft-ietf-httpapi-idempotency-key-header)
+and may be retried. (draft-ietf-httpapi-idempotency-key-header) Callers of one name are others where their role or group
+is: tokens without a subject have the same name.
 
 Responses are kept in memory and not in the store: that of a new API key holds its secret, which is written nowhere. So
 a repeat after a restart, or at another replica, is a new request: it gets 409 for a tenant, tier or backend of the same
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.admin.problems import field_problem
-from gateway.admin.routes import AdminAnswer
+from gateway.admin.routes import AdminAnswer, Caller
 
 HEADER = "Idempotency-Key"
 KEY_PATTERN = r"^[!-~]{1,255}$"
@@ -37,10 +38,10 @@ class Repeats:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
         self._clock = clock
-        self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
+        self._done: OrderedDict[tuple[Caller, str], _Done] = OrderedDict()
 
     async def once(
-        self, caller: str, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
+        self, caller: Caller, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
     ) -> AdminAnswer:
         """Run the request (its path and body), or return the response of an earlier run. Raises AdminProblem, also for
         those that `run` raises.
@@ -58,7 +59,7 @@ class Repeats:
         doing.add_done_callback(lambda done: self._ended((caller, key), done))
         return await asyncio.shield(doing)
 
-    def _ended(self, of: tuple[str, str], done: "asyncio.Future[AdminAnswer]") -> None:
+    def _ended(self, of: tuple[Caller, str], done: "asyncio.Future[AdminAnswer]") -> None:
         """Drop a failed request, even if its client has disconnected."""
         if done.cancelled() or done.exception() is not None:
             self._done.pop(of, None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from gateway.state.budget_accounts import BudgetLimits, group_holder, limits_of
 from gateway.state.budgets import BUDGETED, Budgets
 from gateway.state.checkpoint import Checkpoint
 from gateway.state.declaration import Declaration
+from gateway.state.deleted_tenants import deleted_tenants
 from gateway.state.discovering import make_source
 from gateway.state.key_secret import FingerprintCheck
 from gateway.state.learning import Learning
@@ -127,6 +129,8 @@ class Management:
         self.registry.subscribe(self._prices_changed)
         self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
         self.registry.subscribe(self._budgets_changed)
+        if self._has_state:
+            await self._recall_deleted_tenants()
         await self.budgets.start()
         if self._has_state:
             self.notices = BudgetNotices(
@@ -214,6 +218,16 @@ class Management:
             self.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
             self.budgets.repriced()
 
+    async def _recall_deleted_tenants(self) -> None:
+        """Budgets of groups count this month's deleted tenants, also those of before this start."""
+        month_began_at = datetime.fromisoformat(self.usage.today()).replace(day=1, tzinfo=UTC)
+        try:
+            for tenant, group in (await deleted_tenants(self.registry, month_began_at.timestamp())).items():
+                self.budgets.put_group(tenant, group)
+                self.budgets.tenant_deleted(tenant)
+        except StoreUnavailable as error:
+            log.warning("what deleted tenants have used of their groups' budgets cannot be read: %s", error)
+
     def _budgets_changed(self, changed: Changed) -> None:
         for kind, name in changed:
             entry = self.registry.get(kind, name) if kind in BUDGETED else None
@@ -224,7 +238,10 @@ class Management:
                 )
             if kind == "tenants":
                 self.budgets.put((name, ""), limits_of(section))
-                self.budgets.put_group(name, section.group if isinstance(section, TenantSection) else None)
+                if isinstance(section, TenantSection):
+                    self.budgets.put_group(name, section.group)
+                else:
+                    self.budgets.tenant_deleted(name)
             elif kind == "groups":
                 self.budgets.put(group_holder(name), limits_of(section))
             elif isinstance(section, ApiKey) and section.tenant is not None:

@@ -140,7 +140,7 @@ class AdminServer(web.Server):
         if not _KEY.fullmatch(key):
             raise field_problem(f"header.{HEADER}", "must be 1 to 255 visible characters of ASCII")
         once = (request.rel_url.raw_path, asked.body.model_dump_json(exclude_unset=True).encode())
-        return await self._repeats.once(asked.caller.name, key, once, lambda: run(route, asked))
+        return await self._repeats.once(asked.caller, key, once, lambda: run(route, asked))
 
     def _is_allowed(self, request: web.BaseRequest, route: Route, before: Caller) -> bool:
         """Whether the caller may still use the route, within the same group as before."""

@@ -18,7 +18,8 @@ from gateway.live.merge_patch import Document
 from gateway.store.base import StoreUnavailable
 
 EVERY_S: Final = 1.0
-VIEWERS_MAX: Final = 100  # a state is half a megabyte for each with a thousand tenants
+VIEWERS_MAX: Final = 100  # of the whole, and as many of parts: a state is half a megabyte with a thousand tenants
+PART_VIEWERS_MAX: Final = 10  # of one part, so that the administrators of one group leave room for those of others
 # A document takes some 25 us for a tenant (docs/results/live.md): with more tenants than this it comes less often, so
 # that it takes at most three percent of a core.
 TENANTS_PER_S: Final = 1200
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
-    """VIEWERS_MAX are connected."""
+    """As many as there may be are connected."""
 
 
 class LiveViewers:
@@ -65,7 +66,7 @@ class LiveViewers:
         """Send events of this part, or of the whole, until the viewer leaves, is dropped, or `is_allowed` no more,
         which is asked at every event. Raises TooManyViewers before anything is sent.
         """
-        if self.viewers >= VIEWERS_MAX or self._is_stopped:
+        if self._is_stopped or not self._has_room(part):
             raise TooManyViewers
         takes_gzip = "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
         viewer = Viewer(request, takes_gzip=takes_gzip)
@@ -90,6 +91,14 @@ class LiveViewers:
                 self._remove(viewer, part)
             viewer.drop()  # what was compressed has no end
         return response
+
+    def _has_room(self, part: DocumentPart | None) -> bool:
+        """Whether one more may see this part. Viewers of parts leave no viewer of the whole without room."""
+        of_it = len(self._audiences[part].viewers) if part in self._audiences else 0
+        if part is None:
+            return of_it < VIEWERS_MAX
+        of_whole = len(self._audiences[None].viewers) if None in self._audiences else 0
+        return of_it < PART_VIEWERS_MAX and self.viewers - of_whole < VIEWERS_MAX
 
     def _add(self, viewer: Viewer, part: DocumentPart | None) -> None:
         audience = self._audiences.get(part)

@@ -96,6 +96,7 @@ class Budgets:
         self._accounts: dict[Holder, BudgetAccount] = {}
         self._unread: set[Holder] = set()
         self._group_of: dict[str, str] = {}  # by tenant
+        self._deleted: dict[str, str] = {}  # tenants that are still in there, with the month
         self._outstanding: dict[str, Reserved] = {}  # by tenant with a group: what its calls here have reserved
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
@@ -139,9 +140,10 @@ class Budgets:
                 account.tallies[unit].counted(self._book.writer, of.day, self._amount(unit, of, totals))
 
     def put_group(self, tenant: str, group: str | None) -> None:
-        """Set the tenant's group. A group's budgets count what its present tenants have used this month, wherever they
-        were then.
+        """Set the tenant's group. A group's budgets count what its tenants have used this month, wherever they were
+        then.
         """
+        self._deleted.pop(tenant, None)
         before = self._group_of.get(tenant)
         if before == group:
             return
@@ -154,6 +156,16 @@ class Budgets:
             holder = None if each is None else group_holder(each)
             if holder is not None and holder in self._accounts:
                 self._count_anew(holder, more=(sign * reserved[0], sign * reserved[1]))
+
+    def tenant_deleted(self, tenant: str) -> None:
+        """What the tenant has used, and what it still runs, counts for its group until the month ends: else a group
+        would get budget back for every tenant that it deletes.
+        """
+        month = self._book.today()[:7]
+        for earlier in [each for each, deleted_in in self._deleted.items() if deleted_in != month]:
+            self.put_group(earlier, None)
+        if tenant in self._group_of:
+            self._deleted[tenant] = month
 
     def _count_anew(self, holder: Holder, more: Reserved) -> None:
         """Count from the usage book and the store what the holder has used; so much more is reserved than before."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from gateway.admin.models import Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
-from gateway.admin.resources.group_scope import pinned
+from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
 from gateway.state.entries import Entry
 from gateway.state.merge_patch import merged
@@ -148,6 +148,7 @@ class Collection:
         entry = self.entry(asked)
         etag = pinned(asked, etag_of(asked, entry.etag), entry)
         with registry_answers():
+            check_deletes(asked.caller, entry)
             await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag)
         return AdminAnswer()
 

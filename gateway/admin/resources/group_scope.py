@@ -17,7 +17,7 @@ from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminRequest, Caller
 from gateway.config.sections import GroupSection, TenantSection, TierSection
 from gateway.state.entries import Entry
-from gateway.state.registry import ANY_THERE, Registry
+from gateway.state.registry import ANY_THERE, DeclaredInFile, Registry
 from gateway.state.resource_kinds import read_body
 
 BUDGETS = ("tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max")
@@ -71,6 +71,8 @@ class GroupScope:
             given.setdefault("group", caller.group)
         if given.get("group") != caller.group:
             raise field_problem("body.group", "is not yours to change", status=403)
+        if given.get("tier", group.tier) != group.tier:  # whether there is such a tier is not the caller's to learn
+            raise field_problem("body.tier", f"must be that of its group, '{group.tier}', or not be set", status=409)
         after, _ = read_body("tenants", given)
         if after is None:
             return given  # the registry says why
@@ -126,6 +128,14 @@ def pinned(asked: AdminRequest, etag: str | None, entry: Entry) -> str | None:
     if asked.caller.group is None:
         return etag
     return entry.etag if etag in (None, ANY_THERE) else etag
+
+
+def check_deletes(caller: Caller, entry: Entry) -> None:
+    """Check that a group's administrator deletes the entry for good: one that the file declares would come back as it
+    is there, in another group or with a key that was revoked. Raises DeclaredInFile.
+    """
+    if caller.group is not None and entry.origin != "admin":
+        raise DeclaredInFile
 
 
 def _sum(amounts: Iterable[Any]) -> Any:

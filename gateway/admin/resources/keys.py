@@ -15,7 +15,7 @@ from gateway.admin import models
 from gateway.admin.models import NAME_PATTERN
 from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
-from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.resources.group_scope import GroupScope, check_deletes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.state.entries import Entry
@@ -135,6 +135,7 @@ class KeyRoutes:
     async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self._entry(asked)
         with registry_answers():
+            check_deletes(asked.caller, entry)
             await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
         return AdminAnswer()
 

@@ -84,6 +84,18 @@ async def test_keys_go_on_beside_tokens(api):
     assert await status(api, await api.key_for("declared")) == 200
 
 
+async def test_a_repeated_request_returns_nothing_of_another_group_to_a_caller_of_the_same_name(api, provider):
+    """Tokens without a subject have one name in the audit log, and their groups differ."""
+    for group in ("red", "blue"):
+        await api.post("/groups", {"id": group})
+    await api.patch("/tenants/declared", {"group": "red"})
+    red, blue = (provider.token(realm={"roles": ["lead"]}, sub=None, group=group) for group in ("red", "blue"))
+    made = await api.post("/keys", {"tenant": "declared"}, key=red, idempotency_key="deploy-1")
+    assert made.status == 201
+    asked = await api.post("/keys", {"tenant": "declared"}, key=blue, idempotency_key="deploy-1")
+    assert (asked.status, "secret" in asked.json) == (409, False)
+
+
 @pytest.mark.parametrize(
     "claims",
     [

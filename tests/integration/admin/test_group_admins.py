@@ -3,11 +3,12 @@
 import contextlib
 
 import pytest
-from admin_rig import admin
+from admin_rig import SECRET, admin
 from gateway_rig import bearer, scripted
 
 from gateway.admin.routes import Role, Route
 from gateway.admin.server import AdminServer
+from gateway.config.key_file import add_key
 
 TIERS = {"gold": {"envelope": {"ttft_ms": 500}}}
 GROUPS = {"red": {"tier": "gold", "tokens_per_day_max": 1_000, "in_flight_max": 10}, "blue": {}}
@@ -121,6 +122,8 @@ async def test_every_other_path_is_closed_to_it_and_new_ones_are_until_they_say_
                 assert await lead.status(route.method, path, {}, Accept="text/event-stream") == 403, route.path
         assert await lead.status("GET", "/metrics") == 403
         assert Route(method="GET", path="/x", role=Role.VIEWER, summary="", run=None).for_groups is False
+        with pytest.raises(AssertionError):  # another process would answer it without its group
+            Route(method="GET", path="/x", role=Role.VIEWER, summary="", run=None, for_groups=True, live=True)
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "nothing"])
@@ -292,3 +295,68 @@ async def test_its_key_opens_nothing_at_the_data_port_and_ends_with_its_group(tm
 async def test_a_key_has_a_group_with_that_role_and_with_no_other(tmp_path, body):
     async with red(tmp_path) as lead:
         assert (await lead.api.post("/keys", body)).status == 409
+
+
+async def test_a_tier_that_is_there_and_one_that_is_not_are_alike_to_it(tmp_path):
+    async with red(tmp_path, tiers={**TIERS, "iron": {}}) as lead:
+        answers = set()
+        for tier in ("iron", "none"):
+            for method, path, body in (
+                ("PATCH", "/tenants/red%2Fa", {"tier": tier}),
+                ("PUT", "/tenants/red%2Fa", {"tier": tier}),
+                ("POST", "/tenants", {"id": "red/new", "tier": tier}),
+            ):
+                reply = await lead.ask(method, path, body)
+                answers.add((reply.status, reply.json["detail"]))
+        assert answers == {(409, "body.tier: must be that of its group, 'gold', or not be set")}
+
+
+async def test_deleting_a_tenant_gives_the_group_no_budget_back(tmp_path):
+    """What its tenants have used counts for the group until the month ends, also after a restart."""
+    groups = {"red": {"tokens_per_day_max": 60, "cost_per_month_max": 1}}
+    state = tmp_path / "state.db"
+    settings = {"groups": groups, "tiers": {}, "tenants": {}, "state": state}
+
+    async def used(api):
+        rows = (await api.get("/state/budgets?limit=1000")).json["items"]
+        return {(row["unit"], row["period"]): row["used"] for row in rows if row["group"] == "red"}
+
+    async with scripted() as backend, red(tmp_path, backend, **settings) as lead:
+        await lead.ask("POST", "/tenants", {"id": "red/spent"})
+        key = (await lead.ask("POST", "/keys", {"tenant": "red/spent"})).json["secret"]
+        while (await lead.api.rig.post(headers=bearer(key))).status == 200:
+            pass
+        before = await used(lead.api)
+        assert before["tokens", "day"] >= 50
+        assert await lead.status("DELETE", "/tenants/red%2Fspent") == 204
+        assert await used(lead.api) == before
+        await lead.ask("POST", "/tenants", {"id": "red/fresh"})
+        fresh = (await lead.ask("POST", "/keys", {"tenant": "red/fresh"})).json["secret"]
+        assert (await lead.api.rig.post(headers=bearer(fresh))).status == 429
+        await lead.api.rig.gateway._management.usage.flush()
+    async with scripted() as backend, admin(tmp_path, backend, **settings) as api:
+        assert await used(api) == before
+        assert (await api.rig.post(headers=bearer(fresh))).status == 429
+
+
+async def test_it_does_not_set_a_tenant_of_the_file_back_to_what_the_file_says(tmp_path):
+    """The operator has moved it here; its removal would move it back, with the limits of the file."""
+    async with red(tmp_path) as lead:
+        moved = await lead.api.patch("/tenants/blue%2Fb", {"group": "red", "queued_requests_max": 3})
+        assert (moved.status, moved.json["origin"]) == (200, "overridden")
+        refused = await lead.ask("DELETE", "/tenants/blue%2Fb")
+        assert (refused.status, refused.json["detail"]) == (409, "only the configuration file has it: delete it there")
+        assert (await lead.api.get("/tenants/blue%2Fb")).json["group"] == "red"
+
+
+async def test_it_does_not_make_a_revoked_key_of_the_file_valid_again(tmp_path):
+    """Its removal would leave what the file says of it, which knows of no revocation."""
+    file = tmp_path / "file.keys"
+    secret = add_key(file, tenant="red/a", secret=SECRET.encode(), created_at="2026-01-01T00:00:00+00:00")
+    auth = {"mode": "keys", "secret": SECRET, "keys_file": str(file)}
+    async with scripted() as backend, red(tmp_path, backend, auth=auth) as lead:
+        (key,) = [each for each in (await lead.ask("GET", "/keys")).json["items"] if each["origin"] == "declared"]
+        assert (await lead.api.rig.post(headers=bearer(secret))).status == 200
+        assert (await lead.api.patch(f"/keys/{key['id']}", {"revoked": True})).status == 200
+        assert await lead.status("DELETE", f"/keys/{key['id']}") == 409
+        assert (await lead.api.rig.post(headers=bearer(secret))).status == 401

@@ -237,13 +237,27 @@ async def grouped():
     return {"at": now, "pools": {"p": {"policy": "vtc", "groups": groups, "tenants": tenants}}}
 
 
-async def test_viewers_of_one_part_get_the_same_events_and_of_no_other_part():
-    def part(request):
-        group = request.headers.get("group")
-        return None if group is None else GroupPart(group)
+def by_header(request):
+    group = request.headers.get("group")
+    return None if group is None else GroupPart(group)
 
+
+async def test_viewers_of_parts_take_no_room_from_other_parts_or_from_the_whole(monkeypatch):
+    monkeypatch.setattr(feed, "PART_VIEWERS_MAX", 2)
+    monkeypatch.setattr(feed, "VIEWERS_MAX", 3)
+    async with served(grouped, part=by_header) as (_, _, get), contextlib.AsyncExitStack() as stack:
+        found = []
+        for group in ("red", "red", "red", "blue", "green", None, None, None, None):
+            response = await stack.enter_async_context(get(**({"group": group} if group else {})))
+            if response.status == 200:
+                await events(response, 1)
+            found.append(response.status)
+    assert found == [200, 200, 429, 200, 429, 200, 200, 200, 429]
+
+
+async def test_viewers_of_one_part_get_the_same_events_and_of_no_other_part():
     groups = ["red", "red", "blue", None]
-    async with served(grouped, part=part) as (_, _, get), contextlib.AsyncExitStack() as stack:
+    async with served(grouped, part=by_header) as (_, _, get), contextlib.AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(get(**({"group": each} if each else {}))) for each in groups]
         read = await asyncio.gather(*(events(each, 4) for each in streams))
         async with get(group="none") as response:
