@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import openai
+from listening import backend_listening
 from multidict import CIMultiDict
 
 from backends.engine.server import EngineOptions, EngineServer
@@ -365,14 +366,8 @@ async def fall_silent(reader, writer) -> bool:
 @contextlib.asynccontextmanager
 async def scripted(default: Callable[..., Any] | None = None, *script: Callable[..., Any], model: str = MODEL):
     backend = ScriptedBackend(default or answer(), list(script), model)
-    server = await asyncio.start_server(backend.serve, "127.0.0.1", 0)
-    backend.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with backend_listening(backend):
         yield backend
-    finally:
-        server.close()
-        await backend.close()
-        await server.wait_closed()
 
 
 def assert_error(reply, status, *, code=None):

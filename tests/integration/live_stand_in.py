@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from listening import listening
 
 KEY = "a-viewers-key"
 
@@ -103,15 +104,11 @@ async def live_stand_in(begin: dict[str, Any]) -> AsyncIterator[LiveStandIn]:
     app.router.add_get("/admin/v1/me", made.me)
     app.router.add_get("/admin/v1/live", made.live)
     app.router.add_get("/admin/v1/requests", made.list_requests)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield made
-    finally:
-        await made.drop()
-        await runner.cleanup()
+    async with listening(app) as made.url:
+        try:
+            yield made
+        finally:
+            await made.drop()
 
 
 def key_file(folder: Path, key: str = KEY) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import grpc
 from aiohttp import web
+from listening import listening
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -90,15 +91,8 @@ async def otlp_collector() -> AsyncIterator[Collector]:
     collector = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", collector.receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with listening(app) as collector.url:
         yield collector
-    finally:
-        await runner.cleanup()
 
 
 @contextlib.asynccontextmanager

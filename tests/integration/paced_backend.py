@@ -15,6 +15,7 @@ from itertools import count
 from math import inf
 
 from gateway_rig import MODEL, ScriptedBackend, answer, whole
+from listening import backend_listening
 
 PROMPT_TOKENS = 9
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -128,11 +129,5 @@ def chunked(payload: str) -> bytes:
 async def paced(*, model: str = MODEL, token_s: float, slots: float = inf):
     backend = PacedBackend(answer(), model=model, slots=slots, _token_s=token_s)
     backend.default = backend.chat
-    server = await asyncio.start_server(backend.serve, "127.0.0.1", 0)
-    backend.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with backend_listening(backend):
         yield backend
-    finally:
-        server.close()
-        await backend.close()
-        await server.wait_closed()

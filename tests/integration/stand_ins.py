@@ -3,7 +3,6 @@
 Each says of itself what the real one says (models, metrics, sizes) and streams a chat of four words in its own way.
 """
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway_rig import MODEL, ScriptedBackend, answer, whole
+from listening import backend_listening
 
 WORDS = ["one", " two", " three", " four"]
 PROMPT_TOKENS = 9
@@ -209,11 +209,5 @@ KINDS: dict[str, dict[str, Any]] = {
 async def stand_in(kind: str, **options: Any):
     backend = StandIn(answer(), **{**KINDS[kind], **options})
     backend.default = backend.chat
-    server = await asyncio.start_server(backend.serve, "127.0.0.1", 0)
-    backend.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with backend_listening(backend):
         yield backend
-    finally:
-        server.close()
-        await backend.close()
-        await server.wait_closed()

@@ -7,6 +7,7 @@ from statistics import median
 import pytest
 from aiohttp import web
 from gateway_rig import until
+from listening import listening
 from typer.testing import CliRunner
 
 from backends.engine.coefficients import COEFFICIENTS
@@ -48,15 +49,6 @@ async def test_an_engine_s_own_coefficients_are_recovered():
     assert max(errors) < 0.25
 
 
-async def serving(handlers):
-    application = web.Application()
-    application.add_routes(handlers)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-
 async def models(_):
     return web.json_response({"object": "list", "data": [{"id": "m"}]})
 
@@ -65,14 +57,13 @@ async def test_a_server_that_does_not_count_its_steps_is_said_to_be_of_no_use():
     async def metrics(_):
         return web.Response(text="sglang:num_running_reqs 1\n")
 
-    runner, url = await serving([web.get("/v1/models", models), web.get("/metrics", metrics)])
-    try:
+    application = web.Application()
+    application.add_routes([web.get("/v1/models", models), web.get("/metrics", metrics)])
+    async with listening(application) as url:
         with pytest.raises(CalibrationError, match="does not count its steps"):
             await calibrated(url)
         with pytest.raises(CalibrationError, match="serves m, not other"):
             await calibrated(url, model="other")
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_server_that_answers_no_call_is_given_up(monkeypatch):

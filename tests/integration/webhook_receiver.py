@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from listening import listening
 
 SECRET = b"a secret of the receiver"
 
@@ -52,12 +53,6 @@ async def receiver():
     made, app = Receiver(), web.Application()
     app.router.add_post("/hook", made.answer)
     app.router.add_post("/hook/elsewhere", made.elsewhere)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-    try:
+    async with listening(app) as url:
+        made.url = url + "/hook"
         yield made
-    finally:
-        await runner.cleanup()

@@ -11,6 +11,7 @@ from admin_rig import SECRET, admin
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from gateway_rig import bearer, scripted, until
+from listening import listening
 
 AUDIENCE = "fairlead"
 
@@ -52,12 +53,8 @@ class Provider:
 @pytest.fixture
 async def provider():
     made = Provider()
-    runner = web.ServerRunner(web.Server(made.serve))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with listening(made.serve) as made.url:
+        yield made
 
 
 @pytest.fixture

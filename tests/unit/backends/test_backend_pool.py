@@ -4,11 +4,12 @@ import asyncio
 import json
 import logging
 import random
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from listening import listening
 
 from backends import health
 from backends.health import FAILURES_MAX, Evidence, HealthState
@@ -53,19 +54,8 @@ class Listener:
 
 @asynccontextmanager
 async def serving(*servers):
-    runners, urls = [], []
-    for server in servers:
-        runner = web.ServerRunner(web.Server(server), shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        runners.append(runner)
-        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    try:
-        yield urls
-    finally:
-        for runner in runners:
-            await runner.cleanup()
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(listening(server)) for server in servers]
 
 
 def report(pool, backend_id, evidence, at):

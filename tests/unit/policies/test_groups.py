@@ -46,6 +46,13 @@ class Backlog:
             self.send(tenant.id)
             self.send(tenant.id)
 
+    def join(self, tenant):
+        """Add a tenant, with its backlog."""
+        self.tenants[tenant.id] = tenant
+        self.pool.change(tenant)
+        self.send(tenant.id)
+        self.send(tenant.id)
+
     def send(self, tenant_id):
         self.made += 1
         self.pool.send(tenant_id, f"{tenant_id}/{self.made}", prompt=PROMPT)
@@ -80,11 +87,7 @@ def test_a_groups_share_does_not_depend_on_how_many_tenants_it_has(crowd, policy
         [Group("few", weight=2.0), Group("many")],
         fairness=FAIRNESS[policy],
     )
-    assert backlog.shares() == {
-        "few": pytest.approx(60, abs=2),
-        "many": pytest.approx(30, abs=2),
-        "alone": pytest.approx(30, abs=2),
-    }
+    assert backlog.shares() == pytest.approx({"few": 60, "many": 30, "alone": 30}, abs=2)
 
 
 @pytest.mark.parametrize("make_pool", POOLS.values(), ids=POOLS)
@@ -92,13 +95,13 @@ def test_a_shared_order_knows_groups_their_limits_and_moves(make_pool):
     """Groups are told to the process that leads with tiers, and tenants are looked up there."""
     groups = [Group("few", weight=2.0), Group("many")]
     backlog = Backlog([*members("few", 2), *members("many", 10)], groups, make_pool=make_pool)
-    assert backlog.shares(60) == {"few": pytest.approx(40, abs=2), "many": pytest.approx(20, abs=2)}
+    assert backlog.shares(60) == pytest.approx({"few": 40, "many": 20}, abs=2)
     scheduler = backlog.pool.scheduler
     scheduler.tenants_changed(groups=[Group("few", weight=2.0, in_flight_max=0), Group("late")], now=backlog.pool.now)
     moved = Tenant("many-00", group_id="late")
     backlog.tenants[moved.id] = moved
     backlog.pool.change(moved)
-    assert backlog.shares(40) == {"late": pytest.approx(20, abs=2), "many": pytest.approx(20, abs=2)}
+    assert backlog.shares(40) == pytest.approx({"late": 20, "many": 20}, abs=2)
     kept = getattr(scheduler, "led", scheduler).checkpoint()[""].tiers["default"]
     assert set(kept.groups) == {"few", "many", "late"}
 
@@ -113,7 +116,7 @@ def test_tiers_come_before_groups():
     tenants = [*members("g", 5, tier_id="gold"), Tenant("x", tier_id="gold"), Tenant("y")]
     tiers = [Tier("gold", weight=2.0), Tier("default")]
     shares = Backlog(tenants, [Group("g", tier_id="gold")], tiers=tiers).shares()
-    assert shares == {"g": pytest.approx(40, abs=2), "x": pytest.approx(40, abs=2), "y": pytest.approx(40, abs=2)}
+    assert shares == pytest.approx({"g": 40, "x": 40, "y": 40}, abs=2)
 
 
 @pytest.mark.parametrize("policy", sorted(FAIRNESS))
@@ -135,16 +138,8 @@ def test_under_vtc_a_tenant_without_a_group_is_served_as_if_each_group_were_one_
 def test_a_group_that_was_idle_has_saved_no_credit():
     backlog = Backlog([*members("idle", 1)[:0], Tenant("a"), Tenant("b")], [Group("late")])
     backlog.served()
-    late = Tenant("late-00", group_id="late")
-    backlog.tenants[late.id] = late
-    backlog.pool.change(late)
-    backlog.send(late.id)
-    backlog.send(late.id)
-    assert backlog.shares(30) == {
-        "a": pytest.approx(10, abs=1),
-        "b": pytest.approx(10, abs=1),
-        "late": pytest.approx(10, abs=1),
-    }
+    backlog.join(Tenant("late-00", group_id="late"))
+    assert backlog.shares(30) == pytest.approx({"a": 10, "b": 10, "late": 10}, abs=1)
 
 
 # -- limits -------------------------------------------------------------------------------------------------------
@@ -182,7 +177,7 @@ def test_a_group_at_its_limit_comes_back_without_credit():
     backlog.pool.scheduler.tenants_changed(groups=[Group("g", in_flight_max=0)], now=backlog.pool.now)
     assert backlog.shares(40) == {"a": 40}
     backlog.pool.scheduler.tenants_changed(groups=[Group("g")], now=backlog.pool.now)
-    assert backlog.shares(40) == {"a": pytest.approx(20, abs=2), "g": pytest.approx(20, abs=2)}
+    assert backlog.shares(40) == pytest.approx({"a": 20, "g": 20}, abs=2)
 
 
 def test_requests_per_minute_of_a_group_hold_for_all_of_its_tenants_together():
@@ -343,11 +338,8 @@ def test_a_restored_tenant_that_has_changed_its_group_meanwhile_is_served_there(
     after = Backlog(now_in[:0], [Group("ahead"), Group("behind")])
     after.pool.scheduler.restored(before.pool.scheduler.checkpoint(), 0.0)
     for tenant in now_in:
-        after.tenants[tenant.id] = tenant
-        after.pool.change(tenant)
-        after.send(tenant.id)
-        after.send(tenant.id)
-    assert after.shares(40) == {"behind": pytest.approx(20, abs=3), "alone": pytest.approx(20, abs=3)}
+        after.join(tenant)
+    assert after.shares(40) == pytest.approx({"behind": 20, "alone": 20}, abs=3)
 
 
 def test_a_group_that_is_told_after_its_counters_were_restored_has_its_weight():
@@ -356,15 +348,8 @@ def test_a_group_that_is_told_after_its_counters_were_restored_has_its_weight():
     after.pool.scheduler.restored(before.pool.scheduler.checkpoint(), 0.0)
     after.pool.scheduler.tenants_changed(groups=[Group("ahead", weight=2.0), Group("behind")], now=0.0)
     for tenant in before.tenants.values():
-        after.tenants[tenant.id] = tenant
-        after.pool.change(tenant)
-        after.send(tenant.id)
-        after.send(tenant.id)
-    assert after.shares(80) == {
-        "ahead": pytest.approx(40, abs=3),
-        "behind": pytest.approx(20, abs=3),
-        "alone": pytest.approx(20, abs=3),
-    }
+        after.join(tenant)
+    assert after.shares(80) == pytest.approx({"ahead": 40, "behind": 20, "alone": 20}, abs=3)
 
 
 @pytest.mark.parametrize("placement", [None, PolicyChoice("round-robin")])
@@ -373,11 +358,7 @@ def test_a_switch_of_policies_keeps_the_shares_of_groups(fairness, placement):
     backlog = uneven()
     backlog.pool.scheduler.policy_changed(fairness=fairness, placement=placement, now=backlog.pool.now)
     shares = backlog.shares(80)
-    assert shares == {
-        "ahead": pytest.approx(40, abs=4),
-        "behind": pytest.approx(20, abs=4),
-        "alone": pytest.approx(20, abs=4),
-    }
+    assert shares == pytest.approx({"ahead": 40, "behind": 20, "alone": 20}, abs=4)
 
 
 # -- the checker notices -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 from kubernetes_asyncio.client import ApiClient, Configuration
+from listening import listening
 
 from backends.discovery.endpoint_slices import EndpointSlices
 
@@ -68,27 +69,23 @@ async def watching(api, port=8000, **options):
     """What the source has told so far."""
     app = web.Application()
     app.router.add_get(PATH, api.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    configuration = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    source = EndpointSlices(
-        lambda: ApiClient(configuration),
-        namespace="llm",
-        selector="kubernetes.io/service-name=vllm",
-        port=port,
-        **options,
-    )
-    told = []
-    task = asyncio.create_task(source.watch(told.append))
-    try:
-        yield told
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        api.changes.put_nowait(None)
-        await runner.cleanup()
+    async with listening(app) as url:
+        configuration = Configuration(host=url)
+        source = EndpointSlices(
+            lambda: ApiClient(configuration),
+            namespace="llm",
+            selector="kubernetes.io/service-name=vllm",
+            port=port,
+            **options,
+        )
+        told = []
+        task = asyncio.create_task(source.watch(told.append))
+        try:
+            yield told
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            api.changes.put_nowait(None)
 
 
 async def until(condition):

@@ -11,6 +11,8 @@ import zlib
 import aiohttp
 import pytest
 from aiohttp import web
+from listening import listening
+from yarl import URL
 
 from gateway.live import audience, feed
 from gateway.live.audience import BEHIND_MAX
@@ -50,16 +52,10 @@ async def served(source, *, every_s=EVERY_S, is_allowed=lambda: True, part=lambd
         except TooManyViewers:
             return web.Response(status=429)
 
-    server = web.Server(handle)
-    runner = web.ServerRunner(server)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    async with aiohttp.ClientSession() as session:
-        yield viewers, port, lambda **headers: session.get(f"http://127.0.0.1:{port}/", headers=headers)
-    await viewers.stop()
-    await runner.cleanup()
+    async with listening(handle) as url:
+        async with aiohttp.ClientSession() as session:
+            yield viewers, URL(url).port, lambda **headers: session.get(url, headers=headers)
+        await viewers.stop()
 
 
 async def events(response, count):

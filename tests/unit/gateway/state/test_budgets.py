@@ -8,32 +8,10 @@ from gateway.state.budget_accounts import BudgetLimits
 from gateway.state.budgets import BudgetClaim, Budgets
 from gateway.state.usage import UsageBook
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
-from gateway.store.sqlite import SqliteStore
 from policies.types import Usage
 
-NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 ALICE = ("alice", "")
-
-
-class Clock:
-    now_s = NOON
-
-    def __call__(self):
-        return self.now_s
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-async def store():
-    made = SqliteStore(None)
-    await made.open()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from gateway.config.prices import PriceSection
 from gateway.money.amounts import PICOS
 from gateway.money.pricing import PriceBook
@@ -13,10 +11,8 @@ from gateway.state.budget_accounts import BudgetLimits, Unit
 from gateway.state.budgets import BudgetClaim, Budgets
 from gateway.state.usage import UsageBook
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
-from gateway.store.sqlite import SqliteStore
 from policies.types import LimitKind, Usage
 
-NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 DAY_S = 86_400.0
 ALICE = ("alice", "")
 MILLION = 10**6
@@ -33,13 +29,6 @@ def lists(**models):
         )
         for name, (p, c, o) in models.items()
     }
-
-
-class Clock:
-    now_s = NOON
-
-    def __call__(self):
-        return self.now_s
 
 
 class Gateway:
@@ -73,19 +62,6 @@ class Gateway:
             for each in self.budgets.overview()
             if each.holder == ALICE
         }
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-async def store():
-    made = SqliteStore(None)
-    await made.open()
-    yield made
-    await made.close()
 
 
 def money(day=None, month=None):

@@ -11,15 +11,7 @@ from gateway.store.base import StoreUnavailable, Totals, UsageKey
 from gateway.store.sqlite import SqliteStore
 from policies.types import Usage
 
-NOON = 1_795_176_000.0  # 2026-11-20 12:00 UTC
 DAY_S = 86_400.0
-
-
-class Clock:
-    now_s = NOON
-
-    def __call__(self):
-        return self.now_s
 
 
 class Flaky(SqliteStore):
@@ -52,8 +44,7 @@ async def kept(store):
     return {row.of: row.totals for row in await store.usage(first_day="2026-01-01", last_day="2027-12-31")}
 
 
-async def test_calls_are_summed_by_tenant_key_model_and_day(store):
-    clock = Clock()
+async def test_calls_are_summed_by_tenant_key_model_and_day(store, clock):
     book = UsageBook(store, clock=clock)
     use(book)
     use(book, tokens=20)
@@ -71,8 +62,8 @@ async def test_calls_are_summed_by_tenant_key_model_and_day(store):
 
 
 @pytest.mark.parametrize("fails", ["before", "after"])
-async def test_a_flush_that_failed_or_seemed_to_is_made_again_and_counts_once(store, fails):
-    book = UsageBook(store, clock=Clock())
+async def test_a_flush_that_failed_or_seemed_to_is_made_again_and_counts_once(store, fails, clock):
+    book = UsageBook(store, clock=clock)
     use(book)
     store.fails = fails
     with pytest.raises(StoreUnavailable):
@@ -84,8 +75,8 @@ async def test_a_flush_that_failed_or_seemed_to_is_made_again_and_counts_once(st
     assert list((await kept(store)).values()) == [Totals(2, 20, 2, 4)]
 
 
-async def test_two_books_of_one_store_count_beside_each_other(store):
-    accounts = [UsageBook(store, clock=Clock()) for _ in range(2)]
+async def test_two_books_of_one_store_count_beside_each_other(store, clock):
+    accounts = [UsageBook(store, clock=clock) for _ in range(2)]
     for book in accounts:
         use(book)
         await book.flush()
@@ -94,8 +85,7 @@ async def test_two_books_of_one_store_count_beside_each_other(store):
     assert sum(row.totals.requests for row in rows) == 2
 
 
-async def test_what_a_failed_flush_left_of_a_day_that_is_over_is_written_the_next_day(store):
-    clock = Clock()
+async def test_what_a_failed_flush_left_of_a_day_that_is_over_is_written_the_next_day(store, clock):
     book = UsageBook(store, clock=clock)
     use(book)
     store.fails = "before"
@@ -108,8 +98,7 @@ async def test_what_a_failed_flush_left_of_a_day_that_is_over_is_written_the_nex
     assert sorted(of.day for of in await kept(store)) == ["2026-11-20", "2026-11-21"]
 
 
-async def test_a_day_that_is_over_and_written_is_not_kept_in_memory(store):
-    clock = Clock()
+async def test_a_day_that_is_over_and_written_is_not_kept_in_memory(store, clock):
     book = UsageBook(store, clock=clock)
     for _ in range(5):
         use(book)
@@ -119,17 +108,17 @@ async def test_a_day_that_is_over_and_written_is_not_kept_in_memory(store):
     assert len(book._rows) == 1
 
 
-async def test_rows_beyond_the_limit_are_counted_together(store, monkeypatch):
+async def test_rows_beyond_the_limit_are_counted_together(store, monkeypatch, clock):
     monkeypatch.setattr(usage, "ROWS_MAX", 2)
-    book = UsageBook(store, clock=Clock())
+    book = UsageBook(store, clock=clock)
     for tenant in ("a", "b", "c", "d", "a"):
         use(book, tenant)
     await book.flush()
     assert {of.tenant: totals.requests for of, totals in (await kept(store)).items()} == {"a": 2, "b": 1, "other": 2}
 
 
-async def test_calls_are_counted_as_they_end_unless_they_were_not_served(store):
-    book = UsageBook(store, clock=Clock())
+async def test_calls_are_counted_as_they_end_unless_they_were_not_served(store, clock):
+    book = UsageBook(store, clock=clock)
     book.ended(CallTrace("chat", tenant_id="alice", key_id="k1", model="m", usage=Usage(5, 1, 7)))
     book.ended(CallTrace("chat", tenant_id="alice", key_id="k1", model="m"))
     book.ended(CallTrace("chat", usage=Usage(5, 1, 7)))
@@ -137,9 +126,9 @@ async def test_calls_are_counted_as_they_end_unless_they_were_not_served(store):
     assert await kept(store) == {UsageKey("2026-11-20", "alice", "k1", "m"): Totals(1, 5, 1, 7)}
 
 
-async def test_usage_is_written_by_itself_and_at_the_end(store, monkeypatch):
+async def test_usage_is_written_by_itself_and_at_the_end(store, monkeypatch, clock):
     monkeypatch.setattr(usage, "FLUSH_S", 0.02)
-    book = UsageBook(store, clock=Clock())
+    book = UsageBook(store, clock=clock)
     book.start()
     use(book)
     for _ in range(100):
