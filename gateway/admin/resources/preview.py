@@ -1,8 +1,10 @@
 """Preview route: the shares that an edit of weights, groups and tiers would change. It changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from gateway.admin.preview_models import PoolPreview, PreviewAsked, PreviewResource, SharePreview
 from gateway.admin.problems import AdminProblem, FieldError
@@ -70,32 +72,18 @@ class PreviewRoutes:
 
 
 def _edit(body: PreviewAsked) -> WeightEdit:
-    weights, tiers, groups = "weight", "tier", "group"
     return WeightEdit(
-        tenant_groups={
-            tenant: fields.group for tenant, fields in body.tenants.items() if groups in fields.model_fields_set
-        },
-        group_weights={
-            group: fields.weight or DEFAULT_WEIGHT
-            for group, fields in body.groups.items()
-            if weights in fields.model_fields_set
-        },
-        tenant_weights={
-            tenant: fields.weight or DEFAULT_WEIGHT
-            for tenant, fields in body.tenants.items()
-            if weights in fields.model_fields_set
-        },
-        tenant_tiers={
-            tenant: fields.tier or DEFAULT_TIER.id
-            for tenant, fields in body.tenants.items()
-            if tiers in fields.model_fields_set
-        },
-        tier_weights={
-            tier: fields.weight or DEFAULT_WEIGHT
-            for tier, fields in body.tiers.items()
-            if weights in fields.model_fields_set
-        },
+        tenant_groups=_named(body.tenants, "group", None),
+        group_weights=_named(body.groups, "weight", DEFAULT_WEIGHT),
+        tenant_weights=_named(body.tenants, "weight", DEFAULT_WEIGHT),
+        tenant_tiers=_named(body.tenants, "tier", DEFAULT_TIER.id),
+        tier_weights=_named(body.tiers, "weight", DEFAULT_WEIGHT),
     )
+
+
+def _named(edits: Mapping[str, BaseModel], field: str, default: Any) -> dict[str, Any]:
+    """The value of this field for each edit that names it; null stands for the default."""
+    return {name: getattr(edit, field) or default for name, edit in edits.items() if field in edit.model_fields_set}
 
 
 def _weight_of(section: object) -> float:
