@@ -176,7 +176,7 @@ class LoopbackScheduler(ForwardingFacts):
         if now > self._now:
             slept_s, self._now = now - self._now, now
             for name, follower in self._followers.items():
-                for frame in follower.frames(now):
+                for frame in follower.link.frames(now):
                     self._carry(name, frame, now)
             self._leader._notice_silence(now, slept_s)
             self._answer(now)
@@ -184,7 +184,7 @@ class LoopbackScheduler(ForwardingFacts):
     def _say(self, now: float) -> None:
         """What the follower was told reaches the leader's inbox."""
         for name, follower in self._followers.items():
-            for frame in follower.frames(now):
+            for frame in follower.link.frames(now):
                 self._carry(name, frame, now)
 
     def _take_in(self, now: float) -> None:

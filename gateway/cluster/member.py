@@ -116,8 +116,9 @@ class Member:
         """A frame came on the connection to this leader."""
         if self._connected_to == leader:
             self.follower.received(frame, now)
-            self._knows(self.follower.epoch)
-            resigns = frame.epoch == self.follower.epoch and any(isinstance(each, Release) for each in frame.messages)
+            epoch = self.follower.link.epoch
+            self._knows(epoch)
+            resigns = frame.epoch == epoch and any(isinstance(each, Release) for each in frame.messages)
             if self.candidate is not None and resigns:
                 self.candidate.resigned_by(leader, now)
 
@@ -181,7 +182,8 @@ class Member:
         """Take in what has come, and decide what is due."""
         # Where it was stopped or had no CPU, it has heard no member. A busy one reads between its turns.
         overslept_s = now - self._due_at if now - self._due_at > PING_S else 0.0
-        self.follower.heard_at = min(now, self.follower.heard_at + overslept_s)
+        link = self.follower.link
+        link.heard_at = min(now, link.heard_at + overslept_s)
         if self.candidate is not None:
             self.candidate.overslept(overslept_s, now)
             self._campaign(self.candidate, now)
@@ -195,7 +197,7 @@ class Member:
         """What is to be sent now, each with the member that it is for."""
         out, self._out = self._out, []
         if self.leader is None and self._connected_to is not None:
-            out += [(self._connected_to, frame) for frame in self.follower.frames(now)]
+            out += [(self._connected_to, frame) for frame in self.follower.link.frames(now)]
         return out
 
     def wishes(self) -> list[Wish]:
@@ -239,7 +241,7 @@ class Member:
         elif self.is_standalone:
             if is_with_others:
                 self._end_standalone(now)
-        elif not is_with_others and not self.follower.may_decide(now) and self._connected_to is None:
+        elif not is_with_others and not self.follower.link.may_decide(now) and self._connected_to is None:
             self._lead_alone(now)
 
     def _lead(self, epoch: Epoch, now: float, *, expected: tuple[str, ...]) -> None:
@@ -262,7 +264,7 @@ class Member:
         self.is_standalone = True
         self.share = ReplicaShare(len(names), sorted(names).index(self.name))
         self.leader = self._make_leader(
-            self.follower.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, now=now
+            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, now=now
         )
         self._begin(now)
 
@@ -317,7 +319,7 @@ class Member:
         leader = self.leader
         if leader is None:
             return
-        for frame in self.follower.frames(now):
+        for frame in self.follower.link.frames(now):
             leader.received(self.name, frame, now)
         for member, frame in leader.frames(now):
             if member == self.name:
@@ -331,7 +333,7 @@ class Member:
                 self._step_down(now)
                 if wish.is_blind and self.candidate is not None:
                     self.candidate.stands, self._stands_again_at = False, now + HAND_OVER_S
-        reason = self.follower.closes(now)
+        reason = self.follower.link.closes(now)
         if reason and self.leader is not None:
             self.follower.connected(now)  # the link is never broken: join again
 

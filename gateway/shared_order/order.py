@@ -159,7 +159,7 @@ class SharedOrder:
     @property
     def leader_name(self) -> str | None:
         """The member that this process follows; None: there is none, or it leads itself."""
-        return None if self.member.leader is not None else self.member.follower.leader
+        return None if self.member.leader is not None else self.member.follower.link.leader
 
     def add(self, pool: str, dispatcher: "SharedDispatcher") -> None:
         """Carry out the actions of this pool with this dispatcher."""
@@ -291,7 +291,7 @@ class SharedOrder:
         self.member.received(leader, frame, self._loop.time())
         if not frame.pool:
             self._hear_shared(frame)
-        if not self.joined.is_set() and self.member.follower.is_joined:
+        if not self.joined.is_set() and self.member.follower.link.is_joined:
             self._complained = ""
             self.joined.set()
         try:
@@ -370,7 +370,7 @@ class SharedOrder:
             self._role_changed()
         for dispatcher in self._dispatchers.values():
             dispatcher.carry_out(now)
-        reason = "" if member.leader is not None else follower.closes(now)
+        reason = "" if member.leader is not None else follower.link.closes(now)
         if reason and self._upstream is not None:
             self._complain(f"{self._upstream.peer} is left: {reason}")
             self._upstream.close()
@@ -386,7 +386,7 @@ class SharedOrder:
             self.joined.set()
             if self.member.is_leading:
                 self._read_checkpoint()
-        elif not self.member.follower.is_joined:
+        elif not self.member.follower.link.is_joined:
             self.joined.clear()
         self.on_role(self.roles.role)
 
@@ -402,7 +402,7 @@ class SharedOrder:
         """Rule 26: a side that does not read is noticed on either side."""
         leader = self.member.leader
         if leader is None:
-            self.member.follower.unsent(*(0, 0.0) if self._upstream is None else self._upstream.unsent(now))
+            self.member.follower.link.unsent(*(0, 0.0) if self._upstream is None else self._upstream.unsent(now))
             return
         for name, connection in self._followers.items():
             size, oldest_s = connection.unsent(now)

@@ -34,7 +34,7 @@ class Roles:
         """Take note of the present role, and log a change of leadership. Returns whether this process's role or its
         leader is another one now.
         """
-        role, leader, epoch = _role_of(member), _leader_of(member), member.follower.epoch
+        role, leader, epoch = _role_of(member), _leader_of(member), member.follower.link.epoch
         if member.leader is not None:
             epoch = member.leader.epoch
         if (role, leader) == (self.role, self.leader) and (epoch == self.epoch or role is MemberRole.LEADERLESS):
@@ -71,7 +71,7 @@ class Roles:
             self.epoch,
             member.is_standalone,
             member.elections,
-            member.follower.round_trip_s if is_following else None,
+            member.follower.link.round_trip_s if is_following else None,
             tuple(members),
         )
 
@@ -79,10 +79,10 @@ class Roles:
 def _role_of(member: Member) -> MemberRole:
     if member.leader is not None:
         return MemberRole.STANDALONE if member.is_standalone else MemberRole.LEADER
-    return MemberRole.FOLLOWER if member.follower.is_joined else MemberRole.LEADERLESS
+    return MemberRole.FOLLOWER if member.follower.link.is_joined else MemberRole.LEADERLESS
 
 
 def _leader_of(member: Member) -> str | None:
     if member.leader is not None:
         return None if member.is_standalone else member.name
-    return member.follower.leader
+    return member.follower.link.leader

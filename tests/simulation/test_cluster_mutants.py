@@ -2,9 +2,11 @@
 
 import pytest
 
-from gateway.cluster import election, follower, leader
+from gateway.cluster import election, leader
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.follower import Follower
+from gateway.cluster.leader_link import LeaderLink
+from gateway.cluster.own_request import OwnRequest
 from gateway.cluster.promise import Promise
 from policies.accounts.ledger import Ledger
 from policies.fleet.fleet import Fleet
@@ -18,7 +20,7 @@ def without_promise(patch):
 
 
 def without_margin(patch):
-    patch.setattr(follower.Promise.__init__, "__defaults__", (1.0,))
+    patch.setattr(Promise.__init__, "__defaults__", (1.0,))
     patch.setitem(election.Candidate.__init__.__kwdefaults__, "margin_s", 0.0)
     patch.setitem(leader.Leader.__init__.__kwdefaults__, "silent_s", 2.0)
     patch.setattr("gateway.cluster.member.SILENT_S", 2.0)
@@ -30,7 +32,7 @@ def without_checkpoint(patch):
 
 def with_facts_told_twice(patch):
     """What was said on the connection before is said again on the next one."""
-    frames, welcomed = Follower.frames, Follower._welcomed
+    frames, tell_all = LeaderLink.frames, Follower._tell_all
 
     def remembered(self, now):
         said = frames(self, now)
@@ -40,12 +42,12 @@ def with_facts_told_twice(patch):
         self.said = self.said[-20:]
         return said
 
-    def again(self, frame, now):
-        welcomed(self, frame, now)
-        self._outbox += self.__dict__.get("said", [])
+    def again(self, now):
+        tell_all(self, now)
+        self.link._outbox += self.link.__dict__.get("said", [])
 
-    patch.setattr(Follower, "frames", remembered)
-    patch.setattr(Follower, "_welcomed", again)
+    patch.setattr(LeaderLink, "frames", remembered)
+    patch.setattr(Follower, "_tell_all", again)
 
 
 def with_adopted_usage_charged_by_the_ledger(patch):
@@ -53,14 +55,14 @@ def with_adopted_usage_charged_by_the_ledger(patch):
 
 
 def with_adopted_usage_told_as_new(patch):
-    has = Follower._has
+    has = OwnRequest.has
 
-    def told_nothing(self, own, now):
-        if own.told is not None:
-            own.told = own.told._replace(prompt_tokens=0, output_tokens=0)
-        return has(self, own, now)
+    def told_nothing(self, leadership, now):
+        if self.told is not None:
+            self.told = self.told._replace(prompt_tokens=0, output_tokens=0)
+        return has(self, leadership, now)
 
-    patch.setattr(Follower, "_has", told_nothing)
+    patch.setattr(OwnRequest, "has", told_nothing)
 
 
 def without_a_first_measurement(patch):

@@ -77,9 +77,10 @@ class OneLeader(Judge):
 
     def carried_out(self, node, client, action):
         follower = node.member.follower
-        if isinstance(action, Dispatch) and not node.member.is_standalone and follower.leader is not None:
-            require(follower.epoch >= self.epoch, f"{node.name} follows epoch {follower.epoch} after {self.epoch}")
-            self.epoch = follower.epoch
+        if isinstance(action, Dispatch) and not node.member.is_standalone and follower.link.leader is not None:
+            epoch = follower.link.epoch
+            require(epoch >= self.epoch, f"{node.name} follows epoch {epoch} after {self.epoch}")
+            self.epoch = epoch
 
 
 class Deadlines(Judge):
@@ -142,8 +143,8 @@ class BackendLimits(Judge):
         if any(each.is_alive and each.member.is_standalone for each in self.world.nodes.values()):
             self.alone_at = self.world.now
         if self.world.now - self.alone_at > self.ALONE_S:
-            running, leader = len(backend.running), node.member.follower.leader
-            ours = sum(self.world.nodes[name].member.follower.leader == leader for name, _ in backend.running)
+            running, leader = len(backend.running), node.member.follower.link.leader
+            ours = sum(self.world.nodes[name].member.follower.link.leader == leader for name, _ in backend.running)
             # A backend that runs nothing of a Scheduler's takes one request, whatever the external load.
             what = f"{backend.backend_id} runs {running} of {backend.slots}, at {self.world.now:.3f}"
             require(running <= backend.slots or ours <= 1, what)

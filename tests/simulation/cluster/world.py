@@ -256,9 +256,9 @@ class ClusterWorld:
             for to, frame in member.frames(local):
                 self._send(node, to, frame)
             self._grant(node)
-            if node.was_joined and not member.follower.is_joined:
+            if node.was_joined and not member.follower.link.is_joined:
                 node.lost_at.append(self.now)
-            node.was_joined = member.follower.is_joined
+            node.was_joined = member.follower.link.is_joined
             if not actions:
                 break
         self._connect(node)
@@ -338,7 +338,7 @@ class ClusterWorld:
 
     def _connect(self, node: Node) -> None:
         local = node.clock.of(self.now)
-        reason = node.member.follower.closes(local)
+        reason = node.member.follower.link.closes(local)
         if node.link is not None and (reason or node.member.target(local) != node.link.leader):
             self._close(node.link, node.name)
         target = node.member.target(local)

@@ -37,7 +37,7 @@ class Cluster:
     def exchange(self):
         for _ in range(6):
             for name, follower in self.followers.items():
-                for frame in follower.frames(self.now):
+                for frame in follower.link.frames(self.now):
                     for body in encode(frame):
                         self.leader.received(name, decode(body), self.now)
             self.leader.turn(self.now)
@@ -102,18 +102,18 @@ def test_a_member_that_does_not_read_is_dropped_and_one_whose_leader_does_not_re
     cluster.leader.unsent("m2", 9 << 20, 0.1)
     assert cluster.wishes(CloseMember) == [CloseMember("m2", "it does not read")]
     follower = cluster.followers["m2"]
-    follower.unsent(0, 1.5)
+    follower.link.unsent(0, 1.5)
     cluster.submit("m2", "r")
     assert cluster.actions("m2") == [Reject("r", Reason.QUEUE_FULL, 1.0)]
 
 
 def test_a_leader_that_stops_releases_its_promises_and_decides_no_more():
     cluster = Cluster()
-    assert cluster.followers["m2"].may_decide(cluster.now)
+    assert cluster.followers["m2"].link.may_decide(cluster.now)
     cluster.leader.resign(cluster.now)
     cluster.exchange()
-    assert not cluster.followers["m2"].may_decide(cluster.now)
-    assert cluster.followers["m2"].closes(cluster.now) == "the leader resigns"
+    assert not cluster.followers["m2"].link.may_decide(cluster.now)
+    assert cluster.followers["m2"].link.closes(cluster.now) == "the leader resigns"
     assert cluster.followers["m2"].checkpoint.order[0] == 1
 
 
@@ -129,7 +129,7 @@ def test_a_frame_of_another_epoch_is_dropped_and_a_higher_one_ends_a_leadership(
     cluster = Cluster()
     follower = cluster.followers["m2"]
     follower.received(Frame(7, "", (Shared("catalog", b"x"),)), cluster.now)
-    assert (follower.shared, follower.dropped["epoch"]) == ({}, 1)
+    assert follower.shared == {}
     cluster.leader.received("m2", Frame(7, "", ()), cluster.now)
     assert cluster.wishes(StepDown) == [StepDown("a higher epoch is known", 7)]
 
@@ -181,7 +181,7 @@ def told_on_joining(follower):
     follower.lost(0.0)
     follower.connected(0.0)
     follower.received(Frame(2, "", (Welcome("m3"),)), 0.0)
-    return [message for frame in follower.frames(0.0) for message in frame.messages if isinstance(message, Has)]
+    return [message for frame in follower.link.frames(0.0) for message in frame.messages if isinstance(message, Has)]
 
 
 def test_a_limit_per_minute_holds_for_requests_that_waited_while_leaders_changed():
@@ -206,19 +206,19 @@ def test_a_follower_whose_leader_was_elected_again_is_told_at_once_and_joins_ane
         if epoch == 1:
             follower.connected(0.0)
         for _ in range(3):
-            for frame in follower.frames(0.0):
+            for frame in follower.link.frames(0.0):
                 member.received_from("m2", frame, 0.0)
             member.tick(0.0)
             for to, frame in member.frames(0.0):
                 if to == "m2":
                     follower.received(frame, 0.0)
         follower.submit("p", Request(f"r{epoch}", "A", "m", 0.0, 10, 20), 0.0)
-    for frame in follower.frames(0.0):
+    for frame in follower.link.frames(0.0):
         member.received_from("m2", frame, 0.0)
     for to, frame in member.frames(0.0):
         assert to == "m2"
         follower.received(frame, 0.0)
-    assert follower.closes(0.0) == "it leads no more"
+    assert follower.link.closes(0.0) == "it leads no more"
 
 
 def test_a_dispatch_that_another_leader_made_is_not_mistaken_for_the_own_one_that_crossed_it():
@@ -263,8 +263,8 @@ def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
     follower.connected(0.0)
     for _ in range(4):
         leader.turn(0.0)
-        assert leader.is_deciding <= follower.is_joined, "it has told nothing yet"
-        for frame in follower.frames(0.0):
+        assert leader.is_deciding <= follower.link.is_joined, "it has told nothing yet"
+        for frame in follower.link.frames(0.0):
             leader.received("m1", frame, 0.0)
         for _, frame in leader.frames(0.0):
             follower.received(frame, 0.0)

@@ -55,14 +55,14 @@ class Pair:
     def is_silent(self):
         """Whether either takes the other for silent."""
         closed = any(isinstance(wish, CloseMember) for wish in self.wishes)
-        return closed or bool(self.members["m2"].follower.closes(self.now))
+        return closed or bool(self.members["m2"].follower.link.closes(self.now))
 
 
 @pytest.fixture
 def pair():
     made = Pair()
     made.run(1.0)
-    assert made.members["m2"].follower.is_joined
+    assert made.members["m2"].follower.link.is_joined
     return made
 
 

@@ -1,0 +1,168 @@
+"""LeaderLink: a member's connection to its leader. It says what is to be sent on it, which of the messages that come
+count, and when it is to be closed.
+
+What was said on one connection is not said again on the next: the member tells everything anew when it joins. The link
+itself carries no bytes; the shell does, or the member, where the leader is in its own process.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+from gateway.cluster.promise import PING_S, SILENCE_S_MAX, Promise
+from gateway.cluster.wire import AnyMessage, Epoch, Frame, HigherEpoch, Join, Ping, Pong, Welcome, frames_of
+
+UNSENT_BYTES_MAX: Final = 4 << 20  # rule 26: beyond it new calls are refused
+UNSENT_S_MAX: Final = 1.0
+
+
+class LeaderLink:
+    """One member's link to the leader of now. Mutable; it lives as long as the process."""
+
+    def __init__(self, member: str, now: float) -> None:
+        self.member = member
+        self.epoch: Epoch = 0
+        """The one that is joined, or the highest that is known."""
+        self.leader: str | None = None
+        """The leader that has welcomed this member; None: there is none."""
+        self.is_connected = False
+        self.round_trip_s: float | None = None
+        """Of the last ping that the leader answered."""
+        self.heard_at = now
+        """When the leader was last heard; the member that did not run for a while moves it."""
+        self._promise = Promise()
+        self._outbox: list[tuple[str, AnyMessage]] = []
+        self._replaceable: dict[int, int] = {}  # where in the outbox a request's usage stands (rule 9)
+        self._must_close = ""
+        self._pinged_at = -inf
+        self._unsent = (0, 0.0)
+
+    # -- connection ------------------------------------------------------------------------------------------
+
+    def connected(self, checkpoint: tuple[Epoch, int], now: float) -> None:
+        """There is a new connection to a leader, which is told the `order` of the member's newest checkpoint."""
+        self.is_connected, self.heard_at, self._must_close = True, now, ""
+        self._outbox = [("", Join(self.member, checkpoint))]
+        self._replaceable.clear()
+
+    def lost(self) -> list[tuple[str, AnyMessage]]:
+        """The connection is gone, and its promise over. Returns what it had not sent yet, with the pools."""
+        self.is_connected, self._must_close, self.leader = False, "", None
+        self._promise.release()
+        unsent, self._outbox = self._outbox, []
+        self._replaceable.clear()
+        return unsent
+
+    def received(self, frame: Frame, now: float) -> Sequence[AnyMessage]:
+        """A frame came from the leader. Returns its messages if they count; a Welcome is the first of them."""
+        self.heard_at = now
+        if frame.messages and isinstance(frame.messages[0], Welcome):
+            return frame.messages if self._is_welcome(frame, frame.messages[0], now) else ()
+        for message in frame.messages:
+            if isinstance(message, HigherEpoch):
+                self.epoch = max(self.epoch, message.epoch)
+                self._must_close = "it leads no more"
+        if self.leader is None or frame.epoch != self.epoch:  # rule 5
+            return ()
+        return frame.messages
+
+    def _is_welcome(self, frame: Frame, welcome: Welcome, now: float) -> bool:
+        if not self.is_connected:
+            return False
+        if frame.epoch < self.epoch:  # rule 1
+            self._outbox.append(("", HigherEpoch(self.epoch)))
+            self._must_close = ""
+            return False
+        self.epoch, self.leader = frame.epoch, welcome.leader
+        self._ping(now)  # first: its Pong comes before any action
+        return True
+
+    def ponged(self, pong: Pong, now: float) -> None:
+        """The leader answered a ping: its promise is renewed."""
+        self.round_trip_s = now - pong.at
+        self._promise.ponged(pong.at, pong.lease_s)
+
+    def released(self) -> None:
+        """The leader resigns: its promise is over."""
+        self._must_close = "the leader resigns"
+        self._promise.release()
+
+    def closes(self, now: float) -> str:
+        """Why the connection is to be closed now; empty: it is not."""
+        if self.is_connected and now - self.heard_at > SILENCE_S_MAX:  # rule 26
+            self._must_close = self._must_close or "the leader is silent"
+        return self._must_close if self.is_connected else ""
+
+    def due(self) -> float:
+        """When a ping is due, or the leader counts as silent; inf: there is no connection."""
+        if not self.is_connected:
+            return inf
+        silent_at = self.heard_at + SILENCE_S_MAX
+        return silent_at if self.leader is None else min(silent_at, self._pinged_at + PING_S)
+
+    # -- what the leader decides -----------------------------------------------------------------------------
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a leader decides for this member's requests."""
+        return self.leader is not None
+
+    @property
+    def leadership(self) -> str:
+        """The one that is joined, by a name that no other has while it is remembered."""
+        return f"{self.leader}@{self.epoch}"
+
+    def may_decide(self, now: float) -> bool:
+        """Whether the leader's actions may be carried out now (rule 3)."""
+        return self.leader is not None and self._promise.holds(now)
+
+    def takes_action(self, now: float) -> bool:
+        """Whether an action that came now is carried out. Nothing is after one that was dropped: it would be out of
+        order.
+        """
+        if not self.may_decide(now):  # rule 3
+            self._must_close = "its promise has lapsed"
+        return not self._must_close
+
+    # -- what is sent ----------------------------------------------------------------------------------------
+
+    def say(self, pool: str, message: AnyMessage) -> None:
+        """Tell the leader; without one nothing is kept, because all is told on joining."""
+        if self.leader is not None:
+            self._outbox.append((pool, message))
+
+    def say_newest(self, number: int, pool: str, message: AnyMessage) -> None:
+        """Tell the usage of this request; of those that were not sent yet, only the newest travels (rule 9)."""
+        at = self._replaceable.get(number)
+        if at is None:
+            self._replaceable[number] = len(self._outbox)
+            self._outbox.append((pool, message))
+        else:
+            self._outbox[at] = pool, message
+
+    def ended(self, number: int) -> None:
+        """Nothing more is said of this request's usage."""
+        self._replaceable.pop(number, None)
+
+    def frames(self, now: float) -> list[Frame]:
+        """What is to be sent to the leader now."""
+        if not self.is_connected or self._must_close:
+            return []
+        if now - self._pinged_at >= PING_S and self.leader is not None:
+            self._ping(now)
+        said, self._outbox = self._outbox, []
+        self._replaceable.clear()
+        return list(frames_of(self.epoch, said))
+
+    def _ping(self, now: float) -> None:
+        self._pinged_at = now
+        self._outbox.append(("", Ping(now)))
+
+    def unsent(self, size: int, oldest_s: float) -> None:
+        """So many bytes wait in the connection's buffer, the oldest for so long (rule 26)."""
+        self._unsent = size, oldest_s
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the leader reads what it is sent; while it does not, new requests are refused."""
+        return self._unsent[0] <= UNSENT_BYTES_MAX and self._unsent[1] <= UNSENT_S_MAX
