@@ -10,20 +10,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
-from wire import fetch
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from wire import Call, fetch
 
 from backends.metrics import EngineMetrics, parse_metrics
 from gateway.admin.client import AdminClient
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
-VLLM_START_S_MAX = 180.0
+VLLM_START_S_MAX = 600.0  # on a machine that is busy with something else; one that has ended is noticed at once
 GATEWAY_START_S_MAX = 20.0
 STOP_S_MAX = 20.0
 CONDITION_S_MAX = 60.0  # on a machine that is busy with something else; a condition that holds is noticed at once
@@ -69,6 +72,9 @@ class Server:
                 self._process.wait(STOP_S_MAX)
             except subprocess.TimeoutExpired:
                 self.kill()
+            else:
+                with suppress(ProcessLookupError):  # mostly: its children end with it
+                    os.killpg(self.pid, signal.SIGKILL)
 
     def _start(
         self, command: list[str], start_s_max: float, environment: Mapping[str, str] = MappingProxyType({})
@@ -129,9 +135,24 @@ class AdminPort:
         self._key_file = directory / "admin-key"
         self.section = {"enabled": True, "port": self._port, "key_file": str(self._key_file)}
 
+    @property
+    def _key(self) -> str:
+        return self._key_file.read_text().strip()
+
+    def client(self) -> AdminClient:
+        return AdminClient(f"http://127.0.0.1:{self._port}", self._key)
+
+    def samples(self, family: str) -> Sequence[Sample]:
+        """What /metrics says of this family, which is named without `_total`."""
+        headers = {"Authorization": f"Bearer {self._key}"}
+        with Call(f"http://127.0.0.1:{self._port}", "/metrics", headers=headers) as call:
+            assert call.response.status == 200, call.response.status
+            families = text_string_to_metric_families(call.response.read().decode())
+        return [sample for each in families if each.name == family for sample in each.samples]
+
     def pool(self) -> dict[str, Any]:
         """What its one pool holds, with tenants by name."""
-        client = AdminClient(f"http://127.0.0.1:{self._port}", self._key_file.read_text().strip())
+        client = self.client()
         (pool,) = client.ask("GET", "/state", None).body["pools"]
         tenants = client.ask("GET", "/state/tenants?limit=1000", None).body["items"]
         return {**pool, "tenants": {each["tenant"]: each for each in tenants}}
@@ -170,6 +191,12 @@ class Gateway(Server):
             [str(Path(sys.executable).parent / "fairlead"), "serve", "--config", str(self._config)], GATEWAY_START_S_MAX
         )
         return self
+
+    def admin(self) -> AdminClient:
+        return self._admin.client()
+
+    def samples(self, family: str) -> Sequence[Sample]:
+        return self._admin.samples(family)
 
     def state(self) -> dict[str, Any]:
         """Return the snapshot of the one pool's scheduler, as JSON."""

@@ -1,167 +1,164 @@
-"""Streams that outlive their backends: SIGKILL of one of two real vLLMs, a rolling restart of three, and preemption.
+"""Streams that outlive their backends: real vLLMs that are killed or restarted in turn, and long answers that give way.
 
-    python tests/benchmarks/demos/continuing.py [--scenes kill,restart,preempt]
+    python tests/benchmarks/demos/continuing.py [--scenes kill,restart,crashes,shares,preempt]
 
-Each scene says how many streams failed, whether the texts are those of an undisturbed vLLM (temperature 0), how long
-the longest pause of each interrupted stream was, and what was charged beside what clients received. The scene `kill`
-takes turns with a gateway whose continuation is off. Everything listens on 127.0.0.1 and is ended by this run.
+kill      SIGKILL of one of two, with a gateway that continues streams, and with one that does not
+restart   each of three is drained, ended and started again, while streams come without end
+crashes   each of three is ended (SIGTERM) without notice, and started again
+shares    four tenants of unequal weights, before, while and after one of two is away: does fairness hold?
+preempt   a chat tier beside long answers that hold every slot
+
+Each says how many streams failed, whether the texts are those of an undisturbed vLLM (temperature 0), how long the
+longest pause of each interrupted stream was, and what was charged beside what clients received. Everything listens on
+127.0.0.1 and is ended by this run, however it ends but by SIGKILL.
 """
 
 import argparse
+import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from itertools import pairwise
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
-ROOT = Path(__file__).parents[3]
-sys.path[:0] = [str(ROOT / "tests/vllm"), str(ROOT / "tests/vllm/continue")]
-from answers import Answer, read  # noqa: E402
-from processes import Gateway, Vllm, free_port, until  # noqa: E402
-from wire import CHAT, COMPLETIONS, Call  # noqa: E402
+from shares import Moment, Received, jain_index, largest_difference
+from streams import Load, Stream, ask, outcome, percentiles, usages
 
-from gateway.admin.client import AdminClient  # noqa: E402
+from processes import Gateway, Vllm, free_port, until  # isort: skip - streams.py says where it is
 
-STREAMS = 14
-TOKENS = 600
+STREAMS, TOKENS = 14, 600
+RESTART_CLIENTS, RESTART_TOKENS = 9, 400  # three streams for each vLLM: with three of them on two cores that is much
+DRAIN_S = 0.5
 OUTPUT_PRICE = 2.0
-SEATS = 4  # of each vLLM in the scene of preemption
+SEATS = 4  # of each vLLM where tenants wait
+WEIGHTS = {"one": 1.0, "another": 1.0, "double": 2.0, "fourfold": 4.0}
+SHARE_TOKENS, SHARE_S, LOOK_S = 150, 10.0, 0.25
 BATCH_TOKENS = 1_500
 CHATS, CHAT_TOKENS, CHAT_EVERY_S = 20, 8, 0.25
 GIVES_WAY = {"enabled": True, "times_max": 8, "tokens_between_min": 64}
 TIERS = {"chat": {"weight": 4, "envelope": {"ttft_ms": 100}}, "batch": {"preemptible": True}}
+NAMED = {"auth": {"trusted_proxies": ["127.0.0.1/32"]}}  # whose x-tenant-id names the tenant
+RUN_S_MAX = 1_800
 
 
-class Stream(NamedTuple):
-    """One stream as its client saw it. Times in seconds."""
-
-    answer: Answer
-    backend: str
-    ttft_s: float
-    longest_pause_s: float
-
-
-def ask(url: str, number: int, tokens: int, tenant: str = "demo") -> Stream:
-    """A stream of chat or completions, by turns."""
-    path = CHAT if number % 2 else COMPLETIONS
-    words = {"messages": [{"role": "user", "content": f"Say {number}"}]} if number % 2 else {"prompt": f"Once {number}"}
-    body = {"model": "tiny", "stream": True, "temperature": 0, "ignore_eos": True, "max_tokens": tokens, **words}
-    body["stream_options"] = {"include_usage": True}
-    asked, times = time.perf_counter(), []
-
-    def timed(payloads: Iterator[str]) -> Iterator[str]:
-        for payload in payloads:
-            times.append(time.perf_counter())
-            yield payload
-
-    with Call(url, path, body, headers={"x-tenant-id": tenant}) as call:
-        answer, backend = read(timed(call.events())), call.response.getheader("x-fairlead-backend", "")
-    pauses = [after - before for before, after in pairwise(times)]
-    return Stream(answer, backend, times[0] - asked, max(pauses, default=0.0))
-
-
-def gateway_of(folder: Path, servers: Sequence[Vllm], **config: Any) -> Gateway:
+@contextmanager
+def gateway_of(folder: Path, servers: Sequence[Vllm], *, seats: int | None = None, **config: Any) -> Any:
     folder.mkdir()
-    backend = {"requests_running_max": SEATS} if "tiers" in config else {}
-    backends = [{"name": f"vllm-{n}", "url": server.url, **backend} for n, server in enumerate(servers)]
-    port = free_port()
-    gateway = Gateway(
-        folder, servers[0], config={"listen": {"port": port, "show_backend": True}, "backends": backends, **config}
-    )
-    gateway.port, gateway.url = port, f"http://127.0.0.1:{port}"
-    return gateway
+    limit = {} if seats is None else {"requests_running_max": seats}
+    backends = [{"name": f"vllm-{n}", "url": server.url, **limit} for n, server in enumerate(servers)]
+    listen = {"port": free_port(), "show_backend": True}
+    gateway = Gateway(folder, servers[0], config={"listen": listen, "backends": backends, **config})
+    gateway.port, gateway.url = listen["port"], f"http://127.0.0.1:{listen['port']}"
+    try:
+        yield gateway.start()
+    finally:
+        gateway.stop()
 
 
-def shown(streams: Sequence[Stream], wanted: Sequence[Stream] | None = None) -> str:
-    failed = sum(each.answer.error is not None or not each.answer.is_done for each in streams)
-    text = f"{failed} of {len(streams)} streams failed"
-    if wanted is not None:
-        equal = sum(one.answer.text == other.answer.text for one, other in zip(streams, wanted, strict=True))
-        text += f", {equal} texts equal the undisturbed ones"
-    return text
+def say(text: str) -> None:
+    print(text, flush=True)
 
 
-def percentiles(values: Sequence[float]) -> str:
-    cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [*values] * 99
-    return f"p50 {median(values) * 1000:.0f} ms, p99 {cuts[98] * 1000:.0f} ms"
+def say_charges(streams: Sequence[Stream], charged: float) -> None:
+    tokens = usages(streams)
+    prompts, outputs = tokens["prompt_tokens"], tokens["completion_tokens"]
+    say(f"  received {outputs} output and {prompts} prompt tokens, charged {charged:g} units")
+    say(f"  which is {OUTPUT_PRICE:g} x {outputs} + {charged - OUTPUT_PRICE * outputs:g} for prompts")
 
 
 def kill(servers: Sequence[Vllm], folder: Path) -> None:
-    """SIGKILL of one of two while both answer."""
     wanted = [ask(servers[0].url, number, TOKENS) for number in range(STREAMS)]
     for continues in (False, True):
-        gateway = gateway_of(folder / f"kill-{continues}", servers[:2], continuation={"enabled": continues})
-        with ExitStack() as stack:
-            stack.callback(gateway.stop)
-            gateway.start()
-            with ThreadPoolExecutor(STREAMS) as threads:
-                asked = [threads.submit(ask, gateway.url, number, TOKENS) for number in range(STREAMS)]
-                until(lambda: servers[1].metrics().requests_running > 2)
-                servers[1].kill()
-                streams = [each.result() for each in asked]
-            outputs = sum((each.answer.usage or {}).get("completion_tokens", 0) for each in streams)
-            prompts = sum((each.answer.usage or {}).get("prompt_tokens", 0) for each in streams)
-            print(f"kill, continuation {'on' if continues else 'off'}: {shown(streams, wanted)}")
-            if continues:
-                moved = [each.longest_pause_s for each in streams if each.backend == "vllm-1"]
-                print(f"  the longest pause of the {len(moved)} that moved: {percentiles(moved)}")
-                charged = gateway.service()
-                print(f"  received {outputs} output and {prompts} prompt tokens, charged {charged:g} units")
-                print(f"  which is {OUTPUT_PRICE:g} x {outputs} + {charged - OUTPUT_PRICE * outputs:g} for prompts")
+        config = {"continuation": {"enabled": continues}}
+        with (
+            ThreadPoolExecutor(STREAMS) as threads,
+            gateway_of(folder / f"kill-{continues}", servers[:2], **config) as gateway,
+        ):
+            asked = [threads.submit(ask, gateway.url, number, TOKENS) for number in range(STREAMS)]
+            until(lambda: servers[1].metrics().requests_running > 2)
+            servers[1].kill()
+            streams, charged = [each.result() for each in asked], gateway.service()
+        say(f"kill, continuation {'on' if continues else 'off'}: {outcome(streams, wanted)}")
+        if continues:
+            moved = [each.longest_pause_s for each in streams if each.backend == "vllm-1"]
+            say(f"  the longest pause of the {len(moved)} that moved: {percentiles(moved)}")
+            say_charges(streams, charged)
         servers[1].start()
 
 
-def restart(servers: Sequence[Vllm], folder: Path) -> None:
-    """Each of three is drained, ended and started again, while streams come without end."""
-    config = {"continuation": {"drain_s": 0.5}, "queue": {"backend_wait_s_max": 60}}
-    gateway = gateway_of(folder / "restart", servers, **config)
-    streams: list[Stream] = []
-    numbers, over = iter(range(100_000)), threading.Event()
-
-    def load() -> None:
-        while not over.is_set():
-            streams.append(ask(gateway.url, next(numbers), TOKENS))
-            time.sleep(0.2)
-
-    with ExitStack() as stack:
-        stack.callback(gateway.stop)
-        gateway.start()
-        admin = AdminClient(
-            f"http://127.0.0.1:{gateway._admin.section['port']}", gateway._admin._key_file.read_text().strip()
-        )
-        with ThreadPoolExecutor(6) as threads:
-            loads = [threads.submit(load) for _ in range(6)]
+def restart(servers: Sequence[Vllm], folder: Path, *, name: str, is_drained: bool) -> None:
+    """Each in turn, while streams come without end."""
+    config = {"continuation": {"drain_s": DRAIN_S}, "queue": {"backend_wait_s_max": 60}}
+    cut: list[tuple[str, float]] = []
+    with gateway_of(folder / name, servers, **config) as gateway:
+        client = partial(ask, gateway.url, tokens=RESTART_TOKENS)
+        with Load([client] * RESTART_CLIENTS, pause_s=0.1) as load:
             for number, server in enumerate(servers):
-                time.sleep(1.0)
-                admin.ask("PATCH", f"/backends/vllm-{number}", {"draining": True})
-                time.sleep(2.0)  # as long as a preStop hook may take
+                until(lambda each=server: each.metrics().requests_running > 1, what="it is busy")
+                began_s, path = time.perf_counter(), f"/backends/vllm-{number}"
+                if is_drained:
+                    gateway.admin().ask("PATCH", path, {"draining": True})
+                    cut.append((f"vllm-{number}", time.perf_counter() + DRAIN_S))
+                    until(lambda each=server: each.metrics().requests_running == 0, what="all have left it")
+                else:
+                    cut.append((f"vllm-{number}", time.perf_counter()))
                 server.stop()
                 server.start()
-                admin.ask("PATCH", f"/backends/vllm-{number}", {"draining": False})
-            over.set()
-            for each in loads:
-                each.result()
-        text = gateway_metric(gateway, "fairlead_pool_interruptions_total")
-    print(f"rolling restart of {len(servers)}: {shown(streams)}; {text}")
-    print(f"  the longest pause of each stream: {percentiles([each.longest_pause_s for each in streams])}")
+                if is_drained:
+                    gateway.admin().ask("PATCH", path, {"draining": False})
+                away_s = time.perf_counter() - began_s
+                say(f"  vllm-{number} is back after {away_s:.0f} s; {outcome(load.streams)}")
+        interruptions, charged = gateway.samples("fairlead_pool_interruptions"), gateway.service()
+    streams, moved = load.streams, [s for s in load.streams if any(s.backend == b and s.ran_at(at) for b, at in cut)]
+    counts = ", ".join(f"{each.value:g} {each.labels['cause']}" for each in interruptions if "cause" in each.labels)
+    say(f"{name}, of {len(servers)}: {outcome(streams)}; interruptions: {counts}")
+    say(f"  the longest pause of the {len(moved)} that were cut: {percentiles([s.longest_pause_s for s in moved])}")
+    say_charges(streams, charged)
 
 
-def gateway_metric(gateway: Gateway, name: str) -> str:
-    admin = AdminClient(
-        f"http://127.0.0.1:{gateway._admin.section['port']}", gateway._admin._key_file.read_text().strip()
-    )
-    try:
-        body = admin.ask("GET", "/metrics", None).body
-    except Exception:  # noqa: BLE001 - a figure beside others
-        return f"{name} not read"
-    lines = body.splitlines() if isinstance(body, str) else []
-    return "; ".join(line for line in lines if line.startswith(name)) or f"{name} not read"
+def shares(servers: Sequence[Vllm], folder: Path) -> None:
+    """Four tenants with more calls than fit, while one of two is killed and comes back."""
+    received, moments, bounds = Received(WEIGHTS), list[Moment](), [0.0]
+    tenants = {"tenants": {tenant: {"weight": weight} for tenant, weight in WEIGHTS.items()}}
+
+    def client(url: str, tenant: str, number: int) -> Any:
+        return ask(url, number, SHARE_TOKENS, tenant, received.counter(tenant))
+
+    def look_until(condition: Callable[[], bool]) -> Sequence[Moment]:
+        begun = len(moments)
+        while not condition():
+            moments.append(received.look())
+            bounds.extend(each.value for each in gateway.samples("fairlead_pool_service_gap_bound"))
+            time.sleep(LOOK_S)
+        return moments[begun:]
+
+    def look_for(duration_s: float) -> Sequence[Moment]:
+        until_s = time.perf_counter() + duration_s
+        return look_until(lambda: time.perf_counter() >= until_s)
+
+    with gateway_of(folder / "shares", servers[:2], seats=SEATS, **tenants, **NAMED) as gateway:
+        clients = [partial(client, gateway.url, tenant) for tenant in WEIGHTS for _ in range(2 * SEATS)]
+        with ThreadPoolExecutor(1) as starter, Load(clients) as load:
+            until(lambda: gateway.queued() >= len(clients) - 2 * SEATS - 1, what="all tenants wait")
+            phases = {"before": look_for(SHARE_S)}
+            servers[1].kill()
+            back = starter.submit(servers[1].start)
+            phases["while it is away"] = look_until(back.done)
+            back.result()
+            phases["after"] = look_for(SHARE_S)
+        until(lambda: not gateway.in_flight())
+        charged = {tenant: each["service"] for tenant, each in gateway.state()["tenants"].items()}
+    say(f"shares of {len(WEIGHTS)} tenants, one of 2 vLLMs killed: {outcome(load.streams)}")
+    for name, looks in phases.items():
+        say(f"  {name} ({looks[-1].at_s - looks[0].at_s:.0f} s): Jain's index {jain_index(looks):.4f}")
+    difference = largest_difference(moments)
+    say(f"  service over weight of two tenants differs by {difference:.0f} at most; VTC promises {max(bounds):.0f}")
+    wrong = {tenant: charged.get(tenant, 0.0) - service for tenant, service in received.service.items()}
+    say(f"  charged beyond what clients received: {', '.join(f'{each:+g}' for each in wrong.values())} units")
 
 
 def preempt(servers: Sequence[Vllm], folder: Path) -> None:
@@ -171,44 +168,59 @@ def preempt(servers: Sequence[Vllm], folder: Path) -> None:
             "tiers": TIERS,
             "tenants": {"chat": {"tier": "chat"}, "batch": {"tier": "batch"}},
             "continuation": {"preempt": GIVES_WAY} if gives_way else {},
-            "auth": {"trusted_proxies": ["127.0.0.1/32"]},  # whose x-tenant-id names the tenant
+            **NAMED,
         }
-        gateway = gateway_of(folder / f"preempt-{gives_way}", servers[:2], **config)
-        with ExitStack() as stack:
-            stack.callback(gateway.stop)
-            gateway.start()
+        callers = 4 * SEATS + CHATS
+        with (
+            ThreadPoolExecutor(callers) as threads,
+            gateway_of(folder / f"preempt-{gives_way}", servers[:2], seats=SEATS, **config) as gateway,
+        ):
             begun = time.perf_counter()
-            with ThreadPoolExecutor(4 * SEATS + CHATS) as threads:
-                batch = [threads.submit(ask, gateway.url, n, BATCH_TOKENS, "batch") for n in range(4 * SEATS)]
-                time.sleep(1.0)
-                chats = []
-                for number in range(CHATS):
-                    chats.append(threads.submit(ask, gateway.url, 1000 + number, CHAT_TOKENS, "chat"))
-                    time.sleep(CHAT_EVERY_S)
-                chat = [each.result() for each in chats]
-                batches = [each.result() for each in batch]
+            batch = [threads.submit(ask, gateway.url, n, BATCH_TOKENS, "batch") for n in range(4 * SEATS)]
+            time.sleep(1.0)
+            chats = []
+            for number in range(CHATS):
+                chats.append(threads.submit(ask, gateway.url, 1000 + number, CHAT_TOKENS, "chat"))
+                time.sleep(CHAT_EVERY_S)
+            chat, batches = [each.result() for each in chats], [each.result() for each in batch]
             took_s = time.perf_counter() - begun
-        tokens = sum(each.answer.usage["completion_tokens"] for each in (*chat, *batches))
         what = "give way" if gives_way else "do not give way"
-        print(f"chat beside long answers that {what}: {shown([*chat, *batches])}")
-        first_tokens = percentiles([each.ttft_s for each in chat])
-        print(f"  chat's time to first token: {first_tokens}; {tokens / took_s:.0f} tokens/s")
+        say(f"chat beside long answers that {what}: {outcome([*chat, *batches])}")
+        tokens = usages([*chat, *batches])["completion_tokens"]
+        first_tokens = percentiles([each.ttft_s for each in chat if not each.failed])
+        say(f"  chat's time to first token: {first_tokens}; {tokens / took_s:.0f} tokens/s")
 
 
-SCENES = {"kill": kill, "restart": restart, "preempt": preempt}
+SCENES: dict[str, Callable[[Sequence[Vllm], Path], None]] = {
+    "kill": kill,
+    "restart": partial(restart, name="rolling restart", is_drained=True),
+    "crashes": partial(restart, name="rolling restart without notice", is_drained=False),
+    "shares": shares,
+    "preempt": preempt,
+}
+OF_THREE = {"restart", "crashes"}
+
+
+def end_all(number: int, _frame: object) -> None:
+    """Leave by an exception, so that every process that was started is ended."""
+    what = f"it did not end within {RUN_S_MAX} s" if number == signal.SIGALRM else signal.Signals(number).name
+    sys.exit(f"ended: {what}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--scenes", default=",".join(SCENES), help=f"of {','.join(SCENES)}")
     scenes = parser.parse_args().scenes.split(",")
-    with TemporaryDirectory() as name, ExitStack() as stack:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, end_all)
+    signal.alarm(RUN_S_MAX)
+    # The threads that start vLLMs end when these are ended, so the stack ends those first.
+    with TemporaryDirectory() as name, ThreadPoolExecutor() as threads, ExitStack() as stack:
         folder = Path(name)
-        servers = [Vllm(folder / f"vllm-{number}.log") for number in range(3 if "restart" in scenes else 2)]
+        servers = [Vllm(folder / f"vllm-{number}.log") for number in range(3 if OF_THREE & {*scenes} else 2)]
         for server in servers:
             stack.callback(server.stop)
-        with ThreadPoolExecutor() as threads:
-            list(threads.map(Vllm.start, servers))
+        list(threads.map(Vllm.start, servers))
         for scene in scenes:
             SCENES[scene](servers, folder)
 
