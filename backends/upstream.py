@@ -80,6 +80,7 @@ class Upstream:
         self._idle: deque[Connection] = deque()  # oldest first
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        self._all_lost = asyncio.Event()  # since it was closed
 
     async def open(
         self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes | bytearray = b""
@@ -107,10 +108,10 @@ class Upstream:
             if timer is not None:
                 timer.cancel()
         self._idle.clear()
-        connections = list(self._connections)
-        for connection in connections:
+        for connection in list(self._connections):
             connection.abort()
-        await asyncio.gather(*(connection.lost for connection in connections))
+        if self._connections:
+            await self._all_lost.wait()
 
     @property
     def idle_connections(self) -> int:
@@ -233,3 +234,5 @@ class Upstream:
         self._connections.discard(connection)
         with suppress(ValueError):  # not idle: it carried an exchange
             self._idle.remove(connection)
+        if self._closed and not self._connections:
+            self._all_lost.set()

@@ -66,7 +66,7 @@ class ChunkMeter(EventMeter):
         self._cached_tokens = 0
         self._prompt_tokens = 0
         self._estimated: dict[int, Uncounted] = {}
-        self._finished: set[int] = set()
+        self._finished = frozenset[int]()
         self._known = False
 
     @property
@@ -186,7 +186,7 @@ class ChunkMeter(EventMeter):
             before += self._absent_usage
         if not finished:
             return before + after
-        self._finished.update(finished)
+        self._finished = self._finished.union(finished)
         return self._finish_event(_Held(before, after, before + after if usage is None else event), message)
 
     def _with_null_usage(self, event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:

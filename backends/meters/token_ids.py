@@ -156,7 +156,7 @@ class TokenIdMeter(ChunkMeter):
             self._outputs_max = 0
 
     def _count(self, token_ids: bytes) -> None:
-        self._outputs[0] = self.output_tokens = self.output_tokens + token_ids.count(b",") + 1
+        self.output_tokens += token_ids.count(b",") + 1
         self._known = True
 
     def _slow(self, event: bytes) -> bytes:
@@ -179,7 +179,7 @@ class TokenIdMeter(ChunkMeter):
             if not ids.is_full:
                 ids.prompt = prompt[1]
                 self._outputs_max = ids.outputs_max
-                self._prompt_tokens = self._prompts[0] = ids.prompt_tokens
+                self._prompt_tokens = ids.prompt_tokens
                 self._known = True
             plain = plain[: prompt.start(1) - 1] + b"null" + plain[prompt.end() :]
         if (output := _OUTPUT.search(plain)) is not None:

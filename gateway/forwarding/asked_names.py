@@ -16,6 +16,7 @@ from backends.meters import AnswerKind
 from backends.meters.events import StreamMeter, event_ends
 from backends.meters.long import at_once, member_at, with_text
 from backends.upstream import HttpExchange
+from gateway.api.bodies import compact
 from gateway.forwarding.long_answers import is_long
 from gateway.forwarding.relay import WholeBody
 from gateway.intake.long_bodies import in_turns
@@ -55,7 +56,7 @@ class EventRenamer:
     __slots__ = ("_asked", "_inside", "_new", "_old", "_written")
 
     def __init__(self, asked: str, answer: AnswerKind) -> None:
-        self._asked, self._written = asked, orjson.dumps(asked)
+        self._asked, self._written = asked, compact(orjson.dumps(asked))
         self._inside = _INSIDE.get(answer)
         self._old, self._new = _NEVER, b""  # the first bytes of the last event, up to the name, before and after
 

@@ -87,6 +87,12 @@ class AttemptContext:
 class Attempt:
     """One call at the backend of its lease. Used once."""
 
+    __slots__ = (
+        "_answer_headers", "_asks_ids", "_backend_client", "_call", "_cards", "_count_now", "_has_counted_disconnect",
+        "_kind", "_lease", "_meter", "_on_begun", "_on_id", "_output_tokens", "_plugin_name", "_reads_priority",
+        "_settlement", "_silence_s", "_stream", "_tier", "_timeliness", "_trace", "_unread",
+    )  # fmt: skip
+
     def __init__(
         self,
         context: AttemptContext,
@@ -283,7 +289,7 @@ class Attempt:
         if resumes is not None:
             exchange.limit_silence(self._silence_s)
         self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
-        self._lease.cut = partial(exchange.fail, _cancelled(self._call.parsed.answer))
+        self._lease.cut = partial(_cancel, exchange, self._call.parsed.answer)
         try:
             result = await relay_stream(
                 request,
@@ -387,11 +393,11 @@ class Attempt:
             raise OptionsRejected
 
 
-def _cancelled(answer: AnswerKind) -> CallCancelled:
-    """What ends a stream that an operator cancels, in the format of its API."""
+def _cancel(exchange: HttpExchange, answer: AnswerKind) -> None:
+    """End a stream for an operator who cancels it, in the format of its API."""
     api = APIS.get(answer, Api.OPENAI)
     problem = problem_of(Reason.CANCELLED, 0.0)
-    return CallCancelled(problem.message, error_object(problem, api))
+    exchange.fail(CallCancelled(problem.message, error_object(problem, api)))
 
 
 def is_event_stream(exchange: HttpExchange) -> bool:

@@ -152,6 +152,7 @@ async def relay_stream(
     response = web.StreamResponse(status=exchange.status)
     try:
         response = await begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
+        headers = exchange.headers = {}  # nothing reads them while the stream goes on
         if resumes is not None:
             request[OPEN_STREAM] = response
         writer = await response.prepare(request)

@@ -276,6 +276,23 @@ async def test_a_pooled_connection_that_answered_a_byte_is_not_retried():
 
 
 @on_both_loops
+async def test_closing_waits_until_every_connection_is_gone():
+    async def answer(backend, reader, writer, n):
+        await backend.request(reader)
+        writer.write(OK if n == 1 else CHUNKED)
+        await reader.read()
+
+    async with Backend(answer) as backend:
+        up = make_upstream(backend.url)
+        first = await up.open("GET", "/")
+        async with await up.open("GET", "/"):
+            first.release()
+            assert (up.open_connections, up.idle_connections) == (2, 1)
+            await up.aclose()
+            assert up.open_connections == 0
+
+
+@on_both_loops
 async def test_a_body_that_is_cut_is_told_from_one_that_ended():
     for response in (CHUNKED + b"5\r\nfirst\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nfirst"):
         async with Backend(always(response, close=True, pause_s=0.01)) as backend:

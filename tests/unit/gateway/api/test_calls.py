@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -230,6 +231,17 @@ def test_duplicate_stream_options_cannot_hide_the_usage_that_we_ask_for():
     call = parse_call(COMPLETIONS, body, LIMITS)
     assert json.loads(sent(call))["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert not call.client_wants_usage
+
+
+def test_a_body_that_is_kept_while_its_stream_goes_on_takes_no_more_memory_than_its_bytes():
+    body = b'{"stream":true,"stream_options":{"include_usage":true},"prompt":"%b"}' % (b"x" * 900)
+    tracemalloc.start()
+    try:
+        kept = [parse_call(COMPLETIONS, body, LIMITS).body.data for _ in range(50)]
+        allocated = sum(stat.size for stat in tracemalloc.take_snapshot().statistics("lineno") if stat.size > 50 * 900)
+    finally:
+        tracemalloc.stop()
+    assert sum(map(len, kept)) < allocated < 1.2 * sum(map(len, kept))
 
 
 def test_a_stream_is_made_to_report_usage_and_is_otherwise_left_alone():
