@@ -21,6 +21,7 @@ from gateway.app import Gateway
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader import AskBackends, Leader, Wish
 from gateway.cluster.view import ClusterView, MemberRole
+from gateway.cluster.wire import LimitsOf
 from gateway.config import Config
 from gateway.handlers.handlers import RequestHandlers
 from gateway.observability.instruments import (
@@ -53,7 +54,7 @@ LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready:
 
 pack: Final = msgspec.msgpack.Encoder().encode
 _EVIDENCE: Final = msgspec.msgpack.Decoder(tuple[str, Evidence, float])
-_LIMITS_OF: Final = msgspec.msgpack.Decoder(tuple[str, str])
+_LIMITS_OF: Final = msgspec.msgpack.Decoder(tuple[str, LimitsOf])
 _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
@@ -346,12 +347,10 @@ class MemberGateway(Gateway):
         return b""
 
     async def _limits(self, body: bytes) -> bytes:
-        pool, tenant_id = _LIMITS_OF.decode(body)
+        pool, of = _LIMITS_OF.decode(body)
         leader = self.order.leader
         order = None if leader is None else leader.pools.get(pool)
-        limits = (
-            RateLimits() if order is None else order.tenants.rate_limits(tenant_id, asyncio.get_running_loop().time())
-        )
+        limits = RateLimits() if order is None else order.tenants.rate_limits(of, asyncio.get_running_loop().time())
         return pack(limits)
 
     def _report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
@@ -365,10 +364,10 @@ class MemberGateway(Gateway):
         with suppress(StoreUnavailable, StoreFull):
             await self.peers.ask_leader(service, body)
 
-    def _ask_limits(self, pool: str, tenant_id: str, then: Any) -> None:
+    def _ask_limits(self, pool: str, of: LimitsOf, then: Any) -> None:
         async def ask() -> None:
             with suppress(StoreUnavailable, StoreFull):
-                then(_LIMITS.decode(await self.peers.ask_leader("limits", pack((pool, tenant_id)))))
+                then(_LIMITS.decode(await self.peers.ask_leader("limits", pack((pool, of)))))
 
         self._in_background(ask())
 

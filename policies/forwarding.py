@@ -56,8 +56,8 @@ class ForwardingScheduler(ForwardingFacts):
     def submit(self, request: Request, now: float) -> None:
         self._scheduler.submit(request, now)
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        self._scheduler.spent(tenant_id, usage, now)
+    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
+        self._scheduler.spent(tenant_id, usage, now, key_id)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._scheduler.load_changed(loads, now)
@@ -83,8 +83,8 @@ class ForwardingScheduler(ForwardingFacts):
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         return self._scheduler.snapshot(now, tenant_ids)
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        return self._scheduler.rate_limits(tenant_id, now)
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
+        return self._scheduler.rate_limits(tenant_id, now, key_id)
 
     def checkpoint(self) -> ServiceCheckpoint:
         return self._scheduler.checkpoint()

@@ -1,5 +1,7 @@
 """Queues of waiting requests: a FIFO per tenant, and one heap of deadlines per pool.
 
+A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py).
+
 Every operation on one request costs O(1) or O(log n), except add_back. A request may be removed from the middle of its
 queue (its client disconnected, or its queue timeout ended); the heap then holds a void entry until it surfaces or the
 heap is rebuilt.
@@ -17,11 +19,21 @@ SPARE_DEADLINES = 1024  # void heap entries tolerated before the heap is rebuilt
 
 @dataclass(slots=True)
 class TenantQueue:
-    """One tenant's waiting requests, oldest first, and their size."""
+    """One tenant's waiting requests: those in the order, oldest first, and those that are held. `body_bytes` counts
+    both, `prompt_tokens` the order.
+    """
 
     requests: OrderedDict[str, Request] = field(default_factory=OrderedDict)
+    held: dict[str, Request] = field(default_factory=dict)
     body_bytes: int = 0
     prompt_tokens: int = 0
+
+    def __len__(self) -> int:
+        return len(self.requests) + len(self.held)
+
+    def all(self) -> list[Request]:
+        """All that wait, those in the order first."""
+        return [*self.requests.values(), *self.held.values()]
 
 
 EMPTY = TenantQueue()
@@ -48,16 +60,12 @@ class TenantQueues:
 
     def waiting(self) -> Iterator[Request]:
         """All waiting requests, tenant by tenant."""
-        return (request for queue in self._tenants.values() for request in queue.requests.values())
+        return (request for queue in self._tenants.values() for request in queue.all())
 
     def add(self, request: Request) -> None:
         """Put a request at the end of its tenant's queue."""
-        queue = self._tenants.get(request.tenant_id)
-        if queue is None:
-            queue = self._tenants[request.tenant_id] = TenantQueue()
+        queue = self._count(request)
         queue.requests[request.id] = request
-        queue.body_bytes += request.body_bytes
-        self.body_bytes += request.body_bytes
         queue.prompt_tokens += request.prompt_tokens
         self.prompt_tokens += request.prompt_tokens
 
@@ -76,13 +84,23 @@ class TenantQueues:
     def take(self, request: Request) -> None:
         """Remove a request, wherever it stands in its tenant's queue."""
         queue = self._tenants[request.tenant_id]
-        del queue.requests[request.id]
         queue.body_bytes -= request.body_bytes
         self.body_bytes -= request.body_bytes
-        queue.prompt_tokens -= request.prompt_tokens
-        self.prompt_tokens -= request.prompt_tokens
-        if not queue.requests:
+        if queue.held.pop(request.id, None) is None:
+            del queue.requests[request.id]
+            queue.prompt_tokens -= request.prompt_tokens
+            self.prompt_tokens -= request.prompt_tokens
+        if not queue.requests and not queue.held:
             del self._tenants[request.tenant_id]
+
+    def _count(self, request: Request) -> TenantQueue:
+        """The queue that the request is about to be in, with its body."""
+        queue = self._tenants.get(request.tenant_id)
+        if queue is None:
+            queue = self._tenants[request.tenant_id] = TenantQueue()
+        queue.body_bytes += request.body_bytes
+        self.body_bytes += request.body_bytes
+        return queue
 
 
 class PoolQueues(TenantQueues):
@@ -94,6 +112,8 @@ class PoolQueues(TenantQueues):
         self._deadlines: list[tuple[float, str]] = []
         self.restricted: dict[str, Request] = {}
         """Waiting requests that only some backends can serve, by id."""
+        self.held_requests = 0
+        """How many of the waiting requests are held."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -115,14 +135,22 @@ class PoolQueues(TenantQueues):
         self._expire_at(request, deadline_at)
         self.add_first(request)
 
+    def hold(self, request: Request, deadline_at: float) -> None:
+        """Let a request wait outside of the order."""
+        self._expire_at(request, deadline_at)
+        self._count(request).held[request.id] = request
+        self.held_requests += 1
+
     def oldest_first(self) -> list[Request]:
-        """All waiting requests, by arrival."""
-        return sorted(self.waiting(), key=lambda request: (request.arrived_at, request.id))
+        """All requests that are not held, by arrival."""
+        ordered = (request for queue in self._tenants.values() for request in queue.requests.values())
+        return sorted(ordered, key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
         """A waiting request."""
         tenant_id, _ = self._waiting[request_id]
-        return self._tenants[tenant_id].requests[request_id]
+        queue = self._tenants[tenant_id]
+        return queue.requests[request_id] if request_id in queue.requests else queue.held[request_id]
 
     def remove(self, request_id: str) -> Request | None:
         """Remove a request, wherever it stands; None if it does not wait."""
@@ -132,6 +160,8 @@ class PoolQueues(TenantQueues):
         del self._waiting[request_id]
         if request.backend_ids is not None:
             del self.restricted[request_id]
+        if self.held_requests and request_id in self._tenants[request.tenant_id].held:
+            self.held_requests -= 1
         self.take(request)
         return request
 

@@ -5,7 +5,7 @@
                adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
     decisions  poll(now) -> [Dispatch | Reject | Preempt]
     time       next_wakeup() -> when poll has something to decide although no fact arrived
-    view       snapshot(now), rate_limits(tenant_id, now), counter(tenant_id), waits_for(request_id, now),
+    view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
                wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now)
 
 The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
@@ -131,6 +131,7 @@ class Scheduler:
         self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
+        self._key_holds = parts.handover.key_holds
         self._unsettled = parts.accounting.unsettled
         self._interruptions = Interruptions()
         self._returned_at = inf  # until then, tenants from before a restart count as returning
@@ -156,8 +157,13 @@ class Scheduler:
         if rejection is not None:
             self._rejected.append(rejection)
             return
-        self._queues.append(request, self._admission.queue_timeout.ends_at(request, now))
+        ends_at = self._admission.queue_timeout.ends_at(request, now)
         self._outage.queued(request, now)
+        if not self._key_holds.enters(request):
+            self._queues.hold(request, ends_at)
+            self._key_holds.hold(request)
+            return
+        self._queues.append(request, ends_at)
         fair_queue = self._arrangement.fair_queues.enter(request, now)
         fair_queue.queued(request, now)
         self._tenants.queue_changed(request.tenant_id, fair_queue)
@@ -201,6 +207,7 @@ class Scheduler:
         fair_queue = self._arrangement.fair_queues.at(entry.backend_id)
         self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
         self._arrangement.fair_queues.ended(entry)
+        self._key_holds.left(entry.request)
         self._freed(entry, fair_queue, now)
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
@@ -258,13 +265,15 @@ class Scheduler:
         else:  # its rejection may still wait for the next poll
             self._rejected = [action for action in self._rejected if action.request_id != request_id]
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        """A call that was never queued used this much of a tenant's service. Unknown tenants are ignored."""
+    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
+        """A call that was never queued used this much of a tenant's service, with this key. Unknown tenants are
+        ignored.
+        """
         tenant = self._tenants.admitted(tenant_id)
         if tenant is not None:
             self._rounds = None
             self._accounting.spent(tenant_id, usage)
-            self._admission_rules.spent(tenant, usage.prompt_tokens + usage.output_tokens, now)
+            self._admission_rules.spent(tenant, key_id, usage.prompt_tokens + usage.output_tokens, now)
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
@@ -309,12 +318,13 @@ class Scheduler:
         poll; removed tiers and groups go with their last tenant. Counters stay when weights or limits change; a tenant
         that changes its tier or group keeps its distance to the level there.
         """
-        self._rounds, removed = None, list(removed)
+        self._rounds, removed, changed = None, list(removed), list(changed)
+        before = {tenant.id: self._tenants.admitted(tenant.id) for tenant in changed}
         for request in self._handover.parked_of(removed):
             self._handover.end_parked(request.id, now)
             self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
         for request in self._tenants.change(
-            changed=list(changed),
+            changed=changed,
             removed=removed,
             tiers=tiers,
             tiers_removed=tiers_removed,
@@ -323,6 +333,9 @@ class Scheduler:
             now=now,
         ):
             self._reject(request, Reason.TENANT_UNKNOWN, now)
+        for tenant in changed:
+            for key_id in self._key_holds.changed(before[tenant.id], self._tenants.admitted(tenant.id)):
+                self._handover.hold_waiting(tenant.id, key_id, now)
         self._preemption.tiers_changed()
         if tiers or tiers_removed:
             self._shedding.tiers_changed()
@@ -455,13 +468,14 @@ class Scheduler:
         actions, self._rejected = self._rejected, []
         actions_max = len(actions) + self._decisions_max
         self._reject_overdue(now, actions, actions_max)
+        self._enter_held(now)
         is_spent = False
         if self._queues:
             if self._rounds is None:
                 self._rounds = self._begin_rounds(now)
             for fair_queue, this_round in self._rounds:
                 is_spent = is_spent or self._dispatch_from(fair_queue, this_round, actions, actions_max)
-        self._is_cut_short = is_spent or len(actions) >= actions_max
+        self._is_cut_short = is_spent or len(actions) >= actions_max or self._key_holds.may_release
         if not self._is_cut_short:
             self._rounds = ()
             if self._queues and self._preemption.is_on:
@@ -508,10 +522,12 @@ class Scheduler:
             interruptions=self._interruptions,
         )
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        """The tenant's limits per minute and what remains of them; empty for an unknown tenant."""
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
+        """The limits per minute that a call with this key of the tenant meets, and what remains of them; empty for an
+        unknown tenant.
+        """
         state = self._tenants.states.get(tenant_id)
-        return RateLimits() if state is None else self._admission_rules.limits(state.tenant, now)
+        return RateLimits() if state is None else self._admission_rules.limits(state.tenant, key_id, now)
 
     def counter(self, tenant_id: str) -> float:
         """Service received over weight, lifts included; 0 for an unknown tenant."""
@@ -566,6 +582,15 @@ class Scheduler:
             self._queues.remove(request.id)
             self._left(request, now)
             actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
+
+    def _enter_held(self, now: float) -> None:
+        """Requests that were held until their keys have room enter the order, a bounded number at once."""
+        for _ in range(self._decisions_max):
+            request = self._key_holds.release()
+            if request is None:
+                return
+            self._queues.remove(request.id)
+            self.readmitted(request, now)
 
     def _begin_rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
         """A round for each queue that may dispatch to a backend that is open."""
@@ -644,6 +669,10 @@ class Scheduler:
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good without being dispatched."""
         self._rounds = None
+        if self._key_holds.is_held(request):
+            self._handover.end_held(request, now)
+            return
+        self._key_holds.left(request)
         fair_queue = self._arrangement.fair_queues.leave(request, sent=False)
         self._admission_rules.settled(request.id, self._ledger.delivered_tokens(request.id), now)
         self._accounting.left(request, fair_queue, now)

@@ -73,9 +73,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """Limits of one API key, within those of its tenant. A limit of None does not exist."""
+
+    in_flight_max: int | None = None
+    requests_per_minute_max: int | None = None
+    tokens_per_minute_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """An account that is served fairly. A limit of None does not exist. Budgets per day and month hold over all pools
-    and are enforced before the scheduler. The tier of a tenant with a group is that of its group.
+    and are enforced before the scheduler. The tier of a tenant with a group is that of its group. `keys` are the limits
+    of those of its API keys that have any, by id.
     """
 
     id: str
@@ -89,6 +99,12 @@ class Tenant:
     tokens_per_day_max: int | None = None
     tokens_per_month_max: int | None = None
     group_id: str | None = None
+    keys: Mapping[str, KeyLimits] = field(default_factory=dict, hash=False)
+
+    def may_meet_rate_limit(self, key_id: str) -> bool:
+        """Whether requests with this key may meet a limit per minute: its own, that of the key, or one of the group."""
+        has_own = self.requests_per_minute_max is not None or self.tokens_per_minute_max is not None
+        return has_own or self.group_id is not None or key_id in self.keys
 
 
 @dataclass(slots=True)  # not frozen: that more than doubles the cost of making one. Treat it as immutable.
@@ -106,6 +122,8 @@ class Request:
     A request that `is_resumable` may be interrupted after any token and continued from there, at any backend. One that
     was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
     `preemptions` times so far. A driver that submits a request leaves these three alone.
+
+    `key_id` is the API key that it came with; empty: none.
 
     A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
     rejected where it would miss its envelope, whatever its tier does with misses, and where it would wait for a backend
@@ -134,6 +152,7 @@ class Request:
     ran_at: str = ""
     preemptions: int = 0
     may_pass_on: bool = False
+    key_id: str = ""
 
     @property
     def passes_on(self) -> bool:
@@ -268,8 +287,8 @@ class Reason(StrEnum):
 
 
 class LimitKind(StrEnum):
-    """The tenant's limit that rejected a request: requests or tokens per minute, tokens or cost per day or
-    month.
+    """The limit of the tenant, its group or the key that rejected a request: requests or tokens per minute, tokens or
+    cost per day or month.
     """
 
     REQUESTS = "requests"
@@ -302,8 +321,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Reject this request. A client that retries within `retry_after_s` seconds is rejected again. `limit` is the
-    tenant's limit that rejected it; None: no such limit did.
+    """Reject this request. A client that retries within `retry_after_s` seconds is rejected again. `limit` rejected it;
+    None: no such limit did.
     """
 
     request_id: str
@@ -337,7 +356,7 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """One limit of a tenant: `remaining` of `limit` now, all of it again after `reset_s` seconds."""
+    """One limit per minute: `remaining` of `limit` now, all of it again after `reset_s` seconds."""
 
     limit: int
     remaining: int
@@ -346,7 +365,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """A tenant's limits per minute; None: no limit."""
+    """The limits per minute that a call meets, of each kind the one with the least remaining; None: no limit."""
 
     requests: RateLimit | None = None
     tokens: RateLimit | None = None
@@ -359,6 +378,8 @@ class Wait(StrEnum):
     """No backend that can serve it is available."""
     BACKENDS_HELD = "backends_held"
     """The backends that can serve it have just rejected a request, and get none for a moment."""
+    KEY_LIMIT = "key_limit"
+    """Its API key is at its in-flight limit."""
     TENANT_LIMIT = "tenant_limit"
     """Its tenant, or its tenant's group, is at its in-flight limit."""
     OWN_QUEUE = "own_queue"

@@ -102,9 +102,9 @@ class LoopbackScheduler(ForwardingFacts):
         super().cancel(request_id, now)
         self._take_in(now)
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
+    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         self._pass_to(now)
-        self._follower.spent(POOL, tenant_id, usage, now)
+        self._follower.spent(POOL, tenant_id, usage, now, key_id)
         self._take_in(now)
 
     # -- facts of the leader's process ---------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class LoopbackScheduler(ForwardingFacts):
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         return self.led.snapshot(now, tenant_ids)
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        return self.led.rate_limits(tenant_id, now)
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
+        return self.led.rate_limits(tenant_id, now, key_id)
 
     def counter(self, tenant_id: str) -> float:
         return self.led.counter(tenant_id)

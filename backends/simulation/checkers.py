@@ -46,7 +46,9 @@ class InFlightLimits:
         for action in entry.actions:
             if isinstance(action, Dispatch):
                 self._judge_backend(action.backend_id)
-                self._judge_tenant(self._accounts.requests[action.request_id].request.tenant_id)
+                request = self._accounts.requests[action.request_id].request
+                self._judge_tenant(request.tenant_id)
+                self._judge_key(request)
 
     def _judge_backend(self, backend_id: str) -> None:
         limit = self._accounts.loads[backend_id].requests_running_max
@@ -63,6 +65,13 @@ class InFlightLimits:
             within = group.in_flight_max is None or self._accounts.in_flight_of(group) <= group.in_flight_max
             require(within, f"group {group.id} has {group.in_flight_max} in flight at most")
 
+    def _judge_key(self, request: Request) -> None:
+        limit = self._accounts.key_in_flight_max(request)
+        if limit is not None:
+            in_flight = self._accounts.tenants[request.tenant_id].in_flight.values()
+            within = sum(each.key_id == request.key_id for each in in_flight) <= limit
+            require(within, f"key {request.key_id} has {limit} in flight at most")
+
 
 class WorkConservation:
     """Check that after the last poll of an instant, the chosen request could not be placed anywhere.
@@ -72,6 +81,7 @@ class WorkConservation:
     what the other tiers' reserves keep free, or if the backend is idle. Heads of queues may be chosen, or any queued
     request with `any_request`; `waits_for` maps a request to the one backend that it waits for, if any. The check runs
     at most every `every_s` seconds of the run, because a snapshot takes time in proportion to the number of tenants.
+    Where a key may hold a request back, nothing is checked.
     """
 
     def __init__(
@@ -102,7 +112,7 @@ class WorkConservation:
             for accounts in self._accounts.tenants.values()
             if accounts.queued and not self._accounts.is_at_limit(accounts)
         ]
-        if not eligible:
+        if not eligible or any(map(self._accounts.may_hold, eligible)):
             return
         for backend_id, view in self._scheduler.snapshot(entry.now).backends.items():
             if self._open(backend_id, entry.now):

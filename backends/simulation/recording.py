@@ -120,10 +120,11 @@ class Spent:
     now: float
     tenant_id: str
     usage: Usage
+    key_id: str = ""
     call: Literal["spent"] = "spent"
 
     def tell(self, scheduler: SchedulerProtocol) -> None:
-        scheduler.spent(self.tenant_id, self.usage, self.now)
+        scheduler.spent(self.tenant_id, self.usage, self.now, self.key_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +336,8 @@ class Recorder(ForwardingScheduler):
     def cancel(self, request_id: str, now: float) -> None:
         self._record(Cancelled(now, request_id))
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        self._record(Spent(now, tenant_id, usage))
+    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
+        self._record(Spent(now, tenant_id, usage, key_id))
 
     def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
         self._record(LoadChanged(now, tuple(loads)))

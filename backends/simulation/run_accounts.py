@@ -392,6 +392,16 @@ class RunAccounts:
         group = None if tenant.group_id is None else self.groups[tenant.group_id]
         return group is not None and group.in_flight_max is not None and self.in_flight_of(group) >= group.in_flight_max
 
+    def may_hold(self, accounts: TenantAccounts) -> bool:
+        """Whether some of the tenant's queued requests may wait for room of their keys."""
+        return any(self.key_in_flight_max(each) is not None for each in accounts.queued.values())
+
+    def key_in_flight_max(self, request: Request) -> int | None:
+        """How many requests of the request's key may be in flight."""
+        accounts = self.tenants.get(request.tenant_id)
+        limits = None if accounts is None else accounts.tenant.keys.get(request.key_id)
+        return None if limits is None else limits.in_flight_max
+
     def in_flight_of(self, group: Group) -> int:
         """Number of the group's requests in flight."""
         return sum(len(each.in_flight) for each in self.tenants.values() if each.tenant.group_id == group.id)

@@ -77,8 +77,6 @@ class EnvelopeFields(Fields):
 class LimitedFields(Fields):
     """Null: no such limit. Days and months are UTC. Costs are in the currency of the price lists."""
 
-    tier: Name = "default"
-    weight: Weight = 1.0
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -88,7 +86,14 @@ class LimitedFields(Fields):
     cost_per_month_max: Amount | None = None
 
 
-class GroupFields(LimitedFields):
+class SharingFields(Fields):
+    """What those have that share the pool by weight: tenants and groups."""
+
+    tier: Name = "default"
+    weight: Weight = 1.0
+
+
+class GroupFields(LimitedFields, SharingFields):
     """The limits hold for all tenants of the group together. Null: no such limit. Days and months are UTC. Costs are in
     the currency of the price lists.
     """
@@ -102,7 +107,7 @@ class GroupResource(StoredResource, GroupFields):
     pass
 
 
-class TenantFields(LimitedFields):
+class TenantFields(LimitedFields, SharingFields):
     """Null: no such limit; for queues: the configuration's. Days and months are UTC. Costs are in the currency of the
     price lists. A tenant with a `group` is in the tier of that.
     """
@@ -145,17 +150,13 @@ class TierResource(StoredResource, TierFields):
 # -- keys --------------------------------------------------------------------------------------------------
 
 
-class KeyFields(Fields):
-    """`models` null: all. The budgets limit the part of its tenant's tokens and money that a key may use per UTC
-    day or month; null: all.
+class KeyFields(LimitedFields):
+    """`models` null: all. The limits and budgets are of the key alone, within its tenant's; null: no such limit. Days
+    and months are UTC. Costs are in the currency of the price lists.
     """
 
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
     models: Annotated[list[ModelName], Field(max_length=KEY_MODELS_MAX)] | None = None
-    tokens_per_day_max: Count | None = None
-    tokens_per_month_max: Count | None = None
-    cost_per_day_max: Amount | None = None
-    cost_per_month_max: Amount | None = None
 
 
 class NewKey(KeyFields):

@@ -8,7 +8,7 @@ it runs none of this gateway's requests; until then a new backend of the same na
 
 import asyncio
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
@@ -18,7 +18,7 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.tls import tls_context_of
 from gateway.config.aliases import AliasSection
-from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
+from gateway.config.config import backend_spec, envelope_of, policy_group, policy_key, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import GroupSection, Section, TenantSection, TierSection
@@ -26,6 +26,7 @@ from gateway.config.step_time import read_configured_step_time
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity
+from gateway.identity.key_limits import KeyLimitsByTenant
 from gateway.scheduling.assembly import policy_choices
 from gateway.scheduling.pools import Pools
 from gateway.state.entries import Entry
@@ -70,6 +71,7 @@ class Reconciler:
         self._tiers = tiers
         self._groups = groups
         self._group_sections: dict[str, GroupSection] = {}
+        self._key_limits = KeyLimitsByTenant()
         self._address_allowlist = address_allowlist
         self._folder = folder
         self.scheduling_of = scheduling_of
@@ -111,7 +113,8 @@ class Reconciler:
         # Tiers are applied before their groups, groups before their tenants, and tenants before their keys.
         self._tiers_changed(names.get("tiers", []))
         moved = self._groups_changed(names.get("groups", []))
-        self._tenants_changed(sorted({*names.get("tenants", []), *moved}))
+        limited = [each for name in names.get("keys", []) for each in self._key_limits_changed(name)]
+        self._tenants_changed(sorted({*names.get("tenants", []), *moved, *limited}))
         for name in names.get("keys", []):
             self._key_changed(name, self._registry.get("keys", name))
         for name in names.get("pools", []):
@@ -168,11 +171,18 @@ class Reconciler:
                 self._pools.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
-                tenant = policy_tenant(name, section, self._group_sections)
+                tenant = policy_tenant(name, section, self._group_sections, self._key_limits.of(name))
                 self._handlers.tenants.put(tenant)
                 self._pools.tenant_changed(tenant)
         if names:
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+
+    def _key_limits_changed(self, name: str) -> Collection[str]:
+        """Returns the tenants whose keys have other limits than before."""
+        key = _section(self._registry.get("keys", name), ApiKey)
+        if key is None or key.revoked:
+            return self._key_limits.put(name, None, None)
+        return self._key_limits.put(name, key.tenant, policy_key(key))
 
     def _key_changed(self, name: str, entry: Entry | None) -> None:
         ring, key = self._handlers.keys, _section(entry, ApiKey)

@@ -26,6 +26,7 @@ from gateway.cluster.wire import (
     Gone,
     Interrupt,
     Keep,
+    LimitsOf,
     NotDelivered,
     Pong,
     Reach,
@@ -69,7 +70,7 @@ class _Pool:
     """What is to be told to this member's driver of one pool."""
 
     actions: list[Action] = field(default_factory=list)
-    limits: dict[str, RateLimits] = field(default_factory=dict)  # by tenant, as last told
+    limits: dict[LimitsOf, RateLimits] = field(default_factory=dict)  # as last told
 
 
 class Follower:
@@ -199,9 +200,9 @@ class Follower:
                 action for action in self._pool(own.pool).actions if action.request_id != request_id
             ]
 
-    def spent(self, pool: str, tenant_id: str, usage: Usage, now: float) -> None:
+    def spent(self, pool: str, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         """A call that was never queued used this much."""
-        message = Spend(tenant_id, usage)
+        message = Spend(tenant_id, usage, key_id)
         self.link.say(pool, message)
         if self._leaderless_since is not None:
             self._spends.append((pool, message))
@@ -254,9 +255,9 @@ class Follower:
         if self.link.leader is not None and now - self._untold_at >= UNTOLD_S:
             self._tell_held(now)
 
-    def limits(self, pool: str, tenant_id: str) -> RateLimits:
-        """The tenant's limits per minute, as last told."""
-        return self._pool(pool).limits.get(tenant_id) or RateLimits()
+    def limits(self, pool: str, of: LimitsOf) -> RateLimits:
+        """The limits per minute of a tenant and key, as last told."""
+        return self._pool(pool).limits.get(of) or RateLimits()
 
     def own(self, request_id: str) -> OwnRequest | None:
         """The request of this id; None: it has ended."""
@@ -327,7 +328,7 @@ class Follower:
         if own.dispatch is not None:
             return
         if message.limits is not None:
-            of.limits[own.request.tenant_id] = message.limits
+            of.limits[LimitsOf(own.request.tenant_id, own.request.key_id)] = message.limits
         if isinstance(message, Refused):
             self._forget(own)
             of.actions.append(Reject(own.request.id, message.reason, message.retry_after_s, message.limit))

@@ -24,7 +24,7 @@ from gateway.cluster.leader import Leader, StepDown, Wish
 from gateway.cluster.promise import PING_S, SILENT_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
 from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import ALONE, BackendLoad, ReplicaShare, Tenant
+from policies.types import ALONE, BackendLoad, KeyLimits, ReplicaShare, Tenant
 
 COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand again for so long
@@ -376,4 +376,12 @@ def divided(tenant: Tenant, share: ReplicaShare) -> Tenant:
         queued_bytes_max=part(tenant.queued_bytes_max),
         requests_per_minute_max=part(tenant.requests_per_minute_max),
         tokens_per_minute_max=part(tenant.tokens_per_minute_max),
+        keys={
+            key_id: KeyLimits(
+                in_flight_max=part(key.in_flight_max),
+                requests_per_minute_max=part(key.requests_per_minute_max),
+                tokens_per_minute_max=part(key.tokens_per_minute_max),
+            )
+            for key_id, key in tenant.keys.items()
+        },
     )

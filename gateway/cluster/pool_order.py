@@ -18,6 +18,7 @@ from gateway.cluster.wire import (
     Has,
     Interrupt,
     Keep,
+    LimitsOf,
     NotDelivered,
     Refused,
     Return,
@@ -182,7 +183,7 @@ class PoolOrder:
 
     def _spend(self, sender: Sender, message: Spend, now: float) -> None:
         if self.tenants.learn(message.tenant_id, now):
-            self.scheduler.spent(message.tenant_id, message.usage, now)
+            self.scheduler.spent(message.tenant_id, message.usage, now, message.key_id)
 
     def _return(self, sender: Sender, message: Return | Interrupt, now: float) -> None:
         number, hold_s = message.number, message.hold_s
@@ -369,7 +370,7 @@ class PoolOrder:
                 self._said.append((known.sender, self._dispatched(known, action, now)))
             elif isinstance(action, Reject):
                 del self._known[action.request_id]
-                limits = self.scheduler.rate_limits(known.asked.tenant_id, now)
+                limits = self.tenants.rate_limits(LimitsOf(known.asked.tenant_id, known.asked.key_id), now)
                 refused = Refused(known.number, action.reason, action.retry_after_s, action.limit, limits)
                 self._refused[action.request_id] = refused
                 self._said.append((known.sender, refused))
@@ -391,8 +392,6 @@ class PoolOrder:
         return min(times, default=None)
 
     def _dispatched(self, known: OrderedRequest, action: Dispatch, now: float) -> Dispatched:
-        tenant = self.tenants.get(known.asked.tenant_id)
-        is_limited = tenant is not None and (tenant.requests_per_minute_max or tenant.tokens_per_minute_max)
         return Dispatched(
             known.number,
             action.backend_id,
@@ -401,7 +400,7 @@ class PoolOrder:
             action.may_be_preempted,
             action.number,
             action.output_tokens,
-            self.scheduler.rate_limits(known.asked.tenant_id, now) if is_limited else None,
+            self.tenants.told_limits(LimitsOf(known.asked.tenant_id, known.asked.key_id), now),
             known.lift,
             known.wait,
         )

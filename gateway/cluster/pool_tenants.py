@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 
+from gateway.cluster.wire import LimitsOf
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
 
@@ -45,6 +46,14 @@ class PoolTenants:
         """All tenants that the Scheduler was told of, with their present settings."""
         return self._tenants.values()
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        """The tenant's limits per minute; without any for a tenant that this pool has not seen."""
-        return self._scheduler.rate_limits(tenant_id, now) if tenant_id in self._tenants else RateLimits()
+    def rate_limits(self, of: LimitsOf, now: float) -> RateLimits:
+        """The limits per minute of a tenant and key; without any for a tenant that this pool has not seen."""
+        tenant_id, key_id = of
+        return self._scheduler.rate_limits(tenant_id, now, key_id) if tenant_id in self._tenants else RateLimits()
+
+    def told_limits(self, of: LimitsOf, now: float) -> RateLimits | None:
+        """The same, None for a tenant that has no limits per minute, and no group or key that may have some."""
+        tenant = self._tenants.get(of.tenant_id)
+        if tenant is None or not tenant.may_meet_rate_limit(of.key_id):
+            return None
+        return self.rate_limits(of, now)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 from gateway.cluster.member import Member
+from gateway.cluster.wire import LimitsOf
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.forwarding import ForwardingFacts
 from policies.scheduler_protocol import PolicyChoices, TenantChanges
@@ -41,8 +42,8 @@ class RemoteScheduler(ForwardingFacts):
     def submit(self, request: Request, now: float) -> None:
         self._follower.submit(self._pool, request, now)
 
-    def spent(self, tenant_id: str, usage: Usage, now: float) -> None:
-        self._follower.spent(self._pool, tenant_id, usage, now)
+    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
+        self._follower.spent(self._pool, tenant_id, usage, now, key_id)
 
     # -- facts of the leader's process -------------------------------------------------------------------------------
 
@@ -97,9 +98,9 @@ class RemoteScheduler(ForwardingFacts):
         queued = [each.request for each in own if each.dispatch is None]
         return Snapshot(now, len(queued), sum(each.body_bytes for each in queued), len(own) - len(queued), tenants)
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        """As last told by the leader, with a decision on one of the tenant's requests."""
-        return self._follower.limits(self._pool, tenant_id)
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
+        """As last told by the leader, with a decision on a request of this tenant and key."""
+        return self._follower.limits(self._pool, LimitsOf(tenant_id, key_id))
 
     def checkpoint(self) -> ServiceCheckpoint:
         """The newest of the cluster's that this member was told."""

@@ -9,18 +9,25 @@ and a change of meaning is a new VERSION: processes of unequal versions do not t
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 2
+VERSION: Final = 3
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
 MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
 
 Epoch = int
+
+
+class LimitsOf(NamedTuple):
+    """Whose limits per minute: a tenant's, its group's and those of its key."""
+
+    tenant_id: str
+    key_id: str = ""
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
@@ -89,10 +96,11 @@ class NotDelivered(WireMessage, frozen=True, tag="u"):
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """A call that was never queued used this much of a tenant's service."""
+    """A call that was never queued used this much of a tenant's service, with this key."""
 
     tenant_id: str
     usage: Usage
+    key_id: str = ""
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
@@ -169,8 +177,9 @@ class Question(WireMessage, frozen=True, tag="?"):
 
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
-    """Send this request to this backend now; fields as in policies.types.Dispatch. `limits` are its tenant's rate
-    limits, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and why it waited.
+    """Send this request to this backend now; fields as in policies.types.Dispatch. `limits` are the limits per
+    minute that it meets, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and why it
+    waited.
     """
 
     number: int

@@ -41,6 +41,7 @@ from gateway.config.sections import (
     EngineSection,
     GroupSection,
     HealthSection,
+    LimitedSection,
     LimitsSection,
     Listen,
     Log,
@@ -237,9 +238,24 @@ def policy_group(name: str, group: GroupSection) -> policy.Group:
     )
 
 
-def policy_tenant(name: str, tenant: TenantSection, groups: Mapping[str, GroupSection]) -> policy.Tenant:
+def policy_key(key: LimitedSection) -> policy.KeyLimits | None:
+    """The limits of a key's section, as policies see them; None where it has none that they keep."""
+    limits = policy.KeyLimits(
+        in_flight_max=key.in_flight_max,
+        requests_per_minute_max=key.requests_per_minute_max,
+        tokens_per_minute_max=key.tokens_per_minute_max,
+    )
+    return None if limits == policy.KeyLimits() else limits
+
+
+def policy_tenant(
+    name: str,
+    tenant: TenantSection,
+    groups: Mapping[str, GroupSection],
+    keys: Mapping[str, policy.KeyLimits] | None = None,
+) -> policy.Tenant:
     """The tenant of a section, as policies see it: in the tier of its group. A group that is not there (any more)
-    counts as none.
+    counts as none. `keys` are the limits of its keys.
     """
     group = None if tenant.group is None else groups.get(tenant.group)
     return policy.Tenant(
@@ -254,6 +270,7 @@ def policy_tenant(name: str, tenant: TenantSection, groups: Mapping[str, GroupSe
         tokens_per_minute_max=tenant.tokens_per_minute_max,
         tokens_per_day_max=tenant.tokens_per_day_max,
         tokens_per_month_max=tenant.tokens_per_month_max,
+        keys=dict(keys or {}),
     )
 
 

@@ -257,10 +257,8 @@ class TierSection(Section):
 
 
 class LimitedSection(Section):
-    """What tenants and groups have. None: no such limit."""
+    """What keys, tenants and groups have. None: no such limit."""
 
-    tier: Name = "default"
-    weight: Positive = 1.0
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
     tokens_per_minute_max: Count | None = None
@@ -276,11 +274,18 @@ class LimitedSection(Section):
         return any(limit is not None for limit in limits)
 
 
-class GroupSection(LimitedSection):
+class SharingSection(Section):
+    """What those have that share the pool by weight: tenants and groups."""
+
+    tier: Name = "default"
+    weight: Positive = 1.0
+
+
+class GroupSection(LimitedSection, SharingSection):
     """A group of tenants, like a department, that shares its tier as one; its limits hold for all of them together."""
 
 
-class TenantSection(LimitedSection):
+class TenantSection(LimitedSection, SharingSection):
     """None: no such limit; for queues: the defaults of `queue`. A tenant with a `group` is in the tier of that."""
 
     group: Name | None = None

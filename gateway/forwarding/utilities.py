@@ -72,7 +72,7 @@ class Utilities:
             arrival = await self._request_parser.receive(request, endpoint, trace)
             backend_ids = self._well(arrival)
         tenant = arrival.tenant
-        self._admit(arrival)
+        self._admit(arrival, trace.key_id)
         self._in_flight[tenant.id] += 1
         try:
             target = _target(request, endpoint, path_id)
@@ -107,11 +107,11 @@ class Utilities:
         first = next(self._turn) % len(backend_ids)
         return (backend_ids[first:] + backend_ids[:first])[:TRIES_MAX]
 
-    def _admit(self, arrival: ParsedRequest) -> None:
-        """Charge the call. Raises ProblemError beyond the tenant's limits per minute, or IN_FLIGHT_MAX."""
+    def _admit(self, arrival: ParsedRequest, key_id: str) -> None:
+        """Charge the call. Raises ProblemError beyond the limits per minute that it meets, or IN_FLIGHT_MAX."""
         tenant = arrival.tenant
-        if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
-            limits = arrival.dispatcher.rate_limits(tenant)
+        if tenant.may_meet_rate_limit(key_id):
+            limits = arrival.dispatcher.rate_limits(tenant, key_id)
             kinds = {LimitKind.REQUESTS: limits.requests, LimitKind.TOKENS: limits.tokens}
             used_up = {kind: limit.reset_s for kind, limit in kinds.items() if limit and not limit.remaining}
             if used_up:
@@ -119,7 +119,7 @@ class Utilities:
                 raise problem_error(Reason.RATE_LIMITED, used_up[kind], kind)
         if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
             raise problem_error(Reason.TOO_MANY_AT_ONCE)
-        arrival.dispatcher.spent(tenant, UNIT)
+        arrival.dispatcher.spent(tenant, UNIT, key_id)
 
     async def _send(
         self,

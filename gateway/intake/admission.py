@@ -159,6 +159,7 @@ class RequestAdmission:
             uses_tools=parsed.uses_tools,
             is_resumable=excluded is None,
             may_pass_on=bool(arrival.others) and self._request_parser.may_pass_on(arrival),
+            key_id=trace.key_id,
         )
         return Call(
             parsed,

@@ -242,5 +242,5 @@ class RequestParser:
 
 def _note_route(trace: CallTrace, dispatcher: Dispatcher, card: ModelCard, tenant: Tenant, alias: str | None) -> None:
     trace.model, trace.alias = card.id, alias
-    if tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None:
-        trace.rate_limits = partial(dispatcher.rate_limits, tenant)
+    if tenant.may_meet_rate_limit(trace.key_id):
+        trace.rate_limits = partial(dispatcher.rate_limits, tenant, trace.key_id)

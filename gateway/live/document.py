@@ -252,7 +252,7 @@ def _group_shares(group_id: str, shares: Sequence[WindowShares]) -> Document:
 def _due_by(tenant_id: str, view: TenantView, shares: WindowShares) -> str:
     """Why the tenant is due its share; one that waits for its own limit alone would ask for more."""
     due_by = shares.due_by(tenant_id)
-    return LIMIT if due_by == ASKS and view.waits == Wait.TENANT_LIMIT else due_by
+    return LIMIT if due_by == ASKS and view.waits in (Wait.KEY_LIMIT, Wait.TENANT_LIMIT) else due_by
 
 
 def _age(at: float | None, now: float) -> float | None:

@@ -49,7 +49,7 @@ CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then ano
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler rejected the request; `limit` is the tenant's limit that did, None for any other reason."""
+    """The scheduler rejected the request; `limit` is the limit that did, None for any other reason."""
 
     def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
         super().__init__(reason)
@@ -100,10 +100,10 @@ class Dispatcher:
         self._know(tenant)
         return Lease(self, request, watch)
 
-    def spent(self, tenant: Tenant, usage: Usage) -> None:
-        """Charge the tenant for a call that was never queued."""
+    def spent(self, tenant: Tenant, usage: Usage, key_id: str = "") -> None:
+        """Charge the tenant for a call with this key that was never queued."""
         self._know(tenant)
-        self._scheduler.spent(tenant.id, usage, self.now())
+        self._scheduler.spent(tenant.id, usage, self.now(), key_id)
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
         """Replace the set of backends: these are all of them."""
@@ -172,10 +172,12 @@ class Dispatcher:
         """The leases of all queued and running requests."""
         return self._leases.values()
 
-    def rate_limits(self, tenant: Tenant) -> RateLimits:
-        """The present state of the tenant's limits per minute, with its latest request counted."""
+    def rate_limits(self, tenant: Tenant, key_id: str = "") -> RateLimits:
+        """The present state of the limits per minute that calls with this key of the tenant meet, with its latest
+        request counted.
+        """
         self._know(tenant)
-        return self._scheduler.rate_limits(tenant.id, self.now())
+        return self._scheduler.rate_limits(tenant.id, self.now(), key_id)
 
     def wait_views(self, request_ids: Iterable[str]) -> Mapping[str, WaitView]:
         """Why those of these requests that are queued wait, by the ids of the Scheduler that decides."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Unpack
 
 from gateway.cluster.follower import STEP_S
 from gateway.cluster.remote_scheduler import RemoteScheduler
+from gateway.cluster.wire import LimitsOf
 from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
@@ -28,8 +29,8 @@ class SharedScheduler(RemoteScheduler):
         super().__init__(pool, order.member)
         self._order = order
         self._prefill_s: dict[str, float] = {}  # of a prompt token, by backend
-        self._asked: dict[str, float] = {}  # by tenant: when its limits were asked for
-        self._answered: dict[str, tuple[RateLimits, RateLimits]] = {}  # with those told by then
+        self._asked: dict[LimitsOf, float] = {}  # when they were asked for
+        self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
 
     @property
     def led(self) -> SharedSchedulerProtocol | None:
@@ -71,23 +72,25 @@ class SharedScheduler(RemoteScheduler):
         """Of all members' requests at the leader, by wire id; nothing elsewhere."""
         return {} if self.led is None else self.led.wait_views(request_ids, now)
 
-    def rate_limits(self, tenant_id: str, now: float) -> RateLimits:
-        leader = self._order.leader
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
+        leader, of = self._order.leader, LimitsOf(tenant_id, key_id)
         if leader is None or self._pool not in leader.pools:
-            return self._limits_told(tenant_id, now)
-        return leader.pools[self._pool].tenants.rate_limits(tenant_id, now)
+            return self._limits_told(of, now)
+        return leader.pools[self._pool].tenants.rate_limits(of, now)
 
-    def _limits_told(self, tenant_id: str, now: float) -> RateLimits:
-        """As last told: with the tenant's latest request, or in answer to a question, asked every LIMITS_S at most."""
-        told = self._follower.limits(self._pool, tenant_id)
-        if now - self._asked.get(tenant_id, -inf) >= LIMITS_S:
-            self._asked[tenant_id] = now
+    def _limits_told(self, of: LimitsOf, now: float) -> RateLimits:
+        """As last told: with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S
+        at most.
+        """
+        told = self._follower.limits(self._pool, of)
+        if now - self._asked.get(of, -inf) >= LIMITS_S:
+            self._asked[of] = now
 
             def answered(limits: RateLimits) -> None:
-                self._answered[tenant_id] = limits, told
+                self._answered[of] = limits, told
 
-            self._order.ask_limits(self._pool, tenant_id, answered)
-        limits, before = self._answered.get(tenant_id, (told, told))
+            self._order.ask_limits(self._pool, of, answered)
+        limits, before = self._answered.get(of, (told, told))
         return limits if told is before else told
 
     def counter(self, tenant_id: str) -> float:
@@ -188,8 +191,8 @@ class SharedDispatcher(Dispatcher):
         super().finished(request_id, outcome, timing)
         self._order.soon()
 
-    def spent(self, tenant: Tenant, usage: Usage) -> None:
-        super().spent(tenant, usage)
+    def spent(self, tenant: Tenant, usage: Usage, key_id: str = "") -> None:
+        super().spent(tenant, usage, key_id)
         self._order.soon()
 
     # -- tenants of all workers ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from gateway.cluster.hello import HelloError, OtherVersionError
 from gateway.cluster.leader import AskBackends, BackendFailed, CloseMember, Leader, StepDown, StoreCheckpoint, Wish
 from gateway.cluster.member import Member
 from gateway.cluster.view import MemberRole
-from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, Shared, decode, encode
+from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.transport import OrderConnection, accepting_socket, greet
@@ -79,7 +79,7 @@ class SharedOrder:
         """Called on the leader with what it asks of the backends."""
         self.on_role: Callable[[MemberRole], None] = lambda _role: None
         """Called when this process's role has changed."""
-        self.ask_limits: Callable[[str, str, Callable[[RateLimits], None]], None] = lambda _pool, _tenant, _then: None
+        self.ask_limits: Callable[[str, LimitsOf, Callable[[RateLimits], None]], None] = lambda _pool, _of, _then: None
         """Asks the leader for the limits per minute of a tenant in a pool; calls the last argument with the answer."""
         self.joined = asyncio.Event()
         """Set while a leader decides for this process."""

@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 from gateway.config.sections import LimitedSection, Section
 from gateway.money.amounts import to_picos
-from gateway.state.resource_kinds import ApiKey
 from policies.types import LimitKind
 
 Holder = tuple[str, str]
@@ -139,7 +138,7 @@ class BudgetAccount:
 
 def limits_of(section: Section | None) -> BudgetLimits:
     """The budgets of a tenant or a key; none where the section is neither, or gone."""
-    if not isinstance(section, LimitedSection | ApiKey):
+    if not isinstance(section, LimitedSection):
         return BudgetLimits()
     costs = (section.cost_per_day_max, section.cost_per_month_max)
     day, month = (None if cost is None else to_picos(cost) for cost in costs)

@@ -21,7 +21,6 @@ from pydantic import (
 
 from backends.tls import tls_context_of
 from gateway.config.aliases import AliasSection
-from gateway.config.amounts import Amount
 from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
@@ -30,8 +29,8 @@ from gateway.config.sections import (
     POOL_CHARS_MAX,
     TENANT_NAME,
     BackendSection,
-    Count,
     GroupSection,
+    LimitedSection,
     Name,
     Section,
     TenantName,
@@ -81,7 +80,7 @@ class ManagedBackend(BackendSection):
         return self
 
 
-class ApiKey(Section):
+class ApiKey(LimitedSection):
     """An API key of a tenant, or with a role one for the admin API; a group-admin's is for one `group`. `models` None:
     every model.
     """
@@ -96,10 +95,6 @@ class ApiKey(Section):
     models: Annotated[tuple[ModelName, ...], Field(max_length=KEY_MODELS_MAX)] | None = None
     expires_at: AwareDatetime | None = None
     revoked: bool = False
-    tokens_per_day_max: Count | None = None
-    tokens_per_month_max: Count | None = None
-    cost_per_day_max: Amount | None = None
-    cost_per_month_max: Amount | None = None
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> Self:

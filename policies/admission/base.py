@@ -40,12 +40,12 @@ class Admission(Protocol):
         """Called when an admitted request has ended, with the tokens that it used; 0 if it was never served."""
         return
 
-    def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
-        """Called when the tenant used tokens by a call that no rule was asked about."""
+    def spent(self, tenant: Tenant, key_id: str, tokens: int, now: float) -> None:
+        """Called when the tenant used tokens, with this key, by a call that no rule was asked about."""
         return
 
-    def limits(self, tenant: Tenant, now: float) -> RateLimits:
-        """The current state of the tenant's limits per minute that this rule enforces."""
+    def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
+        """The current state of the limits per minute that this rule enforces for calls with this key of the tenant."""
         return UNLIMITED
 
     def windows(self, now: float) -> WindowCheckpoint:
@@ -56,14 +56,10 @@ class Admission(Protocol):
         """Count what another scheduler has booked."""
         return
 
-    def forget(self, tenant_id: str) -> None:
-        """Drop the state of a removed tenant."""
+    def forget(self, scope: str) -> None:
+        """Drop the state of a tenant, group or key that is gone, by the name of its scope (scopes.py)."""
         return
 
     def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
         """The groups of the pool by id, whose limits hold for all of their tenants together; called once."""
-        return
-
-    def forget_group(self, group_id: str) -> None:
-        """Drop the state of a removed group."""
         return

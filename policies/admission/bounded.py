@@ -29,7 +29,7 @@ class BoundedQueues(Admission):
         requests_max, bytes_max = tenant.queued_requests_max, tenant.queued_bytes_max
         requests_max = self.tenant_requests_max if requests_max is None else requests_max
         bytes_max = self.tenant_bytes_max if bytes_max is None else bytes_max
-        if len(queue.requests) >= requests_max or queue.body_bytes + request.body_bytes > bytes_max:
+        if len(queue) >= requests_max or queue.body_bytes + request.body_bytes > bytes_max:
             return AdmissionReject(Reason.TENANT_QUEUE_FULL)
         if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return AdmissionReject(Reason.QUEUE_FULL)

@@ -30,14 +30,14 @@ class Booked(NamedTuple):
 
 
 class MinuteCheckpoint(NamedTuple):
-    """What counts against one tenant's limits per minute, oldest first."""
+    """What counts against the limits per minute of one scope (scopes.py), oldest first."""
 
     requests: tuple[Booked, ...] = ()
     tokens: tuple[Booked, ...] = ()
 
 
 WindowCheckpoint = Mapping[str, MinuteCheckpoint]
-"""The minutes of all tenants that have booked anything."""
+"""The minutes of all scopes that have booked anything, by name."""
 
 NOTHING_BOOKED: WindowCheckpoint = MappingProxyType({})
 

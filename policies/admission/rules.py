@@ -50,14 +50,16 @@ class AdmissionRules:
         for rule in self._told_settled:
             rule.settled(request_id, tokens, now)
 
-    def spent(self, tenant: Tenant, tokens: int, now: float) -> None:
-        """The tenant used this many tokens by a call that was never queued."""
+    def spent(self, tenant: Tenant, key_id: str, tokens: int, now: float) -> None:
+        """The tenant used this many tokens, with this key, by a call that was never queued."""
         for rule in self._rules:
-            rule.spent(tenant, tokens, now)
+            rule.spent(tenant, key_id, tokens, now)
 
-    def limits(self, tenant: Tenant, now: float) -> RateLimits:
-        """The current state of the tenant's limits per minute; of each kind, that of the first rule with one."""
-        limits = [rule.limits(tenant, now) for rule in self._rules]
+    def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
+        """The current state of the limits per minute of calls with this key of the tenant; of each kind, that of the
+        first rule with one.
+        """
+        limits = [rule.limits(tenant, key_id, now) for rule in self._rules]
         return RateLimits(
             requests=next((each.requests for each in limits if each.requests), None),
             tokens=next((each.tokens for each in limits if each.tokens), None),
@@ -65,7 +67,7 @@ class AdmissionRules:
 
     def windows(self, now: float) -> WindowCheckpoint:
         """What counts against limits per minute now."""
-        return {tenant_id: minute for rule in self._rules for tenant_id, minute in rule.windows(now).items()}
+        return {scope: minute for rule in self._rules for scope, minute in rule.windows(now).items()}
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
         """Count what another scheduler admitted within the minute."""
@@ -99,21 +101,18 @@ class AdmissionRules:
         head_arrived_at = self._queues.head(tenant_id).arrived_at
         return self._drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)
 
-    def forget(self, tenant_id: str) -> None:
-        self._drain.forget(tenant_id)
+    def forget(self, scope: str) -> None:
+        """Drop the state of a tenant, group or key that is gone, by the name of its scope (scopes.py)."""
+        self._drain.forget(scope)
         for rule in self._rules:
-            rule.forget(tenant_id)
-
-    def forget_group(self, group_id: str) -> None:
-        for rule in self._rules:
-            rule.forget_group(group_id)
+            rule.forget(scope)
 
     def _drained_s(self, tenant_id: str, now: float) -> float:
-        requests = self._queues.of(tenant_id).requests
+        queue = self._queues.of(tenant_id)
         return self._drain.wait_s(
             tenant_id,
-            tenant_queued=len(requests),
+            tenant_queued=len(queue),
             queued=len(self._queues),
-            head_arrived_at=self._queues.head(tenant_id).arrived_at if requests else now,
+            head_arrived_at=self._queues.head(tenant_id).arrived_at if queue.requests else now,
             now=now,
         )

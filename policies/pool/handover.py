@@ -20,6 +20,7 @@ from policies.accounts.ledger import Charge, InFlight, Ledger
 from policies.fleet.fleet import Fleet
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
+from policies.pool.key_holds import KeyHolds
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.queueing.fair_queue import FairQueue
@@ -39,13 +40,18 @@ class Handover:
     tenants: Tenants
     accounting: Accounting
     admission: PoolAdmission
+    key_holds: KeyHolds = field(init=False)
     parked: dict[str, Request] = field(default_factory=dict)
     """Requests that wait outside of the queue, by id."""
+
+    def __post_init__(self) -> None:
+        self.key_holds = KeyHolds(self.tenants.states)
 
     def adopt(
         self, request: Request, backend_id: str, usage: Usage, *, output_tokens: float, dispatched_at: float, now: float
     ) -> InFlight:
         """Take over a request that runs. Its reservation has room for `output_tokens`; 0: as predicted here."""
+        self.key_holds.runs(request)
         tier_id = self.tenants.tier_id(request.tenant_id)
         sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
         capacity, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
@@ -71,11 +77,34 @@ class Handover:
         return entry
 
     def park(self, request_id: str, now: float) -> None:
-        """Take a waiting request out of the queue, with what it prepaid."""
-        request = self.queues.remove(request_id)
-        if request is None:
+        """Take a waiting request out of the queue, with what it prepaid. One that had entered the order counts against
+        its key's limit meanwhile.
+        """
+        if request_id not in self.queues:
             return
-        self.parked[request_id] = request
+        request = self.parked[request_id] = self.queues.get(request_id)
+        if self.key_holds.is_held(request):
+            self.queues.remove(request_id)
+            self.key_holds.left(request)
+        else:
+            self._leave_order(request, now)
+
+    def hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
+        """The in-flight limit of a key has changed: hold all that waits of it, to enter again where there is room."""
+        waiting = [each for each in self.queues.of(tenant_id).all() if each.key_id == key_id]
+        for request in waiting:
+            if self.key_holds.is_held(request):
+                continue
+            self._leave_order(request, now)
+            self.queues.hold(request, self.admission.queue_timeout.ends_at(request, now))
+            self.admission.outage.queued(request, now)
+        in_flight = [id_ for id_, entry in self.ledger.in_flight.items() if entry.request.key_id == key_id]
+        parked = [id_ for id_, request in self.parked.items() if request.key_id == key_id]
+        self.key_holds.begin(tenant_id, key_id, entered=[*in_flight, *parked], waiting=waiting)
+
+    def _leave_order(self, request: Request, now: float) -> None:
+        request_id = request.id
+        self.queues.remove(request_id)
         fair_queues = self.accounting.present.fair_queues
         fair_queue = fair_queues.leave(request, sent=False)
         fair_queue.first.pop(request_id, None)
@@ -88,15 +117,22 @@ class Handover:
             fair_queue.ended(replace(entry, service=0.0), now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
-    def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> FairQueue:
+    def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
         """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's; one that
         was interrupted goes first. `prepaid` is the usage that it was charged for by another scheduler; None: nothing,
-        or it was parked here. What its present `usage` exceeds that by is charged.
+        or it was parked here. What its present `usage` exceeds that by is charged. It is held where its key has no
+        room.
         """
         self.parked.pop(request.id, None)
         charge = self._prepay(request, prepaid, usage)
         request = self._continued(request)
         ends_at = self.admission.queue_timeout.ends_at(request, now)
+        if not self.key_holds.enters(request):
+            self._charge_home(request, charge)
+            self.queues.hold(request, ends_at)
+            self.key_holds.hold(request)
+            self.admission.outage.queued(request, now)
+            return
         if request.produced_tokens:
             self.queues.prepend(request, ends_at)
         else:
@@ -106,13 +142,13 @@ class Handover:
         fair_queue.charged(request.tenant_id, charge)
         fair_queue.queued(request, now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
-        return fair_queue
 
     def end_parked(self, request_id: str, now: float) -> bool:
         """End a parked request for good: what it prepaid is refunded. Returns whether it was parked."""
         request = self.parked.pop(request_id, None)
         if request is None:
             return False
+        self.key_holds.left(request)
         self.admission.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
         entry = self.ledger.prepaid(request_id)
         if entry is not None:
@@ -123,18 +159,27 @@ class Handover:
                 self.ledger.forget(request.tenant_id)
         return True
 
+    def end_held(self, request: Request, now: float) -> None:
+        """End a request that was held, and that the queue has no more: what it prepaid is refunded."""
+        self.parked[request.id] = request
+        self.end_parked(request.id, now)
+        self.tenants.left(request.tenant_id)
+
     def refuse(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
         """A request that would be readmitted may not wait any more: what it prepaid is refunded."""
         self.parked[request.id] = request
-        charge = self._prepay(request, prepaid, usage)
-        entry = self.ledger.prepaid(request.id)
-        if entry is not None and request.tenant_id in self.tenants.states:
-            self._home(entry)[0].charged(request.tenant_id, charge)
+        self._charge_home(request, self._prepay(request, prepaid, usage))
         self.end_parked(request.id, now)
 
     def parked_of(self, tenant_ids: Collection[str]) -> list[Request]:
         """The parked requests of these tenants."""
         return [request for request in self.parked.values() if request.tenant_id in tenant_ids]
+
+    def _charge_home(self, request: Request, charge: Charge) -> None:
+        """Charge a request that does not wait in any order, where it was charged before."""
+        entry = self.ledger.prepaid(request.id)
+        if entry is not None and request.tenant_id in self.tenants.states:
+            self._home(entry)[0].charged(request.tenant_id, charge)
 
     def _prepay(self, request: Request, prepaid: Usage | None, usage: Usage | None) -> Charge:
         """Count the request as charged for `prepaid`, and return the charge for what `usage` exceeds it by."""

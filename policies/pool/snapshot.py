@@ -44,7 +44,7 @@ def take_snapshot(
         interruptions=dict(interruptions.by_cause),
         sent_again_tokens=interruptions.sent_again_tokens,
     )
-    waits = first_waits_for(tenants.states, fleet, now)
+    waits = first_waits_for(queues, tenants.states, fleet, now)
     if tenant_ids is not None:
         views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment.of_tenant, waits=waits)
         return replace(overview, tenants=views)

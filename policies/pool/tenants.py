@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from policies.accounts.ledger import Ledger
 from policies.admission import AdmissionRules
+from policies.admission.scopes import group_scope, key_scope
 from policies.group_state import GroupState
 from policies.pool.accounting import Accounting
 from policies.pool.slot_fitting import SlotFitting
@@ -132,6 +133,8 @@ class Tenants:
         if state.group is not None:
             self._leave_group(state, state.group)
         before, state.tenant, state.removed, state.group = state.tenant, tenant, False, group
+        for key_id in before.keys.keys() - tenant.keys.keys():
+            self.admission_rules.forget(key_scope(key_id))
         if group is not None:
             self._count_group(group, state.in_flight)
         for fair_queue in self.present.fair_queues.all():
@@ -186,6 +189,10 @@ class Tenants:
         self._refresh(state, fair_queue)
         self._forget_if_gone(state)
 
+    def left(self, tenant_id: str) -> None:
+        """A request of the tenant that was in no queue of its own has ended."""
+        self._forget_if_gone(self.states[tenant_id])
+
     def move_stranded(self, now: float) -> None:
         """Assign requests that wait for a backend that does not serve to another that does."""
         for request in self.present.fair_queues.stranded(now):
@@ -203,7 +210,7 @@ class Tenants:
                 fair_queue.forget_absent(tenant_id)
             return []
         state.removed = True
-        waiting = list(self.queues.of(tenant_id).requests.values())
+        waiting = self.queues.of(tenant_id).all()
         self._forget_if_gone(state)
         return waiting
 
@@ -226,7 +233,7 @@ class Tenants:
             if state is None:
                 continue
             queue = self.queues.of(tenant_id)
-            first = next(iter(queue.requests.values()), None)
+            first = next(iter(queue.requests.values() or queue.held.values()), None)
             served = ledger.served(tenant_id)
             counter, rank, tokens, competes = 0.0, 0.0, 0, False
             for fair_queue in fair_queues:
@@ -236,7 +243,7 @@ class Tenants:
                 tokens += fair_queue.use(tenant_id).tokens
                 competes = competes or fair_queue.competes(tenant_id)
             views[tenant_id] = TenantView(
-                queued_requests=len(queue.requests),
+                queued_requests=len(queue),
                 queued_bytes=queue.body_bytes,
                 in_flight_requests=state.in_flight,
                 in_flight_tokens=tokens,
@@ -272,7 +279,7 @@ class Tenants:
 
     def _forget_if_gone(self, state: QueuedTenant) -> None:
         tenant = state.tenant
-        if state.removed and not state.in_flight and not self.queues.of(tenant.id).requests:
+        if state.removed and not state.in_flight and not len(self.queues.of(tenant.id)):
             del self.states[tenant.id]
             if state.group is not None:
                 self._leave_group(state, state.group)
@@ -288,6 +295,8 @@ class Tenants:
         self.accounting.ledger.forget(tenant.id)
         self.slot_fitting.forget(tenant.id)
         self.admission_rules.forget(tenant.id)
+        for key_id in tenant.keys:
+            self.admission_rules.forget(key_scope(key_id))
         self.attainment.forget(tenant.id)
 
     def _forget_tiers(self) -> None:
@@ -307,4 +316,4 @@ class Tenants:
         for group_id in [each for each in self._leaving_groups if not self.groups[each].tenants]:
             self._leaving_groups.discard(group_id)
             del self.groups[group_id]
-            self.admission_rules.forget_group(group_id)
+            self.admission_rules.forget(group_scope(group_id))

@@ -1,7 +1,7 @@
 """Wait reasons: why a request is queued. For people; no decision reads them.
 
 A poll decides all that can be decided, so after it every waiting request has a reason: no backend for it is available,
-its tenant's own limit, its tenant's older requests, or no room for the next request.
+its key's or its tenant's own limit, its tenant's older requests, or no room for the next request.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +19,8 @@ def waits_for(
     reason = _backends_wait(request, fleet, now)
     if reason is not None:
         return reason
+    if request.id in queues.of(request.tenant_id).held:
+        return Wait.KEY_LIMIT
     if tenants[request.tenant_id].is_limited:
         return Wait.TENANT_LIMIT
     if next(iter(queues.of(request.tenant_id).requests)) != request.id:
@@ -26,7 +28,9 @@ def waits_for(
     return Wait.NO_ROOM
 
 
-def first_waits_for(tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float) -> Callable[[Request], Wait]:
+def first_waits_for(
+    queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
+) -> Callable[[Request], Wait]:
     """As `waits_for`, for many requests that are each the first of their tenant's queue: most may go to all backends,
     which are looked at once.
     """
@@ -39,6 +43,8 @@ def first_waits_for(tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: floa
         reason = reasons[ids]
         if reason is not None:
             return reason
+        if request.id in queues.of(request.tenant_id).held:
+            return Wait.KEY_LIMIT
         return Wait.TENANT_LIMIT if tenants[request.tenant_id].is_limited else Wait.NO_ROOM
 
     return waits

@@ -73,7 +73,7 @@ def _before_each(requests: Iterable[Request], queues: PoolQueues) -> dict[str, t
     before: dict[str, tuple[int, int]] = {}
     for tenant_id in {request.tenant_id for request in requests}:
         prompt_tokens = 0
-        for number, each in enumerate(queues.of(tenant_id).requests.values()):
+        for number, each in enumerate(queues.of(tenant_id).all()):
             before[each.id] = number, prompt_tokens
             prompt_tokens += each.prompt_tokens
     return before

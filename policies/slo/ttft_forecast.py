@@ -145,7 +145,7 @@ class Forecaster:
         self, request: Request, tenant: Tenant, own_tokens: float, output_tokens: float, scan: BackendScan
     ) -> WorkAhead:
         """What is sent to each backend before a request that waits behind `own_tokens` of its tenant."""
-        queues, waiting = self.queues, len(self.queues)
+        queues, waiting = self.queues, len(self.queues) - self.queues.held_requests
         leads = [
             (fair_queue.lead_service(tenant), number, fair_queue)
             for number, fair_queue in enumerate(self.present.fair_queues.all())

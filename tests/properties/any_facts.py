@@ -9,8 +9,9 @@ from policies.admission import BoundedQueues
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
-from policies.types import Group, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
+from policies.types import Group, KeyLimits, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
+RATED = KeyLimits(requests_per_minute_max=20)
 NAMES = ["a", "b", "c", "d", "e"]
 tenant_ids = st.sampled_from(NAMES)
 
@@ -23,7 +24,7 @@ class AnyFacts(Facts):
         Tenant("a", group_id="red"),
         Tenant("b", weight=2.0, group_id="red"),
         Tenant("c", in_flight_max=2),
-        Tenant("d", tier_id="gold"),
+        Tenant("d", tier_id="gold", keys={"d-tight": KeyLimits(in_flight_max=1), "d-rated": RATED}),
         Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3),
     )
     groups = (Group("red", weight=2.0, in_flight_max=3), Group("blue", requests_per_minute_max=30))
@@ -60,10 +61,12 @@ class AnyFacts(Facts):
         program_id=st.sampled_from([None, None, "p", "q"]),
         is_resumable=st.booleans(),
         ttft_s=st.sampled_from([None, 1.0]),
+        key=st.sampled_from([None, "tight", "tight", "rated"]),
     )
-    def arrive(self, tenant_id, backend_ids, ttft_s, **request):
+    def arrive(self, tenant_id, backend_ids, ttft_s, key, **request):
         self.submit(
             tenant_id,
+            key_id="" if key is None else f"{tenant_id}-{key}",
             backend_ids=None if backend_ids is None else frozenset(backend_ids),
             envelope=ttft_s and SloEnvelope(ttft_s=ttft_s),
             **request,
@@ -128,11 +131,14 @@ class AnyFacts(Facts):
         backend_id=st.sampled_from([*BACKENDS, "elsewhere"]),
         tokens=st.integers(0, 40),
         waits=st.booleans(),
+        key=st.sampled_from(["", "tight"]),
     )
-    def take_over(self, tenant_id, backend_id, tokens, waits):
+    def take_over(self, tenant_id, backend_id, tokens, waits, key):
         """Another scheduler's request is told; with the next measurements the backends are open again."""
         self.made += 1
-        request = Request(f"r{self.made}", tenant_id, "m", self.now - 1.0, 20, 80, output_tokens_known=40)
+        request = Request(
+            f"r{self.made}", tenant_id, "m", self.now - 1.0, 20, 80, output_tokens_known=40, key_id=f"{tenant_id}-{key}"
+        )
         if waits:
             usage = Usage(20, 0, tokens) if tokens % 4 == 3 else None
             self.recorder.readmitted(request, self.now, prepaid=Usage(20, 0, 0) if tokens % 2 else None, usage=usage)
@@ -190,10 +196,16 @@ class AnyFacts(Facts):
         tier_id=st.sampled_from(["default", "gold"]),
         in_flight_max=st.sampled_from([None, 1, 5]),
         group_id=st.sampled_from([None, "red", "blue"]),
+        key_in_flight_max=st.sampled_from([None, 1, 2, 4]),
     )
-    def change_tenant(self, tenant_id, weight, tier_id, in_flight_max, group_id):
-        group_id = group_id if tier_id == "default" else None
-        changed = Tenant(tenant_id, weight=weight, tier_id=tier_id, in_flight_max=in_flight_max, group_id=group_id)
+    def change_tenant(self, tenant_id, tier_id, group_id, key_in_flight_max, **settings):
+        changed = Tenant(
+            tenant_id,
+            tier_id=tier_id,
+            group_id=group_id if tier_id == "default" else None,
+            keys={f"{tenant_id}-tight": KeyLimits(in_flight_max=key_in_flight_max)},
+            **settings,
+        )
         tiers = [] if tier_id in self.scheduler.snapshot(self.now).tiers else [Tier(tier_id)]
         self.recorder.tenants_changed(tiers=tiers, changed=[changed], now=self.now)
 

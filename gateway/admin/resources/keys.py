@@ -27,10 +27,10 @@ from gateway.store.base import StoreUnavailable
 
 KIND = "keys"
 ID_BYTES = 8
-BUDGETS = frozenset({"tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max"})
-CHANGED = {"label", "models", "revoked"} | BUDGETS
+LIMITS = frozenset(models.LimitedFields.model_fields)
+CHANGED = {"label", "models", "revoked"} | LIMITS
 INHERITED = (
-    frozenset({"tenant", "role", "group", "label", "models", "expires_at"}) | BUDGETS
+    frozenset({"tenant", "role", "group", "label", "models", "expires_at"}) | LIMITS
 )  # by the key that takes another's place
 SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
@@ -203,7 +203,7 @@ def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
         revoked=key.revoked,
-        **key.model_dump(mode="json", include=set(BUDGETS)),
+        **key.model_dump(mode="json", include=set(LIMITS)),
     )
 
 

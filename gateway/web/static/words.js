@@ -72,6 +72,7 @@ const BOUNDS = {
 const WAITS = {
   no_backend: "no backend is available",
   backends_held: "backends rejected a request just now",
+  key_limit: "its key is at its in-flight limit",
   tenant_limit: "at its in-flight limit",
   own_queue: "older requests of its own go first",
   no_room: "no backend has room",

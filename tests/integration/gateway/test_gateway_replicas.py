@@ -13,8 +13,9 @@ from redis_server import RedisServer
 
 from gateway import replica_app
 from gateway.cluster.wire import VERSION
-from gateway.config.key_file import add_key
+from gateway.config.key_file import add_key, read_keys
 from gateway.config.state import StateSection
+from gateway.identity.auth import HMAC_CHARS_IN_ID
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.shared_order.roles import MemberRole
 from gateway.state.assembly import make_store
@@ -32,6 +33,11 @@ def server(tmp_path):
 @pytest.fixture
 def key(tmp_path):
     return add_key(tmp_path / "keys", tenant="alice", secret=SECRET.encode(), created_at="2026-11-20T00:00:00+00:00")
+
+
+@pytest.fixture
+def key_id(tmp_path, key):
+    return read_keys(tmp_path / "keys")[0].hmac[:HMAC_CHARS_IN_ID]
 
 
 @pytest.fixture
@@ -207,3 +213,49 @@ async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leave
         assert sum(view(rig).role is MemberRole.LEADER for rig in followers) == 1
         await until(lambda: sum(rig.gateway.backends._polls._is_running for rig in rigs) == 1)
         assert not leader.gateway.backends._polls._is_running
+
+
+async def limit_key(rigs, key_id, **limits):
+    """Set limits of a key at one gateway, until all have them."""
+    await rigs[-1].gateway._management.registry.patch("keys", key_id, limits, actor="test")
+
+    def has(rig):
+        tenant = rig.gateway._handlers.tenants.find("alice")
+        return key_id in tenant.keys
+
+    await until(lambda: all(has(rig) for rig in rigs))
+
+
+async def test_a_keys_limit_per_minute_is_one_for_all_gateways_and_a_part_of_it_for_one_that_is_alone(
+    join, key, key_id, server
+):
+    async with scripted() as backend, join(3, backend) as rigs:
+        await limit_key(rigs, key_id, requests_per_minute_max=60)
+        assert sum(await asyncio.gather(*(flood(rig, key, 3.0) for rig in rigs))) == 60
+        replies = [await rig.post(headers=bearer(key)) for rig in rigs]
+        assert {(reply.status, reply.headers["x-ratelimit-remaining-requests"]) for reply in replies} == {(429, "0")}
+        server.kill()
+        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        assert [max_of(rig, key_id) for rig in rigs] == [20] * 3
+
+
+def max_of(rig, key_id):
+    return rig.gateway.order.member._tenant("alice").keys[key_id].requests_per_minute_max
+
+
+async def test_a_keys_limit_in_flight_is_one_for_all_gateways(join, key, key_id):
+    async with engine(speed=0.01) as server, join(3, server) as rigs:
+        await limit_key(rigs, key_id, in_flight_max=6)
+        tasks = [
+            asyncio.create_task(rig.post(call(max_tokens=4_000), headers=bearer(key))) for rig in rigs for _ in range(6)
+        ]
+        try:
+            await until(lambda: running(server) == 6)
+            await asyncio.sleep(0.5)  # for a seventh, which must not come
+            assert (running(server), rigs[0].snapshot().in_flight_requests) == (6, 6)
+            await limit_key(rigs, key_id, in_flight_max=8)
+            await until(lambda: running(server) == 8)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -230,7 +230,7 @@ def test_what_was_admitted_in_a_minute_never_passes_the_limit_where_nothing_was_
         else:
             in_window = sum(used for at, used in admitted if at // WINDOW_S == now // WINDOW_S)
         assert in_window <= limit
-        assert limiter.limits(tenant, now).tokens.remaining == limit - in_window
+        assert limiter.limits(tenant, "", now).tokens.remaining == limit - in_window
 
 
 @every_window
@@ -245,4 +245,4 @@ def test_books_of_a_tenant_that_waits_a_minute_are_empty(window, calls):
         if is_settled:
             limiter.settled(request.id, prompt + output, now + 1.0)
     now += WINDOW_S + 1.5
-    assert limiter.limits(tenant, now).tokens == RateLimit(100, 100, 0.0)
+    assert limiter.limits(tenant, "", now).tokens == RateLimit(100, 100, 0.0)

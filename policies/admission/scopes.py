@@ -1,0 +1,45 @@
+"""Scopes: whose limits per minute a request meets: its tenant's, those of its tenant's group, and its API key's.
+
+A scope is limited for itself, so a request is admitted where every scope has room for it. Its name is what its rate
+windows are kept by: the tenant's id, or one that no tenant has.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from policies.group_state import GroupState
+from policies.types import Group, KeyLimits, Tenant
+
+
+class Scope(NamedTuple):
+    """A name and its limits."""
+
+    name: str
+    limits: Tenant | Group | KeyLimits
+
+
+def group_scope(group_id: str) -> str:
+    """The name of a group's scope."""
+    return f"group={group_id}"
+
+
+def key_scope(key_id: str) -> str:
+    """The name of a key's scope."""
+    return f"key={key_id}"
+
+
+def limited_scopes(tenant: Tenant, key_id: str, groups: Mapping[str, GroupState]) -> list[Scope]:
+    """The scopes with limits per minute that a request of this tenant and key is in, the tenant's own first."""
+    scopes = [Scope(tenant.id, tenant)] if has_rate_limit(tenant) else []
+    state = None if tenant.group_id is None else groups.get(tenant.group_id)
+    if state is not None and has_rate_limit(state.group):
+        scopes.append(Scope(group_scope(state.group.id), state.group))
+    key = tenant.keys.get(key_id) if tenant.keys else None
+    if key is not None and has_rate_limit(key):
+        scopes.append(Scope(key_scope(key_id), key))
+    return scopes
+
+
+def has_rate_limit(limits: Tenant | Group | KeyLimits) -> bool:
+    """Whether any of these is a limit per minute."""
+    return limits.requests_per_minute_max is not None or limits.tokens_per_minute_max is not None

@@ -1,0 +1,122 @@
+"""Key holds: the requests of an API key at its in-flight limit wait outside of the order.
+
+A key has no share of its own: its requests are those of its tenant. So its limit is kept before the order. A request
+enters the order where fewer than `in_flight_max` requests of its key have entered it and not ended; otherwise it is
+held. A held request is queued: it counts against the limits of the queue, and its queue timeout runs. But it neither
+blocks its tenant's other requests nor earns its tenant credit, as at the tenant's own in-flight limit. Held requests
+enter in the order of their arrival, each at the place that its arrival gives it among its tenant's.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from policies.queueing.fair_queue import QueuedTenant
+from policies.types import Request, Tenant
+
+
+@dataclass(slots=True)
+class _Key:
+    """A key with an in-flight limit: ids of its requests that are in the order or in flight, and what is held."""
+
+    tenant_id: str
+    entered: set[str] = field(default_factory=set)
+    held: dict[str, Request] = field(default_factory=dict)  # oldest first
+
+
+class KeyHolds:
+    """Decides which requests enter the order. Mutable."""
+
+    def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:
+        """`tenants` are those of the pool, with their present settings."""
+        self._tenants = tenants
+        self._keys: dict[str, _Key] = {}
+        self._freed: dict[str, None] = {}  # keys that may have room for what is held
+
+    def enters(self, request: Request) -> bool:
+        """Whether the request enters the order now; it counts from then on, until it has `left`."""
+        limit = self._limit(request.tenant_id, request.key_id)
+        if limit is None:
+            return True
+        key = self._key(request)
+        if request.id not in key.entered:
+            if key.held or len(key.entered) >= limit:
+                return False
+            key.entered.add(request.id)
+        return True
+
+    def runs(self, request: Request) -> None:
+        """The request is in flight, whatever the limit: another scheduler has sent it."""
+        if self._limit(request.tenant_id, request.key_id) is not None:
+            self._key(request).entered.add(request.id)
+
+    def hold(self, request: Request) -> None:
+        """The request waits until its key has room."""
+        self._key(request).held[request.id] = request
+        self._freed[request.key_id] = None  # another of its key may have left since it was asked
+
+    def is_held(self, request: Request) -> bool:
+        """Whether the request waits until its key has room."""
+        key = self._keys.get(request.key_id) if self._keys else None
+        return key is not None and request.id in key.held
+
+    def left(self, request: Request) -> None:
+        """The request is not held any more, and neither in the order nor in flight."""
+        key = self._keys.get(request.key_id) if self._keys else None
+        if key is None:
+            return
+        key.held.pop(request.id, None)
+        key.entered.discard(request.id)
+        if key.held:
+            self._freed[request.key_id] = None
+        elif not key.entered:
+            del self._keys[request.key_id]
+            self._freed.pop(request.key_id, None)
+
+    def release(self) -> Request | None:
+        """A request that was held and enters now, the oldest of its key; None where no key has room for any."""
+        while self._freed:
+            key_id = next(iter(self._freed))
+            key = self._keys.get(key_id)
+            if key is not None and key.held:
+                limit = self._limit(key.tenant_id, key_id)
+                if limit is None or len(key.entered) < limit:
+                    request = key.held.pop(next(iter(key.held)))
+                    key.entered.add(request.id)
+                    return request
+            del self._freed[key_id]
+        return None
+
+    @property
+    def may_release(self) -> bool:
+        """Whether `release` may have more."""
+        return bool(self._freed)
+
+    def changed(self, before: Tenant | None, tenant: Tenant | None) -> list[str]:
+        """Ids of the keys of a tenant whose in-flight limits have changed: these `begin` anew."""
+        if before is None or tenant is None or before.keys == tenant.keys:
+            return []
+        limits, now = _limits(before), _limits(tenant)
+        return [each for each in sorted(limits.keys() | now.keys()) if limits.get(each) != now.get(each)]
+
+    def begin(self, tenant_id: str, key_id: str, *, entered: Iterable[str], waiting: Iterable[Request]) -> None:
+        """Count a key anew: these have entered, and these wait and are held from now on until there is room."""
+        ordered = sorted(waiting, key=lambda each: (not each.produced_tokens, each.arrived_at, each.id))
+        self._keys[key_id] = _Key(tenant_id, set(entered), {each.id: each for each in ordered})
+        self._freed[key_id] = None
+
+    def _limit(self, tenant_id: str, key_id: str) -> int | None:
+        if not key_id:
+            return None
+        state = self._tenants.get(tenant_id)
+        limits = None if state is None else state.tenant.keys.get(key_id)
+        return None if limits is None else limits.in_flight_max
+
+    def _key(self, request: Request) -> _Key:
+        key = self._keys.get(request.key_id)
+        if key is None:
+            key = self._keys[request.key_id] = _Key(request.tenant_id)
+        return key
+
+
+def _limits(tenant: Tenant) -> dict[str, int | None]:
+    return {key_id: limits.in_flight_max for key_id, limits in tenant.keys.items() if limits.in_flight_max is not None}
