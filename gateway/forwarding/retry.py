@@ -160,7 +160,7 @@ class Generation:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
             await _wait_again(sending, returned, tokens_before)
-            if returned.is_failure:
+            if returned.is_failure and not stream.is_begun:
                 await self._enter_budget(retries)
 
     def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float, resends: int) -> "_Returned":
@@ -171,7 +171,9 @@ class Generation:
         return _Returned(rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY)
 
     def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending", sent_at: float) -> "_Returned":
-        """A backend has failed after tokens. No retry budget: the Scheduler alone says what the others can take."""
+        """A backend has failed after tokens. No retry budget, also where the next one fails: the Scheduler alone says
+        what the others can take, and a stream that waited too long for the budget would break.
+        """
         self._report(sending.lease.backend_id, Evidence.BROKEN, sending.call, sent_at)
         if not sending.stream.lost():
             raise UpstreamError(str(interruption)) from None

@@ -31,8 +31,8 @@ from streams import Load, Stream, ask, outcome, percentiles, usages
 from processes import Gateway, Vllm, free_port, until  # isort: skip - streams.py says where it is
 
 STREAMS, TOKENS = 14, 600
-RESTART_CLIENTS, RESTART_TOKENS = 9, 400  # three streams for each vLLM: with three of them on two cores that is much
-DRAIN_S = 0.5
+RESTART_CLIENTS, RESTART_TOKENS = 9, 1_500  # three streams for each vLLM: with three of them on two cores that is much
+DRAIN_S = 0.2
 OUTPUT_PRICE = 2.0
 SEATS = 4  # of each vLLM where tenants wait
 WEIGHTS = {"one": 1.0, "another": 1.0, "double": 2.0, "fourfold": 4.0}
@@ -98,7 +98,7 @@ def restart(servers: Sequence[Vllm], folder: Path, *, name: str, is_drained: boo
         client = partial(ask, gateway.url, tokens=RESTART_TOKENS)
         with Load([client] * RESTART_CLIENTS, pause_s=0.1) as load:
             for number, server in enumerate(servers):
-                until(lambda each=server: each.metrics().requests_running > 1, what="it is busy")
+                until(lambda each=server: each.metrics().requests_running > 2, what="it is busy")
                 began_s, path = time.perf_counter(), f"/backends/vllm-{number}"
                 if is_drained:
                     gateway.admin().ask("PATCH", path, {"draining": True})

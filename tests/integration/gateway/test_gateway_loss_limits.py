@@ -1,0 +1,158 @@
+"""How often and how long a stream looks for its next backend.
+
+All streams of dead backends move, one that breaks backends is given up, and the only backend is waited for.
+"""
+
+import asyncio
+import contextlib
+import json
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from gateway_rig import CHAT, FAST, SLOW, Reply, call, engine, gateway, hang_up, scripted, stream, tokens_emitted, until
+
+from backends.engine.server import EngineOptions, EngineServer
+from gateway.continuation.stream import LOST_MAX
+from gateway.forwarding import retry_budget
+from policies.types import Cause
+
+TOKENS = 40
+CUT_AFTER = 5
+MANY = 24
+OPTIONS = {"include_usage": True, "continuous_usage_stats": True}
+PATIENT = aiohttp.ClientTimeout(total=120)
+
+
+def streamed(**fields):
+    return call(stream=True, max_tokens=TOKENS, stream_options=OPTIONS, **fields)
+
+
+def messages(reply):
+    return [json.loads(event) for event in reply.events if event != "[DONE]"]
+
+
+def errors(reply):
+    return [message["error"] for message in messages(reply) if "error" in message]
+
+
+def tokens(reply):
+    choices = [choice for message in messages(reply) for choice in message.get("choices", ())]
+    return sum(len(choice["delta"].get("content", "").split()) for choice in choices)
+
+
+async def begin(rig):
+    """Ask for a stream, and wait for its first event. Returns what waits for the rest."""
+    response = await rig.session.post(rig.url + CHAT, json=streamed(), timeout=PATIENT)
+    first = await response.content.readline()
+
+    async def rest():
+        async with response:
+            return Reply(response.status, response.headers, first + await response.read())
+
+    return rest()
+
+
+def vllm_at(number, backend):
+    return {"name": f"b{number}", "url": backend.url, "kind": "vllm"}
+
+
+async def test_streams_whose_next_backend_is_dead_too_wait_for_no_budget_of_retries(monkeypatch):
+    """All run at one, which dies beside another that ran nothing. The third is slow to answer: calls whose streams have
+    not begun would be refused meanwhile.
+    """
+    monkeypatch.setattr(retry_budget, "WAIT_S_MAX", 0.01)
+    unnoticed = {"idle_s": 30, "busy_s": 30}
+    async with contextlib.AsyncExitStack() as stack:
+        one, idle, slow = [await stack.enter_async_context(engine(**each)) for each in (SLOW, FAST, SLOW)]
+        rig = await stack.enter_async_context(gateway(one, idle, slow, health=unnoticed))
+        for backend_id in ("b1", "b2"):
+            rig.gateway.backends.drain(backend_id, draining=True)
+        begun = await asyncio.gather(*(begin(rig) for _ in range(MANY)))
+        for backend_id in ("b1", "b2"):
+            rig.gateway.backends.drain(backend_id, draining=False)
+        await asyncio.gather(one.stop(), idle.stop())
+        replies = await asyncio.gather(*begun)
+        assert [errors(reply) for reply in replies] == [[]] * MANY
+        assert [tokens(reply) for reply in replies] == [TOKENS] * MANY
+        assert rig.snapshot().interruptions[Cause.FAILED] == MANY
+        assert rig.service() == sum(messages(each)[-1]["usage"]["prompt_tokens"] + 2 * TOKENS for each in replies)
+
+
+async def test_a_stream_that_breaks_one_backend_after_the_other_leaves_some():
+    """Each breaks a few tokens later; what this stream may break is bounded, and it ends once."""
+    async with contextlib.AsyncExitStack() as stack:
+        several = [
+            await stack.enter_async_context(engine(cut_stream_after_tokens=CUT_AFTER)) for _ in range(LOST_MAX + 3)
+        ]
+        rig = await stack.enter_async_context(gateway(*several))
+        reply = await rig.post(streamed())
+        assert len(errors(reply)) == 1
+        assert tokens(reply) == (LOST_MAX + 1) * CUT_AFTER
+        assert sum(tokens_emitted(each) > 0 for each in several) == LOST_MAX + 1
+        await until(rig.idle)
+        assert rig.service() > 2 * (LOST_MAX + 1) * CUT_AFTER
+
+
+@pytest.mark.parametrize("resends_max", [1, 2])
+async def test_a_stream_that_breaks_backends_before_its_next_token_is_given_up_earlier(resends_max):
+    async with engine() as good, gateway(good) as rig:
+        begun = (await rig.post({**streamed(), "return_token_ids": True})).body.split(b"\n\n")[:CUT_AFTER]
+    events = b"".join(event + b"\n\n" for event in begun)
+    async with contextlib.AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(scripted(hang_up)) for _ in range(6)]
+        for each in several:
+            each.default = cut_or_hang_up(several, stream(events, end=False))
+        backends = [vllm_at(number, each) for number, each in enumerate(several)]
+        rig = await stack.enter_async_context(gateway(*backends, limits={"resends_max": resends_max}))
+        reply = await rig.post(streamed())
+        assert len(errors(reply)) == 1
+        assert sum(len(each.calls) for each in several) == 1 + 1 + resends_max
+
+
+def cut_or_hang_up(several, begin):
+    """The first call begins a stream that breaks; all others break before an answer."""
+
+    async def act(reader, writer):
+        is_first = sum(len(each.calls) for each in several) == 1
+        return await (begin if is_first else hang_up)(reader, writer)
+
+    return act
+
+
+@contextlib.asynccontextmanager
+async def only_one(**queue):
+    """A gateway in front of one engine that has begun a stream, and dies. Yields the rig, the call and the port."""
+    server = EngineServer(EngineOptions(**{**FAST, "speed": 0.05}))
+    url = await server.start()
+    async with gateway({"name": "b0", "url": url}, queue=queue) as rig:
+        asked = asyncio.create_task(rig.post(streamed()))
+        await until(lambda: rig.service() > 4 * CUT_AFTER)
+        await server.stop()
+        await until(lambda: rig.snapshot().interruptions)
+        yield rig, asked, urlsplit(url).port
+
+
+async def test_a_stream_waits_for_the_only_backend_and_goes_on_when_it_is_back():
+    async with only_one(backend_wait_s_max=30) as (rig, asked, port):
+        await until(lambda: set(rig.gateway.backends.states().values()) == {"down"})
+        back = EngineServer(EngineOptions(**FAST))
+        await back.start(port=port)
+        try:
+            reply = await asked
+        finally:
+            await back.stop()
+        assert not errors(reply)
+        assert tokens(reply) == TOKENS
+        assert rig.service() == messages(reply)[-1]["usage"]["prompt_tokens"] + 2 * TOKENS
+
+
+async def test_a_stream_whose_only_backend_does_not_come_back_in_time_ends_once_and_pays_for_what_it_got():
+    async with only_one(backend_wait_s_max=0.5) as (rig, asked, _):
+        reply = await asked
+        assert len(errors(reply)) == 1
+        assert "[DONE]" not in reply.events
+        assert 0 < tokens(reply) < TOKENS
+        await until(rig.idle)
+        usage = [message["usage"] for message in messages(reply) if message.get("usage")][-1]
+        assert rig.service() == usage["prompt_tokens"] + 2 * tokens(reply)
