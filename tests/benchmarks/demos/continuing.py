@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shares import Moment, Received, jain_index, largest_difference
+from shares import OUTPUT, Moment, Received, evenness, largest_difference, promised
 from streams import Load, Stream, ask, outcome, percentiles, usages
 
 from processes import Gateway, Vllm, free_port, until  # isort: skip - streams.py says where it is
@@ -33,7 +33,6 @@ from processes import Gateway, Vllm, free_port, until  # isort: skip - streams.p
 STREAMS, TOKENS = 14, 600
 RESTART_CLIENTS, RESTART_TOKENS = 9, 1_500  # three streams for each vLLM: with three of them on two cores that is much
 DRAIN_S = 0.2
-OUTPUT_PRICE = 2.0
 SEATS = 4  # of each vLLM where tenants wait
 WEIGHTS = {"one": 1.0, "another": 1.0, "double": 2.0, "fourfold": 4.0}
 SHARE_TOKENS, SHARE_S, LOOK_S = 150, 10.0, 0.25
@@ -67,7 +66,7 @@ def say_charges(streams: Sequence[Stream], charged: float) -> None:
     tokens = usages(streams)
     prompts, outputs = tokens["prompt_tokens"], tokens["completion_tokens"]
     say(f"  received {outputs} output and {prompts} prompt tokens, charged {charged:g} units")
-    say(f"  which is {OUTPUT_PRICE:g} x {outputs} + {charged - OUTPUT_PRICE * outputs:g} for prompts")
+    say(f"  which is {OUTPUT:g} x {outputs} + {charged - OUTPUT * outputs:g} for prompts")
 
 
 def kill(servers: Sequence[Vllm], folder: Path) -> None:
@@ -122,7 +121,7 @@ def restart(servers: Sequence[Vllm], folder: Path, *, name: str, is_drained: boo
 
 def shares(servers: Sequence[Vllm], folder: Path) -> None:
     """Four tenants with more calls than fit, while one of two is killed and comes back."""
-    received, moments, bounds = Received(WEIGHTS), list[Moment](), [0.0]
+    received, moments = Received(WEIGHTS), list[Moment]()
     tenants = {"tenants": {tenant: {"weight": weight} for tenant, weight in WEIGHTS.items()}}
 
     def client(url: str, tenant: str, number: int) -> Any:
@@ -132,7 +131,6 @@ def shares(servers: Sequence[Vllm], folder: Path) -> None:
         begun = len(moments)
         while not condition():
             moments.append(received.look())
-            bounds.extend(each.value for each in gateway.samples("fairlead_pool_service_gap_bound"))
             time.sleep(LOOK_S)
         return moments[begun:]
 
@@ -154,9 +152,11 @@ def shares(servers: Sequence[Vllm], folder: Path) -> None:
         charged = {tenant: each["service"] for tenant, each in gateway.state()["tenants"].items()}
     say(f"shares of {len(WEIGHTS)} tenants, one of 2 vLLMs killed: {outcome(load.streams)}")
     for name, looks in phases.items():
-        say(f"  {name} ({looks[-1].at_s - looks[0].at_s:.0f} s): Jain's index {jain_index(looks):.4f}")
+        say(f"  {name} ({looks[-1].at_s - looks[0].at_s:.0f} s): Jain's index {evenness(looks) or 1.0:.4f}")
+    prompt = max((each.answer.usage or {}).get("prompt_tokens", 0) for each in load.streams)
+    bound = promised(slots=2 * SEATS, backends=2, prompt_tokens=prompt, output_tokens=SHARE_TOKENS)
     difference = largest_difference(moments)
-    say(f"  service over weight of two tenants differs by {difference:.0f} at most; VTC promises {max(bounds):.0f}")
+    say(f"  service over weight of two tenants differs by {difference:.0f} at most; VTC promises {bound:.0f}")
     wrong = {tenant: charged.get(tenant, 0.0) - service for tenant, service in received.service.items()}
     say(f"  charged beyond what clients received: {', '.join(f'{each:+g}' for each in wrong.values())} units")
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+from gateway.observability.service_gap import jain_index
+from policies.fairness.bounds import BOUNDS
+
 PROMPT, OUTPUT = 1.0, 2.0  # the default price (policies/accounts/cost.py)
 
 
@@ -46,12 +49,19 @@ class Received:
         return Moment(time.perf_counter(), received)
 
 
-def jain_index(moments: Sequence[Moment]) -> float:
+def evenness(moments: Sequence[Moment]) -> float | None:
     """Jain's index over what was received between the first and the last of these: 1 is even."""
     first, last = moments[0].received, moments[-1].received
-    got = [last[tenant] - first[tenant] for tenant in first]
-    squares = len(got) * sum(each * each for each in got)
-    return sum(got) ** 2 / squares if squares else 1.0
+    return jain_index([last[tenant] - first[tenant] for tenant in first])
+
+
+def promised(*, slots: int, backends: int, prompt_tokens: int, output_tokens: int) -> float:
+    """What VTC lets two waiting tenants differ by, 2 (U + G + H) in policies/fairness/bounds.py, where all calls are of
+    this size and a tenant may hold half of the slots, each backend an equal part of them. The lighter weighs 1.
+    """
+    whole, as_outputs = PROMPT * prompt_tokens + OUTPUT * output_tokens, OUTPUT * (prompt_tokens + output_tokens)
+    exposure, share, held = slots * whole, slots / 2 * as_outputs, slots / backends * as_outputs
+    return BOUNDS["vtc"].both_wait * (exposure + share + held)
 
 
 def largest_difference(moments: Sequence[Moment]) -> float:
