@@ -42,8 +42,9 @@ from gateway.shared_order.dispatching import SharedDispatcher
 from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
+from gateway.shared_order.responses import SharedResponses
 from gateway.shared_order.services import LeaderStore, MemberPort, Peers
-from gateway.shared_order.sharing import BudgetShares, FollowerBudgets, SharedResponses
+from gateway.shared_order.sharing import BudgetShares, FollowerBudgets
 from gateway.shared_order.steering import share_steering
 from gateway.state.budgets import Budgets
 from gateway.store.base import Store, StoreFull, StoreUnavailable
@@ -80,12 +81,10 @@ class MemberGateway(Gateway):
             "budgets": self._hear_budgets,
             "evidence": self._hear_evidence,
             "limits": self._limits,
-            "made": self._hear_made,
             "view": self._view_for_peer,
-            "kept": self._kept,
-            "response": self._kept_anywhere,
         }
-        self._responses = SharedResponses(self._tell_made, self._ask_response)
+        self._responses = SharedResponses(self.order, self.peers, self._in_background)
+        self._port.services |= self._responses.services
         self._tasks: set[asyncio.Task[Any]] = set()
         self._news: dict[str, bytes] = {}  # of backends, before they are made
         self._budget_shares: BudgetShares | None = None  # while it leads
@@ -282,41 +281,6 @@ class MemberGateway(Gateway):
     def _lacks(self, backend_ids: frozenset[str]) -> None:
         self.order.member.follower.unreachable(backend_ids, asyncio.get_running_loop().time())
         self.order.soon()
-
-    async def _hear_made(self, body: bytes) -> bytes:
-        """A response was made elsewhere; the leader tells it to all."""
-        self._responses.made_elsewhere(body)
-        if self.order.leader is not None:
-            self._tell_made(body)
-        return b""
-
-    def _tell_made(self, body: bytes) -> None:
-        """Tell the others of a stored response: through the leader, which every follower reaches."""
-        if self.order.leader is None:
-            self._in_background(self._tell_leader("made", body))
-        for name in self.order.followers():
-            self._in_background(self._tell(name, body))
-
-    async def _tell(self, name: str, body: bytes) -> None:
-        with suppress(StoreUnavailable, StoreFull):  # it has ended, or will not find this response
-            await self.peers.ask(name, "made", body)
-
-    # -- stored responses --------------------------------------------------------------------------------------
-
-    async def _kept(self, body: bytes) -> bytes:
-        return self._responses.told(body.decode())
-
-    async def _kept_anywhere(self, body: bytes) -> bytes:
-        """A stored response, at the leader: it asks all others, where it has restarted or missed it."""
-        found = await self._kept(body)
-        names = [] if found else self.order.followers()
-        answers = await asyncio.gather(*(self.peers.ask(name, "kept", body) for name in names), return_exceptions=True)
-        return next((each for each in answers if isinstance(each, bytes) and each), found)
-
-    async def _ask_response(self, body: bytes) -> bytes:
-        if self.order.leader is not None:
-            return await self._kept_anywhere(body)
-        return await self.peers.ask_leader("response", body)
 
     # -- live views of the admin API -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What processes of one order count or remember together besides: budgets, stored responses.
+"""Budgets of all processes of one order: which calls fit, and what all have spent and reserved.
 
 The leader admits to budgets for all. A follower asks it before each call whose tenant or key has one, and tells it with
 the question what it has spent and reserved of them by now, so nothing is admitted twice. All counts are told every
@@ -14,15 +14,12 @@ from typing import Final
 
 import msgspec
 
-from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
 from gateway.state.budget_accounts import Unit, named_tally
 from gateway.state.budgets import BudgetClaim, Budgets, Overrun, Spent
 from gateway.store.base import StoreFull, StoreUnavailable
 
 EXCHANGE_S: Final = 0.25
 GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing more; as rule 17 has it of slots
-
-_pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
@@ -204,36 +201,3 @@ def _answer(
     for (_, answer), over in zip(waiting, overruns, strict=True):
         if not answer.done():
             answer.set_result(over)
-
-
-class SharedResponses(StoredResponses):
-    """Stored responses of all processes: a client may ask for one at any of them."""
-
-    def __init__(self, tell: Callable[[bytes], None], ask: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """`tell` sends what was made here to the others; `ask` asks them for one by its id, b"": none has it."""
-        super().__init__()
-        self._tell, self._ask = tell, ask
-
-    async def fetch(self, response_id: str) -> None:
-        if self.known(response_id) is None and len(response_id) <= ID_CHARS_MAX:
-            with suppress(StoreUnavailable, StoreFull):  # then it is not found
-                body = await self._ask(response_id.encode())
-                if body:
-                    super().made(response_id, _KEPT.decode(body))
-
-    def told(self, response_id: str) -> bytes:
-        """What another process is told of it; b"": it is not known."""
-        kept = self.known(response_id)
-        return b"" if kept is None else _pack(kept)
-
-    def made(self, response_id: str, kept: StoredResponse) -> None:
-        super().made(response_id, kept)
-        self._tell(_pack((response_id, kept)))
-
-    def made_elsewhere(self, body: bytes) -> None:
-        """Another process has told of one."""
-        super().made(*_MADE.decode(body))
-
-
-_KEPT: Final = msgspec.msgpack.Decoder(StoredResponse)
-_MADE: Final = msgspec.msgpack.Decoder(tuple[str, StoredResponse])
