@@ -6,7 +6,7 @@ from gateway.config.prices import PriceSection
 from gateway.money.amounts import PICOS
 from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
-from gateway.shared_order.sharing import BudgetShares, FollowerBudgets
+from gateway.shared_order.budgets import BudgetShares, FollowerBudgets
 from gateway.state.budget_accounts import BudgetLimits, Unit
 from gateway.state.budgets import BudgetClaim, Budgets
 from gateway.state.usage import UsageBook
