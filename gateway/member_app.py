@@ -40,11 +40,12 @@ from gateway.scheduling.dispatcher import Dispatcher
 from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
 from gateway.shared_order.budgets import BudgetShares, FollowerBudgets
 from gateway.shared_order.dispatching import SharedDispatcher
+from gateway.shared_order.leader_store import LeaderStore
 from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.responses import SharedResponses
-from gateway.shared_order.services import LeaderStore, MemberPort, Peers
+from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.steering import share_steering
 from gateway.state.budgets import Budgets
 from gateway.store.base import Store, StoreFull, StoreUnavailable

@@ -32,7 +32,7 @@ from gateway.observability.telemetry import Telemetry
 from gateway.ports.listener import BACKLOG, Listener
 from gateway.shared_order.backends import EMBEDDED, url_of
 from gateway.shared_order.budgets import EXCHANGE_S
-from gateway.shared_order.services import store_services
+from gateway.shared_order.leader_store import store_services
 from gateway.state.assembly import make_store
 from gateway.state.budgets import Budgets
 from gateway.store.base import StateFileError, Store, StoreFull, StoreUnavailable

@@ -1,16 +1,15 @@
 """Services between the processes of one order besides the order itself: the state of worker 0, shared counts, views.
 
 Every process answers at its port, to callers that have proved that they know the secret (gateway/cluster/hello.py), on
-connections of their own: a large answer does not hold up the order's frames. A worker that follows has no state file:
-`LeaderStore` is worker 0's store, asked so.
+connections of their own: a large answer does not hold up the order's frames.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final
 
 import aiohttp
 import msgspec
@@ -20,15 +19,8 @@ from gateway.cluster.hello import HelloError
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, greet
 from gateway.store.base import (
-    AuditEntry,
-    Change,
-    Document,
-    Learnt,
-    News,
-    Store,
     StoreFull,
     StoreUnavailable,
-    UsageRow,
 )
 
 ANSWER_S_MAX: Final = 2.0
@@ -268,107 +260,3 @@ class Peers:
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
         Path(path).unlink()
-
-
-# -- the store -----------------------------------------------------------------------------------------------
-
-
-class _UsageOf(msgspec.Struct, array_like=True):
-    first_day: str
-    last_day: str
-    tenant: str | None
-    writer: str | None
-
-
-_NEWS: Final = msgspec.msgpack.Decoder(News)
-_ROWS: Final = msgspec.msgpack.Decoder(tuple[UsageRow, ...])
-_USAGE_OF: Final = msgspec.msgpack.Decoder(_UsageOf)
-_LEARNT: Final[msgspec.msgpack.Decoder[Learnt | None]] = msgspec.msgpack.Decoder(Learnt | None)
-_INT: Final = msgspec.msgpack.Decoder(int)
-_TEXT: Final = msgspec.msgpack.Decoder(str)
-
-
-def store_services(store: Store) -> dict[str, Service]:
-    """What LeaderStore asks, answered by this store."""
-
-    async def news(body: bytes) -> bytes:
-        return _pack(await store.news(_INT.decode(body)))
-
-    async def put_usage(body: bytes) -> bytes:
-        await store.put_usage(_ROWS.decode(body))
-        return b""
-
-    async def usage(body: bytes) -> bytes:
-        of = _USAGE_OF.decode(body)
-        return _pack(
-            await store.usage(first_day=of.first_day, last_day=of.last_day, tenant=of.tenant, writer=of.writer)
-        )
-
-    async def learnt(body: bytes) -> bytes:
-        return _pack(await store.learnt(_TEXT.decode(body)))
-
-    return {"news": news, "put_usage": put_usage, "usage": usage, "learnt": learnt}
-
-
-class LeaderStore:
-    """Worker 0's store, as a follower uses it: it reads what the admin API has set, and writes its usage."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._is_available = True
-
-    @property
-    def is_available(self) -> bool:
-        return self._is_available
-
-    async def open(self) -> None:
-        """It is open where worker 0 answers."""
-
-    async def close(self) -> None:
-        """It stays open for others."""
-
-    async def news(self, since: int) -> News:
-        return _NEWS.decode(await self._ask("news", since))
-
-    async def put_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self._ask("put_usage", tuple(rows))
-
-    async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
-    ) -> tuple[UsageRow, ...]:
-        return _ROWS.decode(await self._ask("usage", _UsageOf(first_day, last_day, tenant, writer)))
-
-    async def learnt(self, name: str) -> Learnt | None:
-        return _LEARNT.decode(await self._ask("learnt", name))
-
-    async def put_learnt(self, learnt: Learnt) -> None:
-        _only_leader()
-
-    async def commit(
-        self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
-    ) -> tuple[Document, ...]:
-        _only_leader()
-
-    async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
-        _only_leader()
-
-    async def last_days(self, since: str) -> dict[str, str]:
-        _only_leader()
-
-    async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
-    ) -> tuple[AuditEntry, ...]:
-        _only_leader()
-
-    async def _ask(self, service: str, of: Any) -> bytes:
-        try:
-            said = await self._peers.ask_leader(service, _pack(of))
-        except StoreUnavailable:
-            self._is_available = False
-            raise
-        self._is_available = True
-        return said
-
-
-def _only_leader() -> NoReturn:
-    raise StoreUnavailable("only worker 0 writes the state")
