@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 from backends.meters import AnswerKind
 from gateway.api.errors import Api
@@ -28,6 +29,9 @@ from gateway.api.prompts import (
 
 # An id in a path: the characters that may be copied into the path of a backend's URL.
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+MODEL_NAME: Final = r"[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f/]"  # in a path; the gateway alone reads it
 
 
 class ChargeRule(StrEnum):
@@ -55,7 +59,9 @@ class BodyShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One path. A path with "{id}" matches every id; `shape` is set where the body is queued."""
+    """One path. A path with "{id}" matches every id, one with "{model}" every name of a model, which may have slashes;
+    `shape` is set where the body is queued.
+    """
 
     path: str
     methods: tuple[str, ...] = ("POST",)
@@ -76,8 +82,8 @@ class Endpoint:
         return "GET" in self.methods
 
     def target(self, path_id: str) -> str:
-        """The path with "{id}" replaced by `path_id`."""
-        return self.path.replace("{id}", path_id)
+        """The path with "{id}" or "{model}" replaced by `path_id`."""
+        return self.path.replace("{id}", path_id).replace("{model}", quote(path_id))
 
 
 _CHAT: Final = BodyShape(prompt=chat_prompt, output_fields=("max_completion_tokens", "max_tokens"), usage_options=True)
@@ -131,6 +137,7 @@ RESPONSE: Final = _utility("/v1/responses/{id}", "GET")
 RESPONSE_CANCEL: Final = _utility("/v1/responses/{id}/cancel")
 COUNT_TOKENS: Final = _utility("/v1/messages/count_tokens", api=Api.ANTHROPIC)
 MODELS: Final = _own("/v1/models")
+MODEL: Final = _own("/v1/models/{model}")
 HEALTH: Final = _own("/health")
 LIVEZ: Final = _own("/livez")
 READYZ: Final = _own("/readyz")
@@ -164,6 +171,7 @@ ENDPOINTS: Final = (
     _utility("/tokenize"),
     _utility("/detokenize"),
     MODELS,
+    MODEL,
     HEALTH,
     LIVEZ,
     READYZ,
@@ -188,12 +196,8 @@ class PathTable:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         endpoints = tuple(endpoints)
-        self._exact: Mapping[str, Endpoint] = {each.path: each for each in endpoints if "{id}" not in each.path}
-        self._patterns = [
-            (re.compile(re.escape(each.path).replace(r"\{id\}", f"({ID.pattern})")), each)
-            for each in endpoints
-            if "{id}" in each.path
-        ]
+        self._exact: Mapping[str, Endpoint] = {each.path: each for each in endpoints if "{" not in each.path}
+        self._patterns = [(_pattern(each.path), each) for each in endpoints if "{" in each.path]
 
     def exact(self, target: str) -> Endpoint | None:
         """The endpoint whose path equals `target`, None where there is none. Nearly all calls match here, without URL
@@ -211,6 +215,13 @@ class PathTable:
             if match is not None:
                 return candidate, match.group(1)
         return None, ""
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    pattern = re.escape(path)
+    for name, values in (("id", ID.pattern), ("model", MODEL_NAME)):
+        pattern = pattern.replace(rf"\{{{name}\}}", f"({values})")
+    return re.compile(pattern)
 
 
 def api_of(path: str) -> Api:

@@ -3,7 +3,7 @@
 GatewayServer -> CallMiddleware -> Generation: RequestAdmission (RequestParser) -> Dispatcher -> Attempt
                                 -> Background: a response made in the background, else as Generation
                                 -> Utilities:  RequestParser -> a backend at once
-                                -> ModelList, Version
+                                -> Models, Version
               -> Probes
 """
 
@@ -31,7 +31,7 @@ from gateway.forwarding.retry import Generation
 from gateway.forwarding.shadows import Shadows
 from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.forwarding.utilities import Utilities
-from gateway.handlers.own_answers import ModelList, Probes, Version, no_realtime
+from gateway.handlers.own_answers import Models, Probes, Version, no_realtime
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
@@ -172,9 +172,11 @@ class RequestHandlers:
     def _handlers(self) -> dict[Endpoint, Handler]:
         """The handler of each endpoint; other paths do not exist."""
         extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
+        models = Models(self._request_parser, self._backends, self.aliases, self._headers)
         handlers: dict[Endpoint, Handler] = {
-            endpoints.MODELS: self._logged(
-                endpoints.MODELS, ModelList(self._request_parser, self._backends, self.aliases, self._headers).answer
+            endpoints.MODELS: self._logged(endpoints.MODELS, models.answer),
+            endpoints.MODEL: lambda request, name: self._middleware.answer(
+                request, endpoints.MODEL, partial(models.answer_one, name=name)
             ),
             endpoints.VERSION: self._logged(
                 endpoints.VERSION, Version(self._pools, self._backend_clients, self._headers).answer

@@ -51,8 +51,8 @@ async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: Ca
     raise ProblemError(errors.NO_REALTIME)
 
 
-class ModelList:
-    """The models of all backends and the aliases in one list: those that the caller's key may use."""
+class Models:
+    """The models of all backends and the aliases: those that the caller's key may use, in one list or one by its id."""
 
     def __init__(
         self, request_parser: RequestParser, backends: BackendPool, aliases: AliasTable, headers: AnswerHeaders
@@ -64,14 +64,30 @@ class ModelList:
         self._headers = headers
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
-        """Raises ProblemError."""
+        """The list. Raises ProblemError."""
         identity = self._request_parser.identify(request, trace)
         entries = {card.id: card.entry for card in self._backends.catalog.models()}
         # An alias takes the place of a model of its name.
         entries |= {name: self._entry(name, alias) for name, alias in self._aliases.all().items()}
         models = [entry for name, entry in entries.items() if identity.may_use(name)]
-        body = orjson.dumps({"object": "list", "data": models})
-        return to_response(WholeAnswer(200, body), **self._headers.of(trace))
+        return self._answer({"object": "list", "data": models}, trace)
+
+    async def answer_one(
+        self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, name: str
+    ) -> web.Response:
+        """The model or alias of this name. Raises ProblemError, the same one where there is none and where the key may
+        not use it.
+        """
+        identity = self._request_parser.identify(request, trace)
+        alias, card = self._aliases.find(name), self._backends.catalog.model(name)
+        if identity.may_use(name) and alias is not None:
+            return self._answer(self._entry(name, alias), trace)
+        if identity.may_use(name) and card is not None:
+            return self._answer(card.entry, trace)
+        raise ProblemError(errors.problem_about(errors.MODEL_NOT_FOUND, "model"))
+
+    def _answer(self, values: Mapping[str, Any], trace: CallTrace) -> web.Response:
+        return to_response(WholeAnswer(200, orjson.dumps(values)), **self._headers.of(trace))
 
     def _entry(self, name: str, alias: AliasSection) -> dict[str, Any]:
         """The alias as a model that the gateway has, of the shortest context of those that it may stand for. What these

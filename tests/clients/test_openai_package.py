@@ -152,3 +152,13 @@ def test_a_stream_of_openai_that_is_closed_early_ends_the_call(openai_client, ho
     assert house.in_flight() == 1
     stream.close()
     until(lambda: house.in_flight() == 0)
+
+
+def test_openai_lists_models_and_finds_one_by_its_name(openai_package, openai_client):
+    (listed,) = openai_client.models.list()
+    found = openai_client.models.retrieve("tiny")
+    assert (found.id, found.object, found.created) == ("tiny", "model", listed.created)
+    for name in ("none", "meta-llama/none"):
+        with pytest.raises(openai_package.NotFoundError) as refused:
+            openai_client.models.retrieve(name)
+        assert (refused.value.code, refused.value.param) == (404, "model")

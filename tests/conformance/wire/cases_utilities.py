@@ -81,7 +81,6 @@ NOWHERE = {
     "posted to an unknown path": post("/v1/nothing", {}),
     "administration of adapters": post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/"}),
     "sleep": post("/sleep", {}),
-    "a deleted model": Ask("DELETE", "/v1/models/tiny"),
 }
 METHODS = {
     f"{method} {path}": Ask(method, path)

@@ -59,7 +59,9 @@ def body(rng, content_type):
 
 
 def target(rng):
-    path = rng.choice(ENDPOINTS).path.replace("{id}", rng.choice(["resp_1", MARKER, "%2e%2e"]))
+    path = (
+        rng.choice(ENDPOINTS).path.replace("{model}", "{id}").replace("{id}", rng.choice(["resp_1", MARKER, "%2e%2e"]))
+    )
     return path + rng.choice(["", "", "", "/", "/" + MARKER, "?a=" + MARKER, "%00" + MARKER, ";" + MARKER])
 
 

@@ -41,7 +41,7 @@ HIDDEN = [
     "/sleep", "/wake_up", "/is_sleeping", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/openapi.json", "/docs",
     "/v1/chat/completions/render", "/v1/chat/completions/derender", "/v1/completions/render", "/server_info",
     "/reset_prefix_cache", "/collective_rpc", "/start_profile", "/abort_requests", "/v1/systemone", "/tokenizer_info",
-    "/generative_scoring", "/kv_event_sources", "/v1/models/tiny", "/pause", "/cohere/v2/chat/render",
+    "/generative_scoring", "/kv_event_sources", "/pause", "/cohere/v2/chat/render",
 ]  # fmt: skip
 BODIES = {
     "/v1/chat/completions": call(),
