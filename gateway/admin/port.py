@@ -19,6 +19,7 @@ from gateway.admin.one_time_links import OneTimeLinks
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import aliases, prices, tenants
+from gateway.admin.resources.audit import AuditRoutes
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.demo import DemoRoutes
 from gateway.admin.resources.keys import KeyRoutes
@@ -28,8 +29,7 @@ from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.sessions import SessionRoutes
-from gateway.admin.resources.usage_and_audit import UsageAndAuditRoutes
-from gateway.admin.resources.usage_export import UsageExportRoutes
+from gateway.admin.resources.usage import UsageRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
@@ -192,8 +192,8 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *DemoRoutes(demo=parts.steering.demo).routes(),
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
-        *UsageExportRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
-        *UsageAndAuditRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
+        *UsageRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
+        *AuditRoutes(registry=registry).routes(),
     ]
 
     described: list[AdminAnswer] = []

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.money.amounts import DECIMALS_SHOWN_MIN, to_decimal
 from gateway.money.pricing import MILLION, PriceBook, TokenPrices
-from gateway.store.base import Totals, UsageKey, UsageRow
+from gateway.store.base import Totals, UsageKey
 
 
 class ColumnKind(Enum):
@@ -58,14 +58,6 @@ REQUESTS: Final = "Requests"
 TOKENS: Final = "Tokens"
 PRICING_UNIT: Final = f"{MILLION} {TOKENS}"
 FREE: Final = TokenPrices(0, 0, 0)
-
-
-def sums(rows: Iterable[UsageRow]) -> list[tuple[UsageKey, Totals]]:
-    """The usage of all writers together, in order."""
-    found: dict[UsageKey, Totals] = {}
-    for row in rows:
-        found[row.of] = Totals(*map(sum, zip(found.get(row.of, Totals()), row.totals, strict=True)))
-    return sorted(found.items())
 
 
 def focus_rows(

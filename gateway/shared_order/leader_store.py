@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from gateway.shared_order.services import Peers, Service
-from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsageRow
+from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsagePlace, UsageRow
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 
@@ -16,6 +16,8 @@ class _UsageOf(msgspec.Struct, array_like=True):
     last_day: str
     tenant: str | None
     writer: str | None
+    after: UsagePlace | None = None
+    limit: int | None = None
 
 
 _NEWS: Final = msgspec.msgpack.Decoder(News)
@@ -39,7 +41,14 @@ def store_services(store: Store) -> dict[str, Service]:
     async def usage(body: bytes) -> bytes:
         of = _USAGE_OF.decode(body)
         return _pack(
-            await store.usage(first_day=of.first_day, last_day=of.last_day, tenant=of.tenant, writer=of.writer)
+            await store.usage(
+                first_day=of.first_day,
+                last_day=of.last_day,
+                tenant=of.tenant,
+                writer=of.writer,
+                after=of.after,
+                limit=of.limit,
+            )
         )
 
     async def learnt(body: bytes) -> bytes:
@@ -72,9 +81,16 @@ class LeaderStore:
         await self._ask("put_usage", tuple(rows))
 
     async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+        self,
+        *,
+        first_day: str,
+        last_day: str,
+        tenant: str | None = None,
+        writer: str | None = None,
+        after: UsagePlace | None = None,
+        limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
-        return _ROWS.decode(await self._ask("usage", _UsageOf(first_day, last_day, tenant, writer)))
+        return _ROWS.decode(await self._ask("usage", _UsageOf(first_day, last_day, tenant, writer, after, limit)))
 
     async def learnt(self, name: str) -> Learnt | None:
         return _LEARNT.decode(await self._ask("learnt", name))

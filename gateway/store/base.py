@@ -113,6 +113,16 @@ class UsageKey(NamedTuple):
     model: str
 
 
+class UsagePlace(NamedTuple):
+    """The place of a usage row in the order of all."""
+
+    day: str
+    tenant: str
+    key: str
+    model: str
+    writer: str
+
+
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """The totals that one writer has counted in one row."""
@@ -221,10 +231,17 @@ class Store(Protocol):
         ...
 
     async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+        self,
+        *,
+        first_day: str,
+        last_day: str,
+        tenant: str | None = None,
+        writer: str | None = None,
+        after: UsagePlace | None = None,
+        limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
-        """The rows of these days, both inclusive, ordered by day, tenant, key, model, writer. At most USAGE_ROWS_MAX:
-        raises StoreFull where there are more.
+        """The rows of these days, both inclusive, ordered by day, tenant, key, model, writer: those behind the place
+        `after`, and of them the first `limit`. Without a limit, more than USAGE_ROWS_MAX raise StoreFull.
         """
         ...
 

@@ -24,6 +24,7 @@ from gateway.store.base import (
     SharedStore,
     Store,
     StoreUnavailable,
+    UsagePlace,
     UsageRow,
     VersionConflict,
 )
@@ -105,9 +106,18 @@ class MirroredStore:
         self._usage.used(rows)
 
     async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+        self,
+        *,
+        first_day: str,
+        last_day: str,
+        tenant: str | None = None,
+        writer: str | None = None,
+        after: UsagePlace | None = None,
+        limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
-        return await self._own.usage(first_day=first_day, last_day=last_day, tenant=tenant, writer=writer)
+        return await self._own.usage(
+            first_day=first_day, last_day=last_day, tenant=tenant, writer=writer, after=after, limit=limit
+        )
 
     async def last_days(self, since: str) -> dict[str, str]:
         return await self._own.last_days(since)

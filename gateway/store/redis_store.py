@@ -39,6 +39,7 @@ from gateway.store.base import (
     StoreUnavailable,
     Totals,
     UsageKey,
+    UsagePlace,
     UsageRow,
     VersionConflict,
     check_size,
@@ -205,17 +206,27 @@ class RedisStore:
                 await self._call("put_usage", (f"usage:{day}", "days"), args)
 
     async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+        self,
+        *,
+        first_day: str,
+        last_day: str,
+        tenant: str | None = None,
+        writer: str | None = None,
+        after: UsagePlace | None = None,
+        limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
         days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(last_day))
         rows: list[UsageRow] = []
         for day in map(bytes.decode, days):
             fields = await self._ask("HGETALL", f"usage:{day}")
             found = (_usage_row(day, field, totals) for field, totals in fields.items())
-            rows += [row for row in found if tenant in (None, row.of.tenant) and writer in (None, row.writer)]
-            if len(rows) > USAGE_ROWS_MAX:
+            wanted = [row for row in found if tenant in (None, row.of.tenant) and writer in (None, row.writer)]
+            rows += sorted((row for row in wanted if after is None or _place(row) > after), key=_place)
+            if limit is not None and len(rows) >= limit:
+                break
+            if limit is None and len(rows) > USAGE_ROWS_MAX:
                 raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
-        return tuple(sorted(rows, key=lambda row: (*row.of, row.writer)))
+        return tuple(rows[:limit])
 
     async def last_days(self, since: str) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -324,6 +335,10 @@ ENTRY_FIELDS = frozenset(field.name for field in fields_of(AuditEntry))
 def _usage_row(day: str, field: bytes, totals: bytes) -> UsageRow:
     writer, tenant, key, model = field.decode().split(FIELD_END)
     return UsageRow(writer, UsageKey(day, tenant, key, model), Totals(*map(int, totals.split(b","))))
+
+
+def _place(row: UsageRow) -> UsagePlace:
+    return UsagePlace(*row.of, row.writer)
 
 
 def _day_number(day: str) -> int:

@@ -28,6 +28,7 @@ from gateway.store.base import (
     StoreUnavailable,
     Totals,
     UsageKey,
+    UsagePlace,
     UsageRow,
     VersionConflict,
     action_of,
@@ -96,17 +97,28 @@ class SqliteStore:
             await self._run(partial(self._put_usage, rows))
 
     async def usage(
-        self, *, first_day: str, last_day: str, tenant: str | None = None, writer: str | None = None
+        self,
+        *,
+        first_day: str,
+        last_day: str,
+        tenant: str | None = None,
+        writer: str | None = None,
+        after: UsagePlace | None = None,
+        limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
-        where, values = _where(
-            {"day >= ?": first_day, "day <= ?": last_day, "tenant = ?": tenant, "writer = ?": writer}
-        )
+        asked = {"day <= ?": last_day, "tenant = ?": tenant, "writer = ?": writer}
+        if after is None or after.day < first_day:
+            where, values = _where({"day >= ?": first_day, **asked})
+        else:
+            where, values = _where(asked)
+            where, values = f"{where} AND {BEHIND_PLACE}", [*values, *after]
         rows = await self._run(
             lambda database: database.execute(
-                f"{READ_USAGE} {where} ORDER BY day, tenant, key, model, writer LIMIT ?", (*values, USAGE_ROWS_MAX + 1)
+                f"{READ_USAGE} {where} ORDER BY day, tenant, key, model, writer LIMIT ?",
+                (*values, USAGE_ROWS_MAX + 1 if limit is None else limit),
             ).fetchall()
         )
-        if len(rows) > USAGE_ROWS_MAX:
+        if limit is None and len(rows) > USAGE_ROWS_MAX:
             raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
         return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
 
@@ -250,6 +262,9 @@ READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after, r
 READ_USAGE = (
     """SELECT day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens FROM usage"""
 )
+# As a row value the place is looked up in the primary key, where no other condition is a lower bound: a page costs as
+# much wherever it begins.
+BEHIND_PLACE = "(day, tenant, key, model, writer) > (?, ?, ?, ?, ?)"
 READ_LAST_DAYS = "SELECT key, max(day) FROM usage WHERE day >= ? AND key != '' GROUP BY key"
 READ_NEWS = "SELECT kind, name, version, body, arrival FROM documents WHERE arrival > ? ORDER BY arrival"
 

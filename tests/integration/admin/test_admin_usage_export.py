@@ -6,6 +6,7 @@ import io
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -14,9 +15,9 @@ from gateway_rig import scripted
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from gateway.admin.resources import usage_export
 from gateway.cli import app
-from gateway.store.base import StoreFull, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.money import summed_usage
+from gateway.store.base import USAGE_ROWS_MAX, StoreFull, StoreUnavailable, Totals, UsageKey, UsageRow
 
 PRICES = {"m": {"currency": "EUR", "periods": [{"prompt": "0.6", "output": "2.4"}]}}
 TENANTS = 40
@@ -28,7 +29,7 @@ def day(ago=0):
 
 @pytest.fixture
 async def api(tmp_path, monkeypatch):
-    monkeypatch.setattr(usage_export, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(summed_usage, "ROWS_AT_ONCE", 7)
     async with scripted() as backend, admin(tmp_path, backend, prices=PRICES) as made:
         rows = [
             UsageRow(writer, UsageKey(day(ago), f"t{number}", "k", "m"), Totals(1, 100 + number, 40, number))
@@ -131,10 +132,10 @@ async def test_what_fails_later_breaks_off_and_leaves_no_file(api, monkeypatch, 
     store = api.rig.gateway._management._store
     usage = store.usage
 
-    async def fails_today(*, first_day, **others):
-        if first_day == day():
+    async def fails_today(*, after, **others):
+        if after is not None and after.day == day():
             raise StoreUnavailable("no")
-        return await usage(first_day=first_day, **others)
+        return await usage(after=after, **others)
 
     monkeypatch.setattr(store, "usage", fails_today)
     with pytest.raises(aiohttp.ClientError):
@@ -157,3 +158,34 @@ async def test_the_shell_writes_a_file_or_to_standard_output(api, tmp_path):
     whole = (await api.get("/usage/export")).body
     assert tokens(parquet.read_table(file).to_pylist()) == tokens(read(whole))
     assert (await shell(api, tmp_path)).stdout_bytes == whole
+
+
+@pytest.mark.long
+async def test_a_day_of_more_rows_than_a_store_gives_at_once_is_listed_and_exported_to_the_token(tmp_path):
+    """Of each of its parts the store is asked alone, so memory holds one of them."""
+    count = USAGE_ROWS_MAX + 1_500
+    async with scripted() as backend, admin(tmp_path, backend, prices=PRICES) as api:
+        store, asked = api.rig.gateway._management._store, []
+        rows = [
+            UsageRow(f"w{number % 2}", UsageKey(day(), f"t{number // 2}", "k", "m"), Totals(0, 7 + number % 5, 0, 0))
+            for number in range(count)
+        ]
+        await store.put_usage(rows)
+        usage, used = store.usage, sum(row.totals.prompt_tokens for row in rows)
+
+        async def watched(**query):
+            found = await usage(**query)
+            asked.append(len(found))
+            return found
+
+        store.usage = watched
+        for file_format in ("csv", "parquet"):
+            reply = await api.get(f"/usage/export?format={file_format}")
+            assert reply.status == 200
+            table = read(reply.body) if file_format == "csv" else parquet.read_table(io.BytesIO(reply.body)).to_pylist()
+            assert len(table) == count // 2
+            assert tokens(table).total() == used
+        assert max(asked) == summed_usage.ROWS_AT_ONCE
+        page = (await api.get("/usage?limit=1000")).json
+        rest = (await api.get(f"/usage?limit=1000&cursor={quote(page['next_cursor'])}")).json
+        assert len({row["tenant"] for row in page["items"] + rest["items"]}) == 2_000

@@ -19,6 +19,7 @@ from gateway.store.base import (
     StoreFull,
     Totals,
     UsageKey,
+    UsagePlace,
     UsageRow,
     VersionConflict,
 )
@@ -279,3 +280,20 @@ async def test_as_much_as_may_be_is_taken_at_once(store):
     )
     assert (await store.news(0)).documents == documents
     assert len(await store.audit(limit=AUDIT_PAGE_MAX)) == CHANGES_MAX
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 100])
+async def test_pages_of_usage_are_all_of_it_in_order(store, limit):
+    rows = [
+        usage_row(
+            (number, 1, 1, 1), day=f"2026-11-{19 + number % 2}", tenant="ab"[number % 3 > 0], key="", writer=writer
+        )
+        for number, writer in enumerate(["w1", "w2", "ä", "w1 ", "\U0001f600"])
+    ]
+    await store.put_usage(rows)
+    pages, after = [], None
+    while page := await all_usage(store, after=after, limit=limit):
+        pages.append(page)
+        after = UsagePlace(*page[-1].of, page[-1].writer)
+    assert tuple(row for page in pages for row in page) == await all_usage(store)
+    assert all(len(page) <= limit for page in pages)

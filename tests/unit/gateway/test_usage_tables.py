@@ -1,5 +1,6 @@
 """Tables of usage say what the counters say, to the token and the last decimal, and run nothing in a spreadsheet."""
 
+import asyncio
 import csv
 import io
 from collections import Counter
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from gateway.config.prices import PriceSection
+from gateway.money import summed_usage
 from gateway.money.amounts import to_decimal
-from gateway.money.focus import COLUMNS, focus_rows, sums
+from gateway.money.focus import COLUMNS, focus_rows
 from gateway.money.pricing import PriceBook
 from gateway.money.tables import WRITERS
 from gateway.store.base import Totals, UsageKey, UsageRow
@@ -46,13 +48,35 @@ def book():
     return made
 
 
-def table(rows, kind="csv", at_once=7):
+class Rows:
+    """A store of these rows, that gives a few at once."""
+
+    def __init__(self, rows):
+        self.rows = sorted(rows, key=place)
+
+    async def usage(self, *, first_day, last_day, tenant, after, limit):
+        return [row for row in self.rows if after is None or place(row) > after][:limit]
+
+
+def place(row):
+    return (*row.of, row.writer)
+
+
+def parts(rows):
+    """The usage of all writers together, part by part."""
+
+    async def read():
+        return [part async for part in summed_usage.summed_usage(Rows(rows), first_day="", last_day="")]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summed_usage, "ROWS_AT_ONCE", 3)
+        return asyncio.run(read())
+
+
+def table(rows, kind="csv"):
     """The table of these rows of usage, read again: dictionaries by column."""
-    writer, used = WRITERS[kind](), sums(rows)
-    pieces = [
-        writer.write(list(focus_rows(used[at : at + at_once], book(), lambda tenant: f"of {tenant}")))
-        for at in range(0, len(used), at_once)
-    ]
+    writer = WRITERS[kind]()
+    pieces = [writer.write(list(focus_rows(part, book(), lambda tenant: f"of {tenant}"))) for part in parts(rows)]
     data = b"".join([*pieces, writer.close()])
     if kind == "csv":
         return list(csv.DictReader(io.StringIO(data.decode(), newline="")))

@@ -1,0 +1,64 @@
+"""Audit routes: every change with its author.
+
+The audit log follows the rest of the API: times are seconds since 1970, and hashes of secrets are left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gateway.admin import models
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.state.registry import Registry
+from gateway.store.base import Body
+
+# Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
+HIDDEN = frozenset({"hmac", "fingerprint"})
+TIMES = frozenset({"created_at", "expires_at"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRoutes:
+    """The route of the audit log."""
+
+    registry: Registry
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/audit", role=Role.VIEWER,
+            summary="Who changed what, and at which replica; the newest first.",
+            run=self.audit, query=models.AuditPage, answer=models.AuditList, stored=True,
+        )  # fmt: skip
+
+    async def audit(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.AuditPage = asked.query
+        before = None if query.cursor is None else int(query.cursor)
+        entries = await self.registry.audit(before=before, limit=query.limit, kind=query.kind)
+        items = [
+            models.AuditResource.model_construct(
+                revision=entry.revision,
+                at=entry.at_s,
+                actor=entry.actor,
+                replica=entry.replica or None,
+                action=entry.action,
+                kind=entry.kind,
+                name=entry.name,
+                before=None if entry.before is None else _shown(entry.before),
+                after=None if entry.after is None else _shown(entry.after),
+            )
+            for entry in entries
+        ]
+        more = len(items) == query.limit
+        return AdminAnswer(
+            models.AuditList.model_construct(items=items, next_cursor=str(items[-1].revision) if more else None)
+        )
+
+
+def _shown(body: Body) -> dict[str, Any]:
+    """A stored document, without the fields that no caller may see."""
+    return {
+        name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
+        for name, value in body.items()
+        if name not in HIDDEN
+    }

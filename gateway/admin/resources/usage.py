@@ -1,0 +1,134 @@
+"""Usage routes: tokens and their cost by day, tenant, key and model, page by page, or as a file for other programs.
+
+Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. Both
+routes read it part by part, so that memory holds one part however much there is. What fails before the first part of a
+file is a problem as everywhere; what fails later ends the connection before the file is complete, so that no client
+takes a part for the whole.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from gateway.admin import models
+from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.money.amounts import to_text
+from gateway.money.focus import focus_rows
+from gateway.money.pricing import PriceBook
+from gateway.money.summed_usage import summed_usage
+from gateway.money.tables import WRITERS, TableWriter
+from gateway.state.registry import Registry
+from gateway.store.base import Store, Totals, UsageKey, oldest_day
+
+NO_PYARROW: Final = "parquet needs a package that is not installed at the gateway: pip install 'fairlead[export]'"
+Used = list[tuple[UsageKey, Totals]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRoutes:
+    """Routes of usage."""
+
+    registry: Registry
+    store: Store
+    prices: PriceBook
+    clock: Callable[[], float] = time.time
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/usage", role=Role.VIEWER, summary="Requests and tokens by day, tenant, key and model.",
+            run=self.listed, query=models.UsagePage, answer=models.UsageList, stored=True, for_groups=True,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/usage/export", role=Role.VIEWER,
+            summary="Usage and its cost by day, group, tenant, key and model, as CSV or Parquet with FOCUS columns.",
+            run=self.export, query=models.UsageExport, stored=True, for_groups=True,
+            media_types=tuple(writer.media_type for writer in WRITERS.values()),
+            conflicts="There is no such day, or the package for Parquet is not installed.",
+        )  # fmt: skip
+
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.UsagePage = asked.query
+        today = self._today().isoformat()
+        found: Used = []
+        async for used in self._used(
+            asked, query.tenant, query.first_day or today, query.last_day or today, after=_key(query.cursor)
+        ):
+            found += used
+            if len(found) > query.limit:
+                break
+        shown = found[: query.limit]
+        items = [self._resource(of, totals) for of, totals in shown]
+        cursor = "\n".join(shown[-1][0]) if len(found) > len(shown) else None
+        return AdminAnswer(models.UsageList.model_construct(items=items, next_cursor=cursor))
+
+    def _resource(self, of: UsageKey, totals: Totals) -> models.UsageResource:
+        prices = self.prices.prices(of.model, of.day)
+        cost = None
+        if prices is not None:
+            cost = to_text(prices.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens))
+        return models.UsageResource.model_construct(
+            **of._asdict(), **totals._asdict(), cost=cost, currency=None if cost is None else self.prices.currency
+        )
+
+    async def export(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.UsageExport = asked.query
+        today = self._today()
+        first, last = _day(query.first_day, "first_day", today), _day(query.last_day, "last_day", today)
+        try:
+            writer: TableWriter = await asyncio.to_thread(WRITERS[query.format])
+        except ModuleNotFoundError:
+            raise AdminProblem(409, NO_PYARROW) from None
+        first = max(first, date.fromisoformat(oldest_day(today.isoformat())))  # no day before it is kept
+        last = min(last, today + timedelta(days=1))
+        pieces = self._pieces(writer, self._used(asked, query.tenant, first.isoformat(), last.isoformat()))
+        begun = await anext(pieces)
+        name = f"usage-{first.isoformat()}-{last.isoformat()}.{query.format}"
+        return AdminAnswer(pieces=_joined(begun, pieces), media_type=writer.media_type, file_name=name)
+
+    async def _pieces(self, writer: TableWriter, parts: AsyncIterator[Used]) -> AsyncIterator[bytes]:
+        async for used in parts:
+            yield await asyncio.to_thread(self._written, writer, used)
+        yield await asyncio.to_thread(writer.close)
+
+    def _written(self, writer: TableWriter, used: Sequence[tuple[UsageKey, Totals]]) -> bytes:
+        return writer.write(list(focus_rows(used, self.prices, self._group_of)))
+
+    async def _used(
+        self, asked: AdminRequest, tenant: str | None, first_day: str, last_day: str, after: UsageKey | None = None
+    ) -> AsyncIterator[Used]:
+        """Usage of one tenant, or of those that the caller sees, part by part. Raises StoreUnavailable."""
+        seen = GroupScope(self.registry).tenants_of(asked.caller)
+        parts = summed_usage(self.store, first_day=first_day, last_day=last_day, tenant=tenant, after=after)
+        async for part in parts:
+            yield part if seen is None else [used for used in part if used[0].tenant in seen]
+
+    def _group_of(self, tenant: str) -> str:
+        """The group that a tenant is in now, "" where it is in none, or gone."""
+        entry = self.registry.get("tenants", tenant)
+        return "" if entry is None else str(entry.body.get("group") or "")
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self.clock(), UTC).date()
+
+
+def _key(cursor: str | None) -> UsageKey | None:
+    """The last row of the page before; any text is a cursor."""
+    return None if cursor is None else UsageKey(*(*cursor.split("\n", 3), "", "", "")[:4])
+
+
+def _day(given: str | None, name: str, today: date) -> date:
+    try:
+        return today if given is None else date.fromisoformat(given)
+    except ValueError:
+        raise field_problem(f"query.{name}", "is no day", status=409) from None
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
