@@ -159,7 +159,7 @@ class MemberGateway(Gateway):
     def _make_shared_scheduler(self, pool: str) -> SharedSchedulerProtocol:
         """A new leader's Scheduler of this pool, with what has changed since the start."""
         scheduler, now = self._make_scheduler(pool), asyncio.get_running_loop().time()
-        scheduler.tenants_changed(now=now, **self.pools.changed_settings())
+        scheduler.tenants_changed(now=now, **self.order.member.own_part(self.pools.changed_settings()))
         if self.order.member.checkpoint.order == (0, 0) and not self._place.others:
             kept = self.pools.checkpoint_of(pool)
             if kept is not None:  # of the time before all processes of the cluster were started

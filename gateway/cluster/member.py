@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.election import Candidate, StoreCall, StoreView
@@ -23,9 +23,19 @@ from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader, StepDown, Wish
 from gateway.cluster.promise import PING_S, SILENT_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
-from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import ALONE, BackendLoad, KeyLimits, ReplicaShare, Tenant
+from policies.scheduler_protocol import SharedSchedulerProtocol, TenantChanges
+from policies.types import ALONE, BackendLoad, Group, KeyLimits, ReplicaShare, Tenant
 
+L = TypeVar("L", Tenant, Group, KeyLimits)
+
+DIVIDED: Final = (
+    "in_flight_max",
+    "queued_requests_max",
+    "queued_bytes_max",
+    "requests_per_minute_max",
+    "tokens_per_minute_max",
+)
+"""Limits of a tenant, key or group of which a member that is alone has its part."""
 COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand again for so long
 
@@ -125,6 +135,13 @@ class Member:
     def cannot_join(self, leader: str) -> None:
         """The leader of this name is of another version: while it leads, this member is alone (rule 28)."""
         self._stranger = leader
+
+    def own_part(self, changes: TenantChanges) -> TenantChanges:
+        """Changed settings, with this member's part of the limits of groups while it is alone."""
+        groups = changes.get("groups")
+        if groups is None or self.share.replicas == 1:
+            return changes
+        return {**changes, "groups": [divided(group, self.share) for group in groups]}
 
     # -- connections of followers ----------------------------------------------------------------------------
 
@@ -363,25 +380,10 @@ class Member:
         return known[1]
 
 
-def divided(tenant: Tenant, share: ReplicaShare) -> Tenant:
-    """The tenant with one member's part of its limits."""
-
-    def part(limit: int | None) -> int | None:
-        return None if limit is None else share.of(limit)
-
-    return replace(
-        tenant,
-        in_flight_max=part(tenant.in_flight_max),
-        queued_requests_max=part(tenant.queued_requests_max),
-        queued_bytes_max=part(tenant.queued_bytes_max),
-        requests_per_minute_max=part(tenant.requests_per_minute_max),
-        tokens_per_minute_max=part(tenant.tokens_per_minute_max),
-        keys={
-            key_id: KeyLimits(
-                in_flight_max=part(key.in_flight_max),
-                requests_per_minute_max=part(key.requests_per_minute_max),
-                tokens_per_minute_max=part(key.tokens_per_minute_max),
-            )
-            for key_id, key in tenant.keys.items()
-        },
-    )
+def divided(limited: L, share: ReplicaShare) -> L:
+    """The tenant, key or group with one member's part of its limits."""
+    limits = {name: getattr(limited, name, None) for name in DIVIDED}
+    parts: dict[str, Any] = {name: share.of(limit) for name, limit in limits.items() if limit is not None}
+    if isinstance(limited, Tenant):
+        parts["keys"] = {key_id: divided(key, share) for key_id, key in limited.keys.items()}
+    return replace(limited, **parts)

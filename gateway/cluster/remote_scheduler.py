@@ -55,7 +55,7 @@ class RemoteScheduler(ForwardingFacts):
 
     def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
         if self._member.leader is not None:
-            self._member.leader.tenants_changed(self._pool, now=now, **changes)
+            self._member.leader.tenants_changed(self._pool, now=now, **self._member.own_part(changes))
 
     def policy_changed(self, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
         if self._member.leader is not None:

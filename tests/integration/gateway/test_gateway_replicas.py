@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from gateway_rig import PATIENCE_S, bearer, call, engine, gateway, running, scripted, until
+from gateway_rig import PATIENCE_S, answer, bearer, call, engine, fall_silent, gateway, running, scripted, until
 from redis_server import RedisServer
 
 from gateway import replica_app
@@ -47,13 +47,14 @@ def join(server, tmp_path, key):
     """
 
     @asynccontextmanager
-    async def joined(count, *backends, needs=None, **alice):
+    async def joined(count, *backends, needs=None, groups=None, **alice):
         async with AsyncExitStack() as stack:
 
             def serving(number):
                 state = {"file": tmp_path / f"{number}.db", "redis": {"url": server.url, "timeout_ms": 200}}
                 config = {
                     "auth": {"mode": "keys", "secret": SECRET, "keys_file": tmp_path / "keys"},
+                    "groups": groups or {},
                     "tenants": {"alice": alice},
                     "state": state,
                 }
@@ -120,6 +121,28 @@ async def test_without_redis_each_keeps_to_its_part_and_says_so_and_joins_when_i
         await until(lambda: len({view(rig).leader for rig in rigs} - {None}) == 1)
         await until(lambda: sorted(view(rig).role for rig in rigs) == ["follower", "follower", "leader"])
         assert len({view(rig).epoch for rig in rigs}) == 1
+
+
+async def test_without_redis_each_keeps_to_its_part_of_a_groups_limits_too(join, key, server):
+    limits = {"requests_per_minute_max": 30, "in_flight_max": 3}
+    async with (
+        scripted() as backend,
+        join(3, backend, groups={"research": limits}, group="research") as rigs,
+    ):
+        server.kill()
+        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        backend.default = fall_silent
+        waiting = [asyncio.create_task(rig.post(headers=bearer(key))) for rig in rigs for _ in range(2)]
+        await until(lambda: all(rig.snapshot().queued_requests == 1 for rig in rigs))
+        assert [rig.snapshot().in_flight_requests for rig in rigs] == [1, 1, 1]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await until(lambda: all(rig.idle() for rig in rigs))
+        backend.default = answer()
+        assert await asyncio.gather(*(flood(rig, key, 3.0) for rig in rigs)) == [8, 8, 8]
+        server.start()
+        await until(lambda: sorted(view(rig).role for rig in rigs) == ["follower", "follower", "leader"])
 
 
 async def test_a_gateway_of_another_version_is_alone_while_the_leader_is_a_stranger(join, key, monkeypatch, caplog):
