@@ -76,7 +76,7 @@ class BudgetShares:
         self._priced_by[report.writer] = report.priced_by
         spent = self._spent.setdefault(report.writer, {})
         for day, by_holder in report.spent.items():
-            spent.setdefault(day, {}).update(by_holder)
+            spent[day] = {**({} if report.is_whole else spent.get(day, {})), **by_holder}
         if report.is_whole:
             self._reserve(report.member, dict.fromkeys(self._reserved.get(report.member, ()), 0))
         self._reserve(report.member, report.reserved)
@@ -102,6 +102,9 @@ class BudgetShares:
         for name, amount in reserved.items():
             self._sum[name] += amount - known[name]
             known[name] = amount
+            for sums in (self._sum, known):
+                if not sums[name]:
+                    del sums[name]
 
     def _sums_for(self, report: BudgetReport, overruns: tuple[Overrun | None, ...]) -> BudgetSums:
         named = {holder for claim in report.claims for holder in self._budgets.holders(claim.tenant, claim.key)}
@@ -109,21 +112,19 @@ class BudgetShares:
         names = {*self._sum, *reserved} if report.is_whole else set(reserved)
         theirs = self._reserved[report.member]
         others = {name: self._sum[name] - theirs[name] + reserved.get(name, 0) for name in names}
+        wanted = None if report.is_whole else names
         by_writer: dict[str, Spent] = {
-            writer: {
-                day: {name: each[name] for name in self._told_by(writer, names & each.keys())}
-                for day, each in days.items()
-            }
+            writer: {day: self._told_by(writer, amounts, wanted) for day, amounts in days.items()}
             for writer, days in self._spent.items()
             if writer != report.writer
         }
         return BudgetSums(self._budgets.priced_by, {self._writer: spent, **by_writer}, others, overruns)
 
-    def _told_by(self, writer: str, names: set[str]) -> set[str]:
-        """Those of the tallies that are by the prices of now, of what this writer told."""
-        if self._priced_by[writer] == self._budgets.priced_by:
-            return names
-        return {name for name in names if named_tally(name)[1] is not Unit.COST}
+    def _told_by(self, writer: str, amounts: Mapping[str, int], wanted: set[str] | None) -> dict[str, int]:
+        """Those of this writer's amounts that are by the prices of now, of these tallies; None: of all."""
+        names = amounts.keys() if wanted is None else wanted & amounts.keys()
+        is_comparable = self._priced_by[writer] == self._budgets.priced_by
+        return {name: amounts[name] for name in names if is_comparable or named_tally(name)[1] is not Unit.COST}
 
 
 class FollowerBudgets:

@@ -16,6 +16,7 @@ from policies.types import LimitKind
 Holder = tuple[str, str]
 """The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole; or a group (`group_holder`)."""
 GROUP = "group="  # no tenant's name begins with it
+MEMBERS_BYTES = 8  # of a hash of a group's tenants
 Period = Literal["day", "month"]
 
 
@@ -145,17 +146,21 @@ def limits_of(section: Section | None) -> BudgetLimits:
     return BudgetLimits(section.tokens_per_day_max, section.tokens_per_month_max, day, month)
 
 
-def tally_name(holder: Holder, unit: Unit) -> str:
-    """The tally as a string: one line for a tenant's tokens, two for a key's, three for the cost of either."""
+def tally_name(holder: Holder, unit: Unit, *, members: int = 0) -> str:
+    """The tally as a string: one line for a tenant's tokens, two for a key's, three for the cost of either. A group has
+    `members`, a hash of its tenants, in the place of a key.
+    """
+    tenant, key = holder
+    of = (tenant, f"{members:0{2 * MEMBERS_BYTES}x}" if group_of(holder) else key)
     if unit is Unit.COST:
-        return "\n".join((*holder, unit))
-    return "\n".join(holder) if holder[1] else holder[0]
+        return "\n".join((*of, unit))
+    return "\n".join(of) if of[1] else tenant
 
 
 def named_tally(name: str) -> tuple[Holder, Unit]:
     """The holder and the unit of a `tally_name`."""
     tenant, key, unit, *_ = (*name.split("\n"), "", "")
-    return (tenant, key), Unit(unit or Unit.TOKENS)
+    return (tenant, "" if tenant.startswith(GROUP) else key), Unit(unit or Unit.TOKENS)
 
 
 def renewal_times_s(today: str) -> dict[Period, float]:

@@ -32,11 +32,10 @@ from gateway.state.budget_accounts import (
     Holder,
     Period,
     Unit,
-    group_holder,
     named_tally,
     renewal_times_s,
-    tally_name,
 )
+from gateway.state.group_tenants import GroupTenants
 from gateway.state.usage import UsageBook
 from gateway.store.base import Store, StoreFull, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.periodic import Periodic
@@ -52,7 +51,7 @@ log = logging.getLogger(__name__)
 BUDGETED = ("groups", "tenants", "keys")
 """Kinds of entries that may have budgets."""
 Spent = Mapping[str, Mapping[str, int]]
-"""Tokens, and costs in picos, by day and tally (`tally_name`), as one writer has counted them."""
+"""Tokens, and costs in picos, by day and tally (`GroupTenants.tally_name`), as one writer has counted them."""
 Reserved = tuple[int, int]
 """What a call has reserved: tokens, and picos."""
 NOTHING_RESERVED: Reserved = (0, 0)
@@ -95,15 +94,14 @@ class Budgets:
         self._clock = clock
         self._accounts: dict[Holder, BudgetAccount] = {}
         self._unread: set[Holder] = set()
-        self._group_of: dict[str, str] = {}  # by tenant
-        self._deleted: dict[str, str] = {}  # tenants that are still in there, with the month
+        self._groups = GroupTenants()
         self._outstanding: dict[str, Reserved] = {}  # by tenant with a group: what its calls here have reserved
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
         self.priced_by = self._prices.version
         """The version of the prices that the costs here are by."""
         self.reserved_elsewhere: Mapping[str, int] = {}
-        """What is reserved at other gateways, by tally (`tally_name`)."""
+        """What is reserved at other gateways, by tally (`GroupTenants.tally_name`)."""
         self.claim_elsewhere: Callable[[BudgetClaim], Awaitable[Overrun | None]] | None = None
         """Asks the process that admits to budgets for all, where that is another one. Raises StoreUnavailable."""
         self._touched: set[Holder] = set()
@@ -143,17 +141,8 @@ class Budgets:
         """Set the tenant's group. A group's budgets count what its tenants have used this month, wherever they were
         then.
         """
-        self._deleted.pop(tenant, None)
-        before = self._group_of.get(tenant)
-        if before == group:
-            return
-        if group is None:
-            del self._group_of[tenant]
-        else:
-            self._group_of[tenant] = group
         reserved = self._outstanding.get(tenant, NOTHING_RESERVED)
-        for each, sign in ((before, -1), (group, 1)):
-            holder = None if each is None else group_holder(each)
+        for holder, sign in zip(self._groups.move(tenant, group), (-1, 1), strict=True):
             if holder is not None and holder in self._accounts:
                 self._count_anew(holder, more=(sign * reserved[0], sign * reserved[1]))
 
@@ -161,11 +150,7 @@ class Budgets:
         """What the tenant has used, and what it still runs, counts for its group until the month ends: else a group
         would get budget back for every tenant that it deletes.
         """
-        month = self._book.today()[:7]
-        for earlier in [each for each, deleted_in in self._deleted.items() if deleted_in != month]:
-            self.put_group(earlier, None)
-        if tenant in self._group_of:
-            self._deleted[tenant] = month
+        self._groups.delete(tenant, self._book.today()[:7])
 
     def _count_anew(self, holder: Holder, more: Reserved) -> None:
         """Count from the usage book and the store what the holder has used; so much more is reserved than before."""
@@ -248,24 +233,24 @@ class Budgets:
 
     def holders(self, tenant: str, key: str) -> list[Holder]:
         """The holders of budgets that a call of this tenant and key counts for."""
-        return [each for each in self._all_holders(tenant, key) if each in self._accounts]
+        return [each for each in self._groups.holders(tenant, key) if each in self._accounts]
 
     def tally_names(self, tenant: str, key: str) -> dict[str, Unit]:
         """The tallies that a call of this tenant and key counts for."""
         holders = self.holders(tenant, key)
-        return {tally_name(each, unit): unit for each in holders for unit in self._accounts[each].tallies}
+        return {self._groups.tally_name(each, unit): unit for each in holders for unit in self._accounts[each].tallies}
 
     # -- other processes -------------------------------------------------------------------------------------
 
     def spent_here(self, holders: Iterable[Holder] | None = None) -> tuple[Spent, Mapping[str, int]]:
-        """What this writer has counted today, and what is reserved here, by tally (`tally_name`): of all that
-        have any, or of these, zeros included.
+        """What this writer has counted today, and what is reserved here, by tally (`GroupTenants.tally_name`): of all
+        that have any, or of these, zeros included.
         """
         today, writer = self._book.today(), self._book.writer
         counted, reserved = dict[str, int](), dict[str, int]()
         for holder in self._accounts if holders is None else holders:
             for unit, tally in self._accounts[holder].tallies.items():
-                name = tally_name(holder, unit)
+                name = self._groups.tally_name(holder, unit)
                 if amount := tally.days.get(today, {}).get(writer, 0):
                     counted[name] = amount
                 if tally.reserved or holders is not None:
@@ -279,7 +264,10 @@ class Budgets:
                 holder, unit = named_tally(name)
                 account = self._accounts.get(holder)
                 tally = None if account is None else account.tallies.get(unit)
-                if tally is not None and (unit is Unit.TOKENS or priced_by == self.priced_by):
+                is_comparable = name == self._groups.tally_name(holder, unit) and (
+                    unit is Unit.TOKENS or priced_by == self.priced_by
+                )
+                if tally is not None and is_comparable:
                     self._touched.add(holder)
                     tally.told(writer, day, amount)
 
@@ -314,7 +302,7 @@ class Budgets:
         if today != self._today:
             self._today, self._ends_s = today, renewal_times_s(today)
         for unit, tally in account.tallies.items():
-            reserved = tally.reserved + self.reserved_elsewhere.get(tally_name(holder, unit), 0)
+            reserved = tally.reserved + self.reserved_elsewhere.get(self._groups.tally_name(holder, unit), 0)
             sums = zip(
                 self._ends_s.items(), account.limits.of(unit), tally.spent(today), tally.before(today), strict=True
             )
@@ -359,15 +347,9 @@ class Budgets:
             for unit, tally in self._accounts[holder].tallies.items():
                 tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
 
-    def _all_holders(self, tenant: str, key: str) -> tuple[Holder, ...]:
-        """The tenant, its key and its group."""
-        group = self._group_of.get(tenant)
-        own: tuple[Holder, ...] = ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)
-        return own if group is None else (*own, group_holder(group))
-
     def _reserve_more(self, tenant: str, reserved: Reserved) -> None:
         """Remember what the calls of a tenant have reserved, which moves with it to another group."""
-        if tenant in self._group_of or tenant in self._outstanding:
+        if self._groups.group_of(tenant) is not None or tenant in self._outstanding:
             before = self._outstanding.pop(tenant, NOTHING_RESERVED)
             now = max(0, before[0] + reserved[0]), max(0, before[1] + reserved[1])
             if now != NOTHING_RESERVED:
@@ -375,13 +357,15 @@ class Budgets:
 
     def _rows_here(self, holder: Holder) -> list[tuple[UsageKey, Totals]]:
         """The rows of a holder in the usage book."""
-        return [(of, totals) for of, totals in self._book.rows() if holder in self._all_holders(of.tenant, of.key)]
+        return [(of, totals) for of, totals in self._book.rows() if holder in self._groups.holders(of.tenant, of.key)]
 
     async def _read(self) -> None:
         """Read usage from the store: this month's for new budgets and after a change of prices, and every READ_S the
         last two days' for all.
         """
         today = date.fromisoformat(self._book.today())
+        for tenant in self._groups.deleted_before(self._book.today()[:7]):
+            self.put_group(tenant, None)
         unread, self._unread = self._unread, set()
         priced_by = self._prices.version
         try:
@@ -399,8 +383,8 @@ class Budgets:
 
     async def _read_days(self, holders: set[Holder], first: date, last: date, *, replaces_costs: bool = False) -> None:
         """Take over what the store has of these holders and days; costs instead of what is known, or the larger."""
-        tenants = {tenant for tenant, _ in holders}
-        tenants |= {tenant for tenant, group in self._group_of.items() if group_holder(group) in holders}
+        of_whom = {holder: self._groups.hash_of(holder) for holder in holders}
+        tenants = self._groups.tenants(holders)
         sums = _Sums(lambda: _Sums(lambda: _Sums(int)))
         day = first
         while day <= last:
@@ -410,7 +394,7 @@ class Budgets:
             day += timedelta(days=1)
         for of, totals in self._book.rows():  # newer than the store's
             self._add(sums, holders, UsageRow(self._book.writer, of, totals))
-        for holder in holders & self._accounts.keys():
+        for holder in self._unchanged(of_whom):
             self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():
                 days = sums[holder, unit]
@@ -419,6 +403,12 @@ class Budgets:
                 for day_, writers in days.items():
                     for writer, amount in writers.items():
                         tally.told(writer, day_, amount)
+
+    def _unchanged(self, of_whom: Mapping[Holder, int]) -> Iterator[Holder]:
+        """The holders but those that have other tenants than then: a tenant that moves has them read anew."""
+        for holder, tenants in of_whom.items():
+            if holder in self._accounts and self._groups.hash_of(holder) == tenants:
+                yield holder
 
     def _add(self, sums: "_Sums", holders: set[Holder], row: UsageRow) -> None:
         """Add a row to the sums, by holder and unit, day, and writer."""

@@ -58,7 +58,7 @@ async def services(process):
 async def ratio(process, one="few", other="many"):
     """Of what two groups are charged from now on, until the smaller one has got SERVED."""
     async with asyncio.timeout(4 * PATIENCE_S):
-        while not {one, other} <= (before := await services(process)).keys():
+        while not {one, other} <= (before := await services(process)).keys():  # noqa: ASYNC110 - it is a process
             await asyncio.sleep(0.2)
         while True:
             await asyncio.sleep(0.2)
