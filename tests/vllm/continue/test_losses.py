@@ -11,8 +11,6 @@ from answers import ask
 from processes import Gateway, until
 from wire import CHAT, COMPLETIONS, fetch
 
-from gateway.admin.client import AdminClient
-
 CALLS = 14
 TOKENS = 400
 PROMPT, CACHED, OUTPUT = 1.0, 0.1, 2.0  # the default price (policies/accounts/cost.py)
@@ -36,13 +34,8 @@ def both(twins, tmp_path):
             server.start()
 
 
-def admin(gateway):
-    port, key = gateway._admin.section["port"], gateway._admin._key_file.read_text().strip()
-    return AdminClient(f"http://127.0.0.1:{port}", key)
-
-
 def drain(gateway, _server):
-    answer = admin(gateway).ask("PATCH", "/backends/twin-1", {"draining": True})
+    answer = gateway.admin().ask("PATCH", "/backends/twin-1", {"draining": True})
     assert answer.status < 300, answer
 
 
