@@ -32,7 +32,7 @@ from gateway.forwarding.attempt import (
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
-from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat
+from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat, beating
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
@@ -159,7 +159,8 @@ class Generation:
             except UpstreamError:
                 self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
                 raise
-            await _wait_again(sending, returned, tokens_before)
+            async with beating(request, self._heartbeat_s):
+                await _wait_again(sending, returned, tokens_before)
             if returned.is_failure and not stream.is_begun:
                 await self._enter_budget(retries)
 

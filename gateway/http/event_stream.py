@@ -1,4 +1,5 @@
-"""Heartbeat: keeps the connection of a stream open while its call waits; begin_stream: sends the head of a stream.
+"""Heartbeat: keeps the connection of a stream open while its call waits; begin_stream: sends the head of a stream;
+beating: keeps the connection of one open that waits to be continued.
 
 Load balancers cut connections that are silent for a minute, and a call may wait longer than that for a backend or for
 its first token. A heartbeat sends the head of the stream early, then a comment at intervals, which clients ignore
@@ -7,8 +8,8 @@ later failure is an error event in the format of the called API, and client libr
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -120,6 +121,28 @@ async def begin_stream(request: web.BaseRequest, status: int, headers: Mapping[s
     response = _make_response(request, status, headers)
     await response.prepare(request)
     return response
+
+
+@asynccontextmanager
+async def beating(request: web.BaseRequest, every_s: float | None) -> AsyncIterator[None]:
+    """Send a comment each `every_s` seconds while the block runs, where a part of the stream was sent; None: never."""
+    response: web.StreamResponse | None = request.get(OPEN_STREAM)
+    if response is None or every_s is None:
+        yield
+        return
+    beats = asyncio.ensure_future(_beats(response, every_s))
+    try:
+        yield
+    finally:
+        beats.cancel()
+        await asyncio.gather(beats, return_exceptions=True)
+
+
+async def _beats(response: web.StreamResponse, every_s: float) -> None:
+    with suppress(ConnectionError):  # the client has disconnected, and the handler of its call is cancelled
+        while True:
+            await asyncio.sleep(every_s)
+            await response.write(COMMENT)
 
 
 async def end_open_stream(
