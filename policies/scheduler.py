@@ -717,14 +717,14 @@ class Scheduler:
         self._rounds = None
         self._fleet.release(entry, now)
         self._preemption.settled(entry.request.id)
-        fair_queue.closed(entry)
+        fair_queue.use.closed(entry)
         self._tenants.freed(entry.request.tenant_id, fair_queue)
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
-            self._arrangement.fair_queues.at(entry.backend_id).resized(entry, tokens)
+            self._arrangement.fair_queues.at(entry.backend_id).use.resized(entry, tokens)
             self._fleet.resize(entry, tokens)
 
 

@@ -61,7 +61,7 @@ def rearrange(
     _carry_counters(list(before.all()), list(after.all()))
     for entry in ledger.in_flight.values():
         fair_queue = after.at(entry.backend_id)
-        fair_queue.holds(entry)
+        fair_queue.use.opened(entry)
         _expect(fair_queue, entry)
     not_taken = [request_id for fair_queue in before.all() for request_id in fair_queue.first]
     homes: dict[str, FairQueue] = {}

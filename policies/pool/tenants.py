@@ -240,7 +240,7 @@ class Tenants:
                 account = fair_queue.order.service_record(state.tenant)
                 counter += account.counter
                 rank += account.rank
-                tokens += fair_queue.use(tenant_id).tokens
+                tokens += fair_queue.use.of(tenant_id).tokens
                 competes = competes or fair_queue.competes(tenant_id)
             views[tenant_id] = TenantView(
                 queued_requests=len(queue),

@@ -20,11 +20,10 @@ from policies.accounts.ledger import Charge, InFlight
 from policies.fairness.tiers import TieredFairness, any_request
 from policies.fleet.fleet import BackendHold
 from policies.group_state import NO_GROUPS, GroupState
-from policies.queueing.share_cap import InFlightShare, ShareCap, TenantUse
+from policies.queueing.queue_use import QueueUse
+from policies.queueing.share_cap import ShareCap
 from policies.queues import TenantQueues
 from policies.types import Group, Request, Tenant
-
-NO_USE = TenantUse()
 
 
 class AccountPlace(NamedTuple):
@@ -94,16 +93,15 @@ class FairQueue:
         self._price = price
         self._is_capped = share_ratio_max < 1.0
         self._share = ShareCap(share_ratio_max, order.tier, groups)
-        self._limits = limits
+        self.use = QueueUse(limits, output_tokens, counts_speed=backend_id is None)
+        """What is in flight from here."""
         self._competing: set[str] = set()  # tenants that wait and may send
-        self._uses: dict[str, TenantUse] = {}  # of tenants with anything in flight from here
-        self._share_tokens = 0.0  # of all of them
         self._absent: dict[str, AccountPlace] = {}  # of restored tenants that have not joined yet
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits here or is in flight from here."""
-        return not self._uses and not self.queues.tenant_ids()
+        return not self.use.by_tenant and not self.queues.tenant_ids()
 
     # -- waiting tenants -------------------------------------------------------------------------------------
 
@@ -138,7 +136,7 @@ class FairQueue:
                 self.order.joined(tenant.tier_id, tenant.id, requests)
         elif tenant.id in self._competing:
             self._leave(tenant)
-        self._share.set_active(tenant, active=bool(requests) or tenant.id in self._uses)
+        self._share.set_active(tenant, active=bool(requests) or tenant.id in self.use.by_tenant)
 
     def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
         """The tenant's settings have changed."""
@@ -212,9 +210,6 @@ class FairQueue:
 
     # -- requests in flight from here ------------------------------------------------------------------------
 
-    def use(self, tenant_id: str) -> TenantUse:
-        return self._uses.get(tenant_id, NO_USE)
-
     def charged(self, tenant_id: str, charge: Charge) -> None:
         self.order.charged(self._tenants[tenant_id].tenant, charge)
 
@@ -222,35 +217,10 @@ class FairQueue:
         """The entry was dispatched from here, and costs this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
-        self.holds(entry)
+        self.use.opened(entry)
         if self.order.follows_requests:
             self.order.dispatched(tenant.tier_id, entry)
         self.order.charged(tenant, charge)
-
-    def holds(self, entry: InFlight) -> None:
-        """Count the entry as in flight from here."""
-        tenant_id = entry.request.tenant_id
-        use = self._uses.get(tenant_id)
-        if use is None:
-            use = self._uses[tenant_id] = TenantUse()
-        use.requests += 1
-        self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
-
-    def resized(self, entry: InFlight, tokens: int) -> None:
-        """The entry's reservation is about to become `tokens`."""
-        self._count(self._uses[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
-
-    def closed(self, entry: InFlight) -> None:
-        """The entry is no longer in flight."""
-        tenant_id = entry.request.tenant_id
-        use = self._uses[tenant_id]
-        use.requests -= 1
-        self._count(use, entry, -entry.reservation.sequences, -entry.reservation.tokens)
-        if not use.requests:
-            assert not use.sequences, "nothing in flight is no sequence"
-            del self._uses[tenant_id]
-        if not self._uses:
-            self._share_tokens = 0.0  # drop the rounding error of speeds
 
     def ended(self, entry: InFlight, now: float) -> None:
         """The entry dispatched from here has ended, or belongs to another queue from now on."""
@@ -313,9 +283,9 @@ class FairQueue:
         """Whether its tenant has nothing in flight from here, or with the request at most what its weight entitles
         it to.
         """
-        if request.tenant_id not in self._uses:
+        if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.entitles(self._tenants[request.tenant_id].tenant, self._share_with(request))
+        return self._share.entitles(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
         """Whether one tenant may pass another for which `hold` keeps a backend: ahead of it by no more than the price
@@ -327,7 +297,7 @@ class FairQueue:
             return True
         worth = 0.0 if hold is None else self._worth(hold.requests, hold.tokens)
         if self._is_capped:
-            use = self.use(tenant_id)
+            use = self.use.of(tenant_id)
             worth += self._worth(use.requests, use.tokens)
         return lead <= worth
 
@@ -352,37 +322,19 @@ class FairQueue:
         return None
 
     def _is_within_share(self, request: Request) -> bool:
-        if request.tenant_id not in self._uses:
+        if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.allows(self._tenants[request.tenant_id].tenant, self._share_with(request))
-
-    def _share_with(self, request: Request) -> InFlightShare:
-        """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
-        use, (sequences_max, tokens_max) = self.use(request.tenant_id), self._limits()
-        tokens = request.prompt_tokens + self.output_tokens(request)
-        # By the "peak" rule the full lengths in flight may exceed what the pool holds at any one moment.
-        tokens_max = max(tokens_max, self._share_tokens + tokens)
-        return InFlightShare(
-            use.share_sequences + request.choices, use.share_tokens + tokens, sequences_max, tokens_max
-        )
+        return self._share.allows(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
         """Whether one tenant is behind another by no more than what it has in flight can turn out to cost."""
         lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
-        use = self.use(tenant_id)
+        use = self.use.of(tenant_id)
         return lag <= self._worth(use.requests, use.tokens)
 
     def _worth(self, requests: int, tokens: float) -> float:
         """The price of this many requests with this many tokens, if all are outputs (the w_q * M of VTC's U)."""
         return requests and self._price.service(0, 0, tokens / requests) * requests
-
-    def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:
-        speed = entry.speed if self.backend_id is None else 1.0
-        use.sequences += sequences
-        use.tokens += tokens
-        use.share_sequences += sequences * speed
-        use.share_tokens += tokens * speed
-        self._share_tokens += tokens * speed
 
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)

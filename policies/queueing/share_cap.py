@@ -25,19 +25,6 @@ from policies.types import Group, Tenant, Tier
 SHARE_RATIO_MAX = 0.5  # phi
 
 
-@dataclass(slots=True)
-class TenantUse:
-    """A tenant's requests in flight; `tokens` are reserved tokens. Its share is counted in `share_tokens` and
-    `share_sequences`: tokens and sequences times the speed of their backends.
-    """
-
-    requests: int = 0
-    tokens: int = 0
-    sequences: int = 0
-    share_tokens: float = 0.0
-    share_sequences: float = 0.0
-
-
 class InFlightShare(NamedTuple):
     """Sequences and KV tokens that a tenant would have in flight, and those that the pool can hold, all times the speed
     of their backends.

@@ -1,0 +1,94 @@
+"""What is in flight from one queue, by tenant: its requests, its reserved tokens, and the share that the cap is about.
+
+A share counts by the speed of the backends (share_cap.py says why), but in a queue of one backend all have one speed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policies.accounts.ledger import InFlight
+from policies.queueing.share_cap import InFlightShare
+from policies.types import Request
+
+
+@dataclass(slots=True)
+class TenantUse:
+    """A tenant's requests in flight; `tokens` are reserved tokens. Its share is counted in `share_tokens` and
+    `share_sequences`: tokens and sequences times the speed of their backends.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    sequences: int = 0
+    share_tokens: float = 0.0
+    share_sequences: float = 0.0
+
+
+NO_USE = TenantUse()
+
+
+class QueueUse:
+    """What each tenant has in flight from one queue. Mutable."""
+
+    def __init__(
+        self,
+        limits: Callable[[], tuple[float, float]],
+        output_tokens: Callable[[Request], float],
+        *,
+        counts_speed: bool,
+    ) -> None:
+        """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
+        that a request's reservation is sized for.
+        """
+        self.by_tenant: dict[str, TenantUse] = {}
+        """Of tenants with anything in flight."""
+        self._output_tokens = output_tokens
+        self._limits = limits
+        self._counts_speed = counts_speed
+        self._share_tokens = 0.0  # of all tenants
+
+    def of(self, tenant_id: str) -> TenantUse:
+        return self.by_tenant.get(tenant_id, NO_USE)
+
+    def opened(self, entry: InFlight) -> None:
+        """The entry is in flight from the queue."""
+        tenant_id = entry.request.tenant_id
+        use = self.by_tenant.get(tenant_id)
+        if use is None:
+            use = self.by_tenant[tenant_id] = TenantUse()
+        use.requests += 1
+        self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
+
+    def resized(self, entry: InFlight, tokens: int) -> None:
+        """The entry's reservation is about to become `tokens`."""
+        self._count(self.by_tenant[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
+
+    def closed(self, entry: InFlight) -> None:
+        """The entry is no longer in flight."""
+        tenant_id = entry.request.tenant_id
+        use = self.by_tenant[tenant_id]
+        use.requests -= 1
+        self._count(use, entry, -entry.reservation.sequences, -entry.reservation.tokens)
+        if not use.requests:
+            assert not use.sequences, "nothing in flight is no sequence"
+            del self.by_tenant[tenant_id]
+        if not self.by_tenant:
+            self._share_tokens = 0.0  # drop the rounding error of speeds
+
+    def share_with(self, request: Request) -> InFlightShare:
+        """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
+        use, (sequences_max, tokens_max) = self.of(request.tenant_id), self._limits()
+        tokens = request.prompt_tokens + self._output_tokens(request)
+        # By the "peak" rule the full lengths in flight may exceed what the pool holds at any one moment.
+        tokens_max = max(tokens_max, self._share_tokens + tokens)
+        return InFlightShare(
+            use.share_sequences + request.choices, use.share_tokens + tokens, sequences_max, tokens_max
+        )
+
+    def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:
+        speed = entry.speed if self._counts_speed else 1.0
+        use.sequences += sequences
+        use.tokens += tokens
+        use.share_sequences += sequences * speed
+        use.share_tokens += tokens * speed
+        self._share_tokens += tokens * speed
