@@ -70,6 +70,8 @@ REQUESTS = "requests"
 """The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
 OWNERS = {"tenants": "tenant", "groups": "group"}
 """Kinds whose entries may have keys, and the field of a key that names its owner."""
+GUARDS = "guards"
+"""The kind of the documents that changes under one guard write, so that the second of two at once is checked again."""
 NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or must exist
 
 
@@ -85,6 +87,16 @@ class Edit:
     etag: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What has to hold when a change is made, and depends on other entries: `check` raises where it does not. It knows
+    all changes under this name that were made before, at any gateway.
+    """
+
+    name: str
+    check: Callable[[], object]
+
+
 class Registry:
     """All managed entries of one gateway. Create it on the loop that runs it; call `start` and `stop`."""
 
@@ -97,6 +109,7 @@ class Registry:
         self._replica = replica
         self._clock = clock
         self._cursor = 0
+        self._guards: dict[str, int] = {}  # the version of each guard's document
         self._listeners: list[Callable[[Changed], None]] = []
         self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
         self._writing = asyncio.Lock()
@@ -142,21 +155,39 @@ class Registry:
 
     # -- writes --------------------------------------------------------------------------------------------
 
-    async def create(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str) -> Entry:
+    async def create(
+        self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, guard: Guard | None = None
+    ) -> Entry:
         """Create an entry. Raises AlreadyThere and what `apply` raises."""
         if self.get(kind, name) is not None:
             raise AlreadyThere
         try:
-            return await self._one(Edit(kind, name, body, NOT_THERE), actor)
+            return await self._one(Edit(kind, name, body, NOT_THERE), actor, guard)
         except EtagMismatch as error:
             raise AlreadyThere from error
 
-    async def put(self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, etag: str | None = None) -> Entry:
+    async def put(
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        actor: str,
+        etag: str | None = None,
+        guard: Guard | None = None,
+    ) -> Entry:
         """Replace the whole body of an entry, which must have this etag (as in Edit). Raises what `apply` raises."""
-        return await self._one(Edit(kind, name, body, etag), actor)
+        return await self._one(Edit(kind, name, body, etag), actor, guard)
 
     async def patch(
-        self, kind: str, name: str, patch: Mapping[str, Any], *, actor: str, etag: str | None = None
+        self,
+        kind: str,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        actor: str,
+        etag: str | None = None,
+        guard: Guard | None = None,
     ) -> Entry:
         """Merge `patch` into the body (RFC 7396: null removes a field). Raises NotFound and what `apply` raises."""
         for _ in range(TRIES_MAX):
@@ -166,7 +197,7 @@ class Registry:
             if not _is_meant(etag, entry):
                 raise EtagMismatch(entry.etag)
             try:
-                return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor)
+                return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor, guard)
             except EtagMismatch:
                 if etag not in (None, ANY_THERE):
                     raise
@@ -190,14 +221,19 @@ class Registry:
             edits += [Edit("keys", key.name, None) for key in keys if key.origin != "declared"]
         await self.apply(edits, actor=actor)
 
-    async def apply(self, edits: Sequence[Edit], *, actor: str) -> list[Entry | None]:
+    async def apply(self, edits: Sequence[Edit], *, actor: str, guard: Guard | None = None) -> list[Entry | None]:
         """Apply all edits in one transaction, or none; returns the resulting entries. Raises Invalid, EtagMismatch,
-        StoreUnavailable, StoreFull.
+        StoreUnavailable, StoreFull, and what the guard raises.
         """
         async with self._writing:
             for _ in range(TRIES_MAX):
+                if guard is not None:
+                    guard.check()
                 changes = [self._change(edit) for edit in edits]
                 self._check(changes)
+                if guard is not None:
+                    version = self._guards.get(guard.name, 0)
+                    changes.append(Change(GUARDS, guard.name, {"after": version}, version, is_audited=False))
                 try:
                     documents = await self._store.commit(
                         changes, actor=actor, at_s=self._clock(), replica=self._replica
@@ -239,8 +275,8 @@ class Registry:
         self._take(news.documents)
         self._cursor = news.cursor
 
-    async def _one(self, edit: Edit, actor: str) -> Entry:
-        (entry,) = await self.apply([edit], actor=actor)
+    async def _one(self, edit: Edit, actor: str, guard: Guard | None = None) -> Entry:
+        (entry,) = await self.apply([edit], actor=actor, guard=guard)
         assert entry is not None, "what was just written is there"
         return entry
 
@@ -269,6 +305,8 @@ class Registry:
         """Apply documents from the store. One that cannot be read (from a newer gateway) leaves the entry as it was."""
         changed = set()
         for document in documents:
+            if document.kind == GUARDS:
+                self._guards[document.name] = max(document.version, self._guards.get(document.name, 0))
             if document.kind not in RESOURCE_KINDS:
                 continue
             section, problems = (None, []) if document.body is None else read_body(document.kind, document.body)

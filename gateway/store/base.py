@@ -70,12 +70,15 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a transaction. `expected`: the version the document must have (0: it must not exist); None: any."""
+    """One change of a transaction. `expected`: the version the document must have (0: it must not exist); None: any.
+    `is_audited`: it is written to the audit log.
+    """
 
     kind: str
     name: str
     body: Body | None
     expected: int | None = None
+    is_audited: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +208,8 @@ class Store(Protocol):
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
-        """Apply all changes with their audit entries, or none. They are durable in this store when it returns. Raises
-        VersionConflict, StoreFull.
+        """Apply all changes with the audit entries of those that are audited, or none. They are durable in this store
+        when it returns. Raises VersionConflict, StoreFull.
         """
         ...
 

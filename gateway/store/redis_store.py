@@ -127,7 +127,7 @@ class RedisStore:
         args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
         for change in changes:
             expected = "" if change.expected is None else change.expected
-            named = _fields({"kind": change.kind, "name": change.name})
+            named = _fields({"kind": change.kind, "name": change.name}) if change.is_audited else ""
             args += [_member(change), named, expected, _text(change.body)]
         keys = ("documents", "arrivals", "counters", "settling", "deleted", "audit")
         verdict, rest = b"settling", [b"0"]

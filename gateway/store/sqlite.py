@@ -182,7 +182,8 @@ class SqliteStore:
                 document = Document(change.kind, change.name, revision, change.body)
                 after, action = _text(change.body), action_of(from_json(before), change.body)
                 database.execute(WRITE_DOCUMENT, (*_row(document), _next(database, "arrival")))
-                database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
+                if change.is_audited:
+                    database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
                 documents.append(document)
             _prune(database)
         return tuple(documents)

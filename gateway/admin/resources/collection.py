@@ -25,6 +25,7 @@ from gateway.state.registry import (
     AlreadyThere,
     DeclaredInFile,
     EtagMismatch,
+    Guard,
     Invalid,
     NotFound,
     Registry,
@@ -124,8 +125,9 @@ class Collection:
             raise AdminProblem(409, "it was taken away meanwhile")
         etag = pinned(asked, etag, entry)
         with registry_answers():
-            body = self._may_give(asked, entry, self._replaced(entry, self._kept(asked, entry) | _given(asked)))
-            entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag)
+            body = self._replaced(entry, self._kept(asked, entry) | _given(asked))
+            guard = self._guard(asked, entry.name, entry, body)
+            entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag, guard=guard)
         return AdminAnswer(self.show(entry), etag=entry.etag)
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
@@ -139,9 +141,11 @@ class Collection:
             self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body)
         )
         etag = pinned(asked, etag_of(asked, entry.etag), entry)
-        self._may_give(asked, entry, merged(entry.body, asked.body))
+        guard = self._guard(asked, entry.name, entry, merged(entry.body, asked.body))
         with registry_answers():
-            entry = await self.registry.patch(self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag)
+            entry = await self.registry.patch(
+                self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag, guard=guard
+            )
         return AdminAnswer(self.show(entry), etag=entry.etag)
 
     async def delete(self, asked: AdminRequest) -> AdminAnswer:
@@ -156,7 +160,8 @@ class Collection:
         self.check(asked)
         self._name(asked, name, "body.id")
         body = _given(asked) if self.scope is None else self.scope.give(asked.caller, name, None, _given(asked))
-        entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name)
+        guard = self._guard(asked, name, None, body)
+        entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
         return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
@@ -198,9 +203,11 @@ class Collection:
         keeps = () if self.scope is None or asked.caller.group is None else self.scope.keeps
         return {name: entry.body[name] for name in keeps if name in entry.body}
 
-    def _may_give(self, asked: AdminRequest, entry: Entry, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body, if the caller may give it to the entry. Raises AdminProblem."""
-        return dict(body) if self.scope is None else self.scope.give(asked.caller, entry.name, entry, body)
+    def _guard(self, asked: AdminRequest, name: str, before: Entry | None, body: Mapping[str, Any]) -> Guard | None:
+        """That the caller may give this body, beside what its group has given by then. Raises AdminProblem."""
+        if self.scope is None or asked.caller.group is None:
+            return None
+        return Guard(asked.caller.group, partial(self.scope.give, asked.caller, name, before, body))
 
 
 def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@
 --       audit: sorted set of entries (JSON) by revision
 -- ARGV  epoch and revision as the gateway knows them;  how many audit entries and deletions are kept
 --       "at_s", "actor" and "replica" of the audit entries (JSON);  when the gateway gives up, by this server's clock
---       for each change: kind/name, "kind" and "name" (JSON), the version it must have ("": any), body ("": delete)
+--       for each change: kind/name, "kind" and "name" (JSON; "": it has no audit entry), the version it must have
+--       ("": any), body ("": delete)
 --
 -- Returns {'done', revision of the first change}, or {'conflict', index of the change, present version}, {'settling',
 -- ms}, {'stale'}: the server is another one or has lost data since the gateway read it; or {'late'}: the deadline has
@@ -58,8 +59,10 @@ for at = FIRST, #ARGV, WIDTH do
     redis.call('ZADD', deleted, revision, name)
     action = 'delete'
   end
-  redis.call('ZADD', audit, revision, '{"revision":' .. text .. ',"action":"' .. action .. '",' .. ARGV[5] .. ',' ..
-    ARGV[at + 1] .. ',"before":' .. json(before[at]) .. ',"after":' .. json(after) .. '}')
+  if ARGV[at + 1] ~= '' then
+    redis.call('ZADD', audit, revision, '{"revision":' .. text .. ',"action":"' .. action .. '",' .. ARGV[5] .. ',' ..
+      ARGV[at + 1] .. ',"before":' .. json(before[at]) .. ',"after":' .. json(after) .. '}')
+  end
 end
 
 redis.call('ZREMRANGEBYRANK', audit, 0, -1 - tonumber(ARGV[3]))

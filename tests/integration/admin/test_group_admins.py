@@ -1,5 +1,6 @@
 """An administrator of a group reaches its own group and nothing else, whatever it tries."""
 
+import asyncio
 import contextlib
 
 import pytest
@@ -234,14 +235,27 @@ async def test_budgets_of_its_tenants_sum_up_to_at_most_the_groups(tmp_path):
         assert await lead.status("PATCH", "/tenants/old-red", {"weight": 2}) == 200
 
 
+async def test_budgets_that_are_set_at_once_sum_up_to_at_most_the_groups(tmp_path):
+    async with red(tmp_path) as lead:
+        budget = {"tokens_per_day_max": 300}
+        asked = [lead.ask("POST", "/tenants", {"id": f"red/{number}", **budget}) for number in range(4)]
+        asked += [lead.ask("PATCH", f"/tenants/{at(name)}", budget) for name in ("red/a", "old-red")]
+        asked += [lead.ask("PUT", "/tenants/red%2Fput", budget) for _ in range(2)]
+        replies = await asyncio.gather(*asked)
+        assert {reply.status for reply in replies} <= {200, 201, 409, 412}
+        tenants = (await lead.ask("GET", "/tenants")).json["items"]
+        assert sum(each["tokens_per_day_max"] or 0 for each in tenants) == 900
+        assert [each["kind"] for each in (await lead.api.get("/audit")).json["items"]].count("guards") == 0
+
+
 async def test_it_does_not_change_a_tenant_that_the_operator_has_moved_away_since_it_was_judged(tmp_path, monkeypatch):
     async with red(tmp_path) as lead:
         registry = lead.api.rig.gateway._management.registry
         patch = registry.patch
 
-        async def moved_before(kind, name, body, *, actor, etag):
+        async def moved_before(kind, name, body, **asked):
             await patch("tenants", "red/a", {"group": "blue"}, actor="operator", etag=None)
-            return await patch(kind, name, body, actor=actor, etag=etag)
+            return await patch(kind, name, body, **asked)
 
         monkeypatch.setattr(registry, "patch", moved_before)
         assert await lead.status("PATCH", "/tenants/red%2Fa", {"weight": 9}, if_match="*") == 412

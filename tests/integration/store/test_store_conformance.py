@@ -297,3 +297,13 @@ async def test_pages_of_usage_are_all_of_it_in_order(store, limit):
         after = UsagePlace(*page[-1].of, page[-1].writer)
     assert tuple(row for page in pages for row in page) == await all_usage(store)
     assert all(len(page) <= limit for page in pages)
+
+
+async def test_a_change_that_is_not_audited_has_a_version_and_is_news(store):
+    first = await write(store, "a", {"n": 1})
+    audited, unaudited = Change("tenants", "a", {"n": 2}, first.version), Change("guards", "g", {}, 0, is_audited=False)
+    documents = await store.commit([audited, unaudited], actor="ann", at_s=1.0)
+    assert (await store.news(0)).documents == documents
+    assert [entry.kind for entry in await store.audit()] == ["tenants", "tenants"]
+    with pytest.raises(VersionConflict):
+        await store.commit([unaudited], actor="ann", at_s=1.0)

@@ -12,6 +12,7 @@ from gateway.state.registry import (
     DeclaredInFile,
     Edit,
     EtagMismatch,
+    Guard,
     Invalid,
     NotFound,
     Registry,
@@ -288,3 +289,41 @@ async def test_what_another_gateway_wrote_and_this_one_does_not_understand_is_le
     assert registry.get("tenants", "alice").body["weight"] == 2.0
     assert "tenants/alice" in caplog.text
     await registry.stop()
+
+
+async def test_of_two_changes_under_a_guard_at_two_gateways_the_later_is_checked_with_the_earlier(registry):
+    """The other gateway has not heard of the first change when it makes its own."""
+    other = Registry(registry._store, declared(), clock=lambda: 1_000.0)
+    await other.refresh()
+
+    def most(at):
+        """At most one tenant has a budget."""
+
+        def check():
+            if any(entry.body.get("tokens_per_day_max") for entry in at.entries("tenants")):
+                raise PermissionError
+
+        return Guard("red", check)
+
+    budget = {"tokens_per_day_max": 1}
+    await registry.create("tenants", "a", budget, actor="x", guard=most(registry))
+    assert other.get("tenants", "a") is None
+    with pytest.raises(PermissionError):
+        await other.create("tenants", "b", budget, actor="x", guard=most(other))
+    assert other.get("tenants", "b") is None
+    assert [entry.kind for entry in await registry.audit()] == ["tenants"]
+    await other.create("tenants", "c", {}, actor="x", guard=Guard("blue", lambda: None))
+
+
+@pytest.mark.parametrize("count", [2, 12])
+async def test_changes_under_a_guard_are_all_made_where_each_may_be(registry, count):
+    other = Registry(registry._store, declared(), clock=lambda: 1_000.0)
+    await other.refresh()
+    free = Guard("red", lambda: None)
+    made = [
+        (registry, other)[number % 2].create("tenants", f"t{number}", {}, actor="x", guard=free)
+        for number in range(count)
+    ]
+    await asyncio.gather(*made)
+    await registry.refresh()
+    assert sum(entry.name.startswith("t") for entry in registry.entries("tenants")) == count
