@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gateway.admin.backend_models import StepsResource
-from gateway.admin.models import Fields, ModelName, Page, ResourceList
+from gateway.admin.models import Fields, ModelName, Name, Page, ResourceList
 from gateway.cluster.view import MemberRole
 
 
@@ -151,6 +151,12 @@ class ClusterResource(Fields):
 
 class TenantStatePage(Page):
     pool: ModelName | None = None
+
+
+class BudgetPage(Page):
+    """`group`: its own budgets, and those of its tenants and their keys."""
+
+    group: Name | None = None
 
 
 class TenantStates(ResourceList):

@@ -113,7 +113,8 @@ class Route:
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        assert not (self.live and self.for_groups), "the leader answers another process for no group"
+        names_group = self.query is not None and "group" in self.query.model_fields
+        assert names_group or not (self.live and self.for_groups), "the leader is told the caller's group by the query"
 
     def is_for(self, caller: Caller) -> bool:
         """Whether the caller's role may use it."""

@@ -127,7 +127,7 @@ class AdminServer(web.Server):
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
         if route.live and self._ask_leader is not None:
-            told = await self._ask(request.rel_url.raw_path_qs)
+            told = await self._ask(_target(request, caller))
             if told is not None:
                 return web.Response(body=told, headers={**HEADERS, hdrs.CONTENT_TYPE: JSON})
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
@@ -196,8 +196,23 @@ async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
         raise AdminProblem(409, f"there is no room: {error}") from None
 
 
+def _of_group(query: Any, group: str) -> Any:
+    """The query of a live view as the administrator of this group may ask it. Raises AdminProblem."""
+    if query.group not in (None, group):
+        raise AdminProblem(404, "there is no such group")
+    return query.model_copy(update={"group": group})
+
+
+def _target(request: web.BaseRequest, caller: Caller) -> str:
+    """Path and query of a live view, for the process that leads: what a group's administrator asks names the group."""
+    url = request.rel_url
+    return url.raw_path_qs if caller.group is None else url.update_query(group=caller.group).raw_path_qs
+
+
 async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str], caller: Caller) -> AdminRequest:
     query = _query(request.rel_url.raw_query_string, route.query)
+    if route.live and caller.group is not None:
+        query = _of_group(query, caller.group)
     body = None
     if route.body is not None or route.merges is not None:
         body = _body(await _read(request, JSON if route.body is not None else MERGE_PATCH), route.body)

@@ -282,9 +282,14 @@ class Budgets:
 
     # -- overview ------------------------------------------------------------------------------------------
 
-    def overview(self, after: Holder = ("", ""), limit: int | None = None) -> list[BudgetUse]:
-        """The use of every budget of at most `limit` holders, by holder, after `after`."""
-        holders = sorted(holder for holder in self._accounts if holder > after)[:limit]
+    def overview(
+        self,
+        after: Holder = ("", ""),
+        limit: int | None = None,
+        shows: Callable[[Holder], bool] = lambda _holder: True,
+    ) -> list[BudgetUse]:
+        """The use of every budget of at most `limit` holders, by holder, after `after`, of those that it `shows`."""
+        holders = sorted(holder for holder in self._accounts if holder > after and shows(holder))[:limit]
         return [use for holder in holders for use in self.uses(holder)]
 
     def take_touched(self) -> set[Holder]:

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from gateway.admin import live_models, models
+from gateway.admin import live_models
 from gateway.admin.backend_models import StepsResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.cluster.view import ClusterView
 from gateway.money.amounts import to_text
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
-from gateway.state.budget_accounts import BudgetUse, Unit, group_of
+from gateway.state.budget_accounts import BudgetUse, Holder, Unit, group_of
 from gateway.state.budgets import Budgets
 from gateway.state.registry import Registry
 from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
@@ -77,8 +77,9 @@ class LiveRoutes:
 
         yield Route(
             method="GET", path="/state/budgets", role=Role.VIEWER,
-            summary="Every budget of tokens or money: what is used and what is left, by tenant and key.",
-            run=self.budgets_left, query=models.Page, answer=live_models.BudgetStates, live=True,
+            summary="Budgets of tokens or money: what is used and what is left, by group, tenant and key.",
+            run=self.budgets_left, query=live_models.BudgetPage, answer=live_models.BudgetStates, live=True,
+            for_groups=True,
         )  # fmt: skip
         yield Route(
             method="GET", path="/cluster", role=Role.VIEWER,
@@ -128,9 +129,9 @@ class LiveRoutes:
         )
 
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
-        query: models.Page = asked.query
+        query: live_models.BudgetPage = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
-        rows = self.budgets.overview((tenant, key), query.limit + 1)
+        rows = self.budgets.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
         # Both budgets of a holder are on the same page.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])
@@ -147,6 +148,13 @@ class LiveRoutes:
         more = len(holders) > query.limit
         cursor = "\n".join(holders[query.limit - 1]) if more else None
         return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
+
+    def _is_of(self, holder: Holder, group: str | None) -> bool:
+        """Whether the holder of a budget is this group, or a tenant of it or its key. None: any holder is."""
+        if group is None or group_of(holder):
+            return group in (None, group_of(holder))
+        entry = self.registry.get("tenants", holder[0])
+        return entry is not None and entry.body.get("group") == group
 
     async def cluster(self, _asked: AdminRequest) -> AdminAnswer:
         return AdminAnswer(live_models.ClusterResource.model_validate(self.cluster_view().document()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from urllib.parse import quote
 
 import pytest
 from admin_rig import SECRET, admin
@@ -99,7 +100,7 @@ async def test_it_sees_its_group_its_tenants_their_keys_and_their_usage_page_by_
 
 ALLOWED = {
     "/tenants", "/tenants/{id}", "/groups", "/groups/{id}", "/keys", "/keys/{id}", "/keys/{id}/rotate",
-    "/usage", "/usage/export", "/me", "/groups/{id}/live",
+    "/usage", "/usage/export", "/me", "/groups/{id}/live", "/state/budgets",
 }  # fmt: skip
 
 
@@ -109,13 +110,16 @@ def routes_of(api):
     return server._table.routes
 
 
+READ = {"/groups", "/groups/{id}", "/groups/{id}/live", "/usage", "/usage/export", "/me", "/state/budgets"}
+
+
 async def test_every_other_path_is_closed_to_it_and_new_ones_are_until_they_say_otherwise(tmp_path):
     async with red(tmp_path) as lead:
         routes = [route for route in routes_of(lead.api) if route.role is not None]
         open_to_it = {(route.method, route.path) for route in routes if route.for_groups}
         assert {path for _, path in open_to_it} == ALLOWED
         changed = {path for method, path in open_to_it if method != "GET"}
-        assert changed == ALLOWED - {"/groups", "/groups/{id}", "/groups/{id}/live", "/usage", "/usage/export", "/me"}
+        assert changed == ALLOWED - READ
         for route in routes:
             if (route.method, route.path) not in open_to_it:
                 path = route.path.replace("{id}", "x")
@@ -374,3 +378,44 @@ async def test_it_does_not_make_a_revoked_key_of_the_file_valid_again(tmp_path):
         assert (await lead.api.patch(f"/keys/{key['id']}", {"revoked": True})).status == 200
         assert await lead.status("DELETE", f"/keys/{key['id']}") == 409
         assert (await lead.api.rig.post(headers=bearer(secret))).status == 401
+
+
+async def test_it_reads_the_budgets_of_its_group_its_tenants_and_their_keys_and_no_others(tmp_path):
+    tenants = {**TENANTS, "red/a": {"group": "red", "tokens_per_day_max": 5}, "free": {"tokens_per_day_max": 7}}
+    groups = {**GROUPS, "blue": {"tokens_per_month_max": 9}}
+    async with red(tmp_path, tenants=tenants, groups=groups, state=tmp_path / "state") as lead:
+        key = (await lead.api.post("/keys", {"tenant": "old-red", "tokens_per_day_max": 3})).json["id"]
+        await lead.api.post("/keys", {"tenant": "blue/b", "tokens_per_day_max": 3})
+
+        async def limits(path, ask=lead.ask):
+            items = (await ask("GET", path)).json["items"]
+            return {(each["group"], each["tenant"], each["key"]): each["limit"] for each in items}
+
+        own = {("red", "", ""): 1_000, ("", "red/a", ""): 5, ("", "old-red", key): 3}
+        assert await limits("/state/budgets") == await limits("/state/budgets?group=red") == own
+        assert await limits("/state/budgets?group=red", lead.api.ask) == own
+        assert len(await limits("/state/budgets", lead.api.ask)) == 6
+        paged, cursor = {}, ""
+        for _ in own:
+            page = (await lead.ask("GET", f"/state/budgets?limit=1{cursor}")).json
+            paged |= {(each["group"], each["tenant"], each["key"]): each["limit"] for each in page["items"]}
+            cursor = f"&cursor={quote(page['next_cursor'] or '')}"
+        assert (paged, page["next_cursor"]) == (own, None)
+        for other in ("blue", "none"):
+            assert await lead.status("GET", f"/state/budgets?group={other}") == 404
+        await lead.api.patch("/tenants/old-red", {"group": "blue"})
+        assert ("", "old-red", key) not in await limits("/state/budgets")
+
+
+async def test_the_leader_is_asked_for_the_budgets_of_its_group_alone(tmp_path):
+    async with red(tmp_path) as lead:
+        server, asked = lead.api.rig.gateway._management._port._server, []
+
+        async def ask_leader(target):
+            asked.append(target)
+            return await server.answer_peer(target)
+
+        server._ask_leader = ask_leader
+        items = (await lead.ask("GET", "/state/budgets?limit=5&cursor=a%0Ab")).json["items"]
+        assert asked == ["/admin/v1/state/budgets?limit=5&cursor=a%0Ab&group=red"]
+        assert {each["group"] for each in items} == {"red"}
