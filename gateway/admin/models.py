@@ -15,7 +15,7 @@ from gateway.config.amounts import AMOUNT_PATTERN
 from gateway.config.prices import PERIODS_MAX, Currency
 from gateway.config.sections import NAME_CHARS_MAX, POOL_CHARS_MAX
 from gateway.state.entries import Origin
-from gateway.state.resource_kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, Role
+from gateway.state.resource_kinds import KEY_MODELS_MAX, LABEL_CHARS_MAX, MODEL_NAME, Role
 from policies.slo.engine_priority import PRIORITY_MAX
 
 PAGE_ROWS = 100
@@ -29,6 +29,7 @@ OVERLAP_S_MAX = 30 * 86_400
 
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
 TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
+MODEL_PATTERN = rf"^{MODEL_NAME.pattern}$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 AMOUNT_MAX = 999_999_999
 DIGITS_PATTERN = r"^[0-9]{1,18}$"

@@ -47,7 +47,7 @@ Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
-_POOL = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
+MODEL_NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
 
 
 class ManagedBackend(BackendSection):
@@ -120,9 +120,9 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
     "tenants": ResourceKind(TenantSection, TENANT_NAME, 100_000),
     "keys": ResourceKind(ApiKey, _NAME, 100_000),
     "backends": ResourceKind(ManagedBackend, _NAME, 1_000),
-    "pools": ResourceKind(PoolSettings, _POOL, 1_000),
-    "prices": ResourceKind(PriceSection, _POOL, 1_000),
-    "aliases": ResourceKind(AliasSection, _POOL, 1_000),
+    "pools": ResourceKind(PoolSettings, MODEL_NAME, 1_000),
+    "prices": ResourceKind(PriceSection, MODEL_NAME, 1_000),
+    "aliases": ResourceKind(AliasSection, MODEL_NAME, 1_000),
 }
 
 

@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 
 from gateway.admin import models
+from gateway.admin.models import MODEL_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
-from gateway.config.sections import POOL_CHARS_MAX
-from gateway.state.entries import Entry
 from gateway.state.registry import Registry
-
-ID_PATTERN = rf"^[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}$"
 
 
 def routes(registry: Registry) -> Iterator[Route]:
@@ -25,13 +22,6 @@ def routes(registry: Registry) -> Iterator[Route]:
             shown=models.AliasResource,
             listed=models.AliasList,
         ),
-        show=_alias,
         role=Role.OPERATOR,
-        id_schema={"type": "string", "pattern": ID_PATTERN},
+        id_pattern=MODEL_PATTERN,
     ).routes()
-
-
-def _alias(entry: Entry) -> models.AliasResource:
-    return models.AliasResource.model_construct(
-        id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
-    )

@@ -13,7 +13,6 @@ from backends.address_allowlist import AddressAllowlist, literal
 from backends.kinds import GENERIC
 from backends.pool import BackendPool
 from gateway.admin import backend_models
-from gateway.admin.models import NAME_PATTERN
 from gateway.admin.problems import field_problem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import Collection, CollectionModels
@@ -55,7 +54,6 @@ class BackendRoutes:
             ),
             show=self.show,
             role=Role.OPERATOR,
-            id_schema={"type": "string", "pattern": NAME_PATTERN},
             check=self.check,
         )
         return collection.routes()

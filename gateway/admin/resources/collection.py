@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.admin.models import Page, ResourceList
+from gateway.admin.models import NAME_PATTERN, Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
@@ -51,15 +51,17 @@ class CollectionModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem."""
+    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem. `show` None: an
+    entry is shown with the fields of its section.
+    """
 
     kind: str
     noun: str
     registry: Registry
     models: CollectionModels
-    show: Callable[[Entry], BaseModel]
     role: Role
-    id_schema: Mapping[str, Any]
+    show: Callable[[Entry], BaseModel] | None = None
+    id_pattern: str = NAME_PATTERN
     check: Callable[[AdminRequest], None] = lambda _asked: None
     scope: "EntryScope | None" = None
 
@@ -67,7 +69,7 @@ class Collection:
         reads = self.scope is not None
         changes = self.scope is not None and self.scope.changes
         one, many, noun = f"/{self.kind}/{{id}}", f"/{self.kind}", self.noun
-        schemas = {"id": self.id_schema}
+        schemas = {"id": {"type": "string", "pattern": self.id_pattern}}
         models = self.models
         yield Route(
             method="GET", path=many, role=Role.VIEWER, summary=f"All {self.kind}, by id.", run=self.listed,
@@ -99,7 +101,7 @@ class Collection:
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         found = page(
-            self.registry, self.kind, asked.query, self.models.listed, self.show, sees=partial(self._sees, asked)
+            self.registry, self.kind, asked.query, self.models.listed, self.shown, sees=partial(self._sees, asked)
         )
         return AdminAnswer(found)
 
@@ -110,7 +112,7 @@ class Collection:
     async def put(self, asked: AdminRequest) -> AdminAnswer:
         """Create the entry where it does not exist and there is no If-Match; else replace it."""
         entry = self.registry.get(self.kind, asked.id)
-        if entry is None and not re.fullmatch(self.id_schema["pattern"], asked.id):
+        if entry is None and not re.fullmatch(self.id_pattern, asked.id):
             raise field_problem("path.id", f"is nothing that a {self.noun} can be called")
         if entry is None or not self._sees(asked, entry):
             self._name(asked, asked.id, "path.id")
@@ -128,11 +130,11 @@ class Collection:
             body = self._replaced(entry, self._kept(asked, entry) | _given(asked))
             guard = self._guard(asked, entry.name, entry, body)
             entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag, guard=guard)
-        return AdminAnswer(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.shown(entry), etag=entry.etag)
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
-        return AdminAnswer(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.shown(entry), etag=entry.etag)
 
     async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
@@ -146,7 +148,7 @@ class Collection:
             entry = await self.registry.patch(
                 self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag, guard=guard
             )
-        return AdminAnswer(self.show(entry), etag=entry.etag)
+        return AdminAnswer(self.shown(entry), etag=entry.etag)
 
     async def delete(self, asked: AdminRequest) -> AdminAnswer:
         entry = self.entry(asked)
@@ -162,7 +164,14 @@ class Collection:
         body = _given(asked) if self.scope is None else self.scope.give(asked.caller, name, None, _given(asked))
         guard = self._guard(asked, name, None, body)
         entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
-        return AdminAnswer(self.show(entry), etag=entry.etag, location=path_of(self.kind, name))
+        return AdminAnswer(self.shown(entry), etag=entry.etag, location=path_of(self.kind, name))
+
+    def shown(self, entry: Entry) -> BaseModel:
+        """The entry as the API shows it."""
+        if self.show is not None:
+            return self.show(entry)
+        fields = entry.section.model_dump(mode="json")
+        return self.models.shown.model_construct(id=entry.name, origin=entry.origin, **fields)
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
         """The entry's body with the given values for all fields that can change. Raises AdminProblem where the value of

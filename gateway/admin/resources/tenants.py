@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gateway.admin import models
-from gateway.admin.models import NAME_PATTERN, TENANT_PATTERN
+from gateway.admin.models import TENANT_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels, EntryScope
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import Role, Route
@@ -29,7 +29,7 @@ def routes(registry: Registry) -> Iterator[Route]:
         ),
         show=partial(_tenant, registry),
         role=Role.OPERATOR,
-        id_schema={"type": "string", "pattern": TENANT_PATTERN},
+        id_pattern=TENANT_PATTERN,
         scope=EntryScope(
             sees=scope.sees_tenant, changes=True, keeps=("group",), name=scope.name_tenant, give=scope.give
         ),
@@ -45,9 +45,7 @@ def routes(registry: Registry) -> Iterator[Route]:
             shown=models.GroupResource,
             listed=models.GroupList,
         ),
-        show=_group,
         role=Role.OPERATOR,
-        id_schema={"type": "string", "pattern": NAME_PATTERN},
         scope=EntryScope(sees=scope.sees_group),
     ).routes()
     yield from Collection(
@@ -61,9 +59,7 @@ def routes(registry: Registry) -> Iterator[Route]:
             shown=models.TierResource,
             listed=models.TierList,
         ),
-        show=_tier,
         role=Role.OPERATOR,
-        id_schema={"type": "string", "pattern": NAME_PATTERN},
     ).routes()
 
 
@@ -75,15 +71,3 @@ def _tenant(registry: Registry, entry: Entry) -> models.TenantResource:
     if group is not None and isinstance(group.section, GroupSection):
         fields["tier"] = group.section.tier
     return models.TenantResource.model_construct(id=entry.name, origin=entry.origin, **fields)
-
-
-def _group(entry: Entry) -> models.GroupResource:
-    return models.GroupResource.model_construct(
-        id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
-    )
-
-
-def _tier(entry: Entry) -> models.TierResource:
-    return models.TierResource.model_construct(
-        id=entry.name, origin=entry.origin, **entry.section.model_dump(mode="json")
-    )
