@@ -65,8 +65,8 @@ def say(text: str) -> None:
 def say_charges(streams: Sequence[Stream], charged: float) -> None:
     tokens = usages(streams)
     prompts, outputs = tokens["prompt_tokens"], tokens["completion_tokens"]
-    say(f"  received {outputs} output and {prompts} prompt tokens, charged {charged:g} units")
-    say(f"  which is {OUTPUT:g} x {outputs} + {charged - OUTPUT * outputs:g} for prompts")
+    say(f"  received {outputs} output and {prompts} prompt tokens, charged {charged:.12g} units")
+    say(f"  which is {OUTPUT:g} x {outputs} + {charged - OUTPUT * outputs:.12g} for prompts")
 
 
 def kill(servers: Sequence[Vllm], folder: Path) -> None:
@@ -158,7 +158,7 @@ def shares(servers: Sequence[Vllm], folder: Path) -> None:
     difference = largest_difference(moments)
     say(f"  service over weight of two tenants differs by {difference:.0f} at most; VTC promises {bound:.0f}")
     wrong = {tenant: charged.get(tenant, 0.0) - service for tenant, service in received.service.items()}
-    say(f"  charged beyond what clients received: {', '.join(f'{each:+g}' for each in wrong.values())} units")
+    say(f"  charged beyond what clients received: {', '.join(f'{each:+.6g}' for each in wrong.values())} units")
 
 
 def preempt(servers: Sequence[Vllm], folder: Path) -> None:

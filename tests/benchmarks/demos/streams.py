@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "tests/vllm"), str(ROOT / "tests/vllm/continue")]
 from answers import Answer, read  # noqa: E402
 from wire import CHAT, COMPLETIONS, Call  # noqa: E402
 
-END_S_MAX = 90.0  # of streams that run when the load ends
+END_S_MAX = 300.0  # of streams that run when the load ends
 
 
 class Stream(NamedTuple):
