@@ -140,6 +140,7 @@ class Management:
                 prices=self.prices,
                 today=self.usage.today,
                 replica=self._config.cluster.name or socket.gethostname(),
+                place=str(self._config.state.file or self._config.folder),
             )
             self.notices.start()
 

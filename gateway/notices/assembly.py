@@ -31,17 +31,18 @@ class BudgetNotices:
         prices: PriceBook,
         today: Callable[[], str],
         replica: str,
+        place: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`replica` is the name of this gateway among those that share the state. Raises ValueError where the secret
-        of the webhook cannot be read.
+        """`replica` is the name of this gateway among those that share the state, and `place` where it has its own.
+        Raises ValueError where the secret of the webhook cannot be read.
         """
         self._watch = BudgetWatch(budgets, settings.thresholds, today)
         self._sender: NoticeSender | None = None
         if settings.webhook is not None:
             self._sender = NoticeSender(
                 make_webhook(settings.webhook),
-                NoticeClaims(store, replica=replica, clock=clock),
+                NoticeClaims(store, replica=replica, place=place, clock=clock),
                 currency=lambda: prices.currency,
                 clock=clock,
                 rng=Random(),  # noqa: S311 - jitter

@@ -33,10 +33,13 @@ class Claimed(Enum):
 class NoticeClaims:
     """The documents of notices. Mutable; used on one loop."""
 
-    def __init__(self, store: Store, *, replica: str, clock: Callable[[], float]) -> None:
-        """`clock`: seconds since 1970."""
+    def __init__(self, store: Store, *, replica: str, clock: Callable[[], float], place: str = "") -> None:
+        """`place` is where this replica has its own state: two of one machine may have one name. `clock`: seconds since
+        1970.
+        """
         self._store = store
         self._replica = replica
+        self._claimant = f"{replica} {place}"
         self._process = secrets.token_urlsafe(PROCESS_BYTES)
         self._clock = clock
         self._cursor = 0
@@ -58,7 +61,7 @@ class NoticeClaims:
                 return Claimed.TOLD
             if not self._may_claim(body["claims"].get(str(notice.threshold))):
                 return Claimed.THEIRS
-            claim = {"by": self._replica, "process": self._process, "until": self._clock() + LEASE_S}
+            claim = {"by": self._claimant, "process": self._process, "until": self._clock() + LEASE_S}
             claims = {**body["claims"], str(notice.threshold): claim}
             if await self._write(notice, {**body, "claims": claims}):
                 return Claimed.MINE
@@ -112,4 +115,4 @@ class NoticeClaims:
 
     def _may_claim(self, claim: Mapping[str, Any] | None) -> bool:
         """Whether a claim is none, one's own, one of an earlier process of this replica, or over."""
-        return claim is None or claim["by"] == self._replica or claim["until"] <= self._clock()
+        return claim is None or claim["by"] == self._claimant or claim["until"] <= self._clock()

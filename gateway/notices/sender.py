@@ -102,7 +102,7 @@ class NoticeSender:
             self.outcomes[FAILED] += 1
             self._later(pending)
             log.warning("%s: the webhook did not take it, attempt %d: %s", _named(pending), pending.attempts, error)
-        if self._clock() - pending.since_s >= GIVE_UP_S:
+        if pending.notice.id in self._pending and self._clock() - pending.since_s >= GIVE_UP_S:
             self._end(pending.notice, GIVEN_UP)
 
     async def _tell(self, pending: _Pending) -> None:

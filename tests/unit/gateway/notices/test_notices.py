@@ -33,12 +33,12 @@ async def hook():
 class Process:
     """A gateway's watch on budgets, and its sender."""
 
-    def __init__(self, store, clock, hook, *, replica="a", thresholds=(50, 80, 100)):
+    def __init__(self, store, clock, hook, *, replica="a", place="", thresholds=(50, 80, 100)):
         self.store, self.clock = store, clock
         self.book = UsageBook(store, clock=clock)
         self.budgets = Budgets(self.book, store, is_shared=True, prices=PriceBook(), clock=clock)
         self.watch = BudgetWatch(self.budgets, thresholds, self.book.today)
-        self.claims = NoticeClaims(store, replica=replica, clock=clock)
+        self.claims = NoticeClaims(store, replica=replica, place=place, clock=clock)
         webhook = Webhook(hook.url, [SECRET])
         self.sender = NoticeSender(webhook, self.claims, currency=lambda: "EUR", clock=clock, rng=Random(1))
 
@@ -152,8 +152,20 @@ async def test_what_nobody_takes_is_given_up_after_a_day(processes, hook, clock)
     assert hook.attempts == attempts
 
 
-async def test_while_one_tries_others_wait_and_after_its_death_another_goes_on(processes, hook, clock):
-    one, two = processes(replica="a", thresholds=(50,)), processes(replica="b", thresholds=(50,))
+async def test_what_is_taken_at_last_when_it_would_be_given_up_is_not_given_up_too(processes, hook, clock):
+    one = processes(thresholds=(50,))
+    hook.statuses = [500]
+    one.use(50)
+    await one.look()
+    clock.now_s += GIVE_UP_S
+    await one.look()
+    assert dict(one.sender.outcomes) == {"delivered": 1, "failed": 1, "given_up": 0}
+
+
+@pytest.mark.parametrize("of_two", [{"replica": "b"}, {"place": "/elsewhere"}], ids=["machines", "folders"])
+async def test_while_one_tries_others_wait_and_after_its_death_another_goes_on(processes, hook, clock, of_two):
+    """Two replicas of one machine have one name."""
+    one, two = processes(thresholds=(50,)), processes(**of_two, thresholds=(50,))
     hook.statuses = [500]
     for each in (one, two):
         each.use(50)
