@@ -261,3 +261,38 @@ class GroupFacts(FairFacts):
     def change_group(self, weight):
         if not any(self.has_anything(tenant_id) for tenant_id, group in self.group_of.items() if group == "blue"):
             self.recorder.tenants_changed(groups=[Group("blue", weight=weight)], now=self.now)
+
+
+class LiveGroupFacts(GroupFacts):
+    """The same while groups come and go, and change while their tenants have requests. A group with a limit in flight
+    takes part; what it is owed is not judged, what others are is.
+    """
+
+    groups = (*GroupFacts.groups, Group("grey", in_flight_max=2))
+
+    @initialize()
+    def forget_removals(self):
+        self.removed = set()
+
+    @rule(tenant_id=st.sampled_from(["a", "b", "c", "e"]), group_id=st.sampled_from([None, "red", "blue", "grey"]))
+    def move(self, tenant_id, group_id):
+        """Between groups, with what waits and runs; a group that was removed comes back."""
+        groups = [Group(group_id)] if group_id in self.removed else []
+        self.removed.discard(group_id)
+        self.group_of[tenant_id] = group_id
+        self.recorder.tenants_changed(groups=groups, changed=[tenant(tenant_id, 1.0, group_id)], now=self.now)
+
+    @rule(group_id=st.sampled_from(["red", "blue"]), weight=st.sampled_from([0.5, 1.0, 4.0]))
+    def change_group(self, group_id, weight):
+        if group_id not in self.removed:
+            self.recorder.tenants_changed(groups=[Group(group_id, weight=weight)], now=self.now)
+
+    @rule(in_flight_max=st.sampled_from([0, 1, 3]))
+    def limit_group(self, in_flight_max):
+        self.recorder.tenants_changed(groups=[Group("grey", in_flight_max=in_flight_max)], now=self.now)
+
+    @rule(group_id=st.sampled_from(["red", "blue"]))
+    def remove_group(self, group_id):
+        if group_id not in self.group_of.values():
+            self.removed.add(group_id)
+            self.recorder.tenants_changed(groups_removed=[group_id], now=self.now)

@@ -12,7 +12,7 @@ from itertools import count, product
 
 import pytest
 from any_facts import AnyFacts
-from fair_facts import FairFacts, GroupFacts
+from fair_facts import FairFacts, GroupFacts, LiveGroupFacts
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -87,6 +87,14 @@ def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placemen
 def test_no_two_tenants_groups_or_tiers_differ_by_more_than_is_promised(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
     steps_of(GroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
+
+
+@both_lengths
+@pytest.mark.parametrize("is_capped", [True, False])
+@pytest.mark.parametrize("policy", BOUNDED)
+def test_bounds_hold_between_changes_of_groups_that_are_made_while_their_tenants_wait(policy, is_capped, divisor):
+    attributes = {"policy": policy, "placement": "least-reserved", "is_capped": is_capped}
+    steps_of(LiveGroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
 
 
 def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_promise_nothing():
