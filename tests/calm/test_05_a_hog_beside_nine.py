@@ -43,7 +43,7 @@ def slots(server):
 
 
 @pytest.mark.alone
-async def test_all_who_wait_are_served_alike(tenants, figure):
+async def test_all_waiting_tenants_are_served_alike(tenants, figure):
     config, keys = tenants
     config["tenants"] = {name: {} for name in keys}
     async with engine(speed=0.2) as server, gateway(slots(server), **config) as rig:

@@ -88,7 +88,7 @@ def test_a_forgotten_tenant_is_as_one_never_seen(make):
 
 
 @every_rule
-def test_a_limit_of_zero_lets_nobody_in(make):
+def test_a_limit_of_zero_lets_no_request_in(make):
     closed = Tenant("A", requests_per_minute_max=0, queued_requests_max=0)
     assert make().check(make_request(0), closed, PoolQueues(), 5.0) is not None
 

@@ -132,7 +132,7 @@ class History:
 
 @every_order
 @given(history=steps)
-def test_only_tenants_that_wait_and_are_eligible_are_picked_and_somebody_is_if_there_is_one(make, history):
+def test_only_tenants_that_wait_and_are_eligible_are_picked_and_one_is_if_there_is_any(make, history):
     course = History(make())
     for tenant_id, kind, service, ineligible in history:
         course.step(tenant_id, kind, service, ineligible)
@@ -169,7 +169,7 @@ def test_the_same_facts_give_the_same_picks(make, history):
 
 
 @every_order
-def test_nobody_starves_who_stays_eligible_while_others_come_and_go(make):
+def test_no_tenant_starves_that_stays_eligible_while_others_come_and_go(make):
     course = History(make())
     for tenant_id in TENANTS:
         course.join(tenant_id)
@@ -276,7 +276,7 @@ def test_a_forgotten_tenant_that_comes_back_is_a_new_one(make):
 
 
 @every_order
-def test_one_that_comes_back_before_anybody_asked_is_ranked_as_if_somebody_had(make):
+def test_one_that_comes_back_before_its_rank_was_asked_for_is_ranked_as_if_it_had_been(make):
     asked, left_alone = History(make()), History(make())
     for history in (asked, left_alone):
         for tenant_id, kind in [("B", "join"), ("A", "join"), ("A", "serve"), ("B", "come back")]:

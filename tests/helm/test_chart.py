@@ -161,7 +161,7 @@ def test_every_file_of_the_gateway_is_in_a_volume_and_what_it_writes_in_one_that
         assert file is None or may_write[str(file.parent)] is False
 
 
-def test_only_who_looks_for_backends_in_the_cluster_may_read_where_they_are():
+def test_only_a_gateway_that_looks_for_backends_in_the_cluster_may_read_where_they_are():
     documents = render(FOUND)
     assert pod_of(documents)["spec"]["automountServiceAccountToken"] is True
     roles = [document for (kind, _), document in render_all(FOUND) if kind == "Role"]

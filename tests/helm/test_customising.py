@@ -155,7 +155,7 @@ def allowed(*, metrics=False, **policy):
     return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
 
 
-def test_the_network_lets_prometheus_to_the_metrics_and_nobody_else_to_the_admin_port():
+def test_the_network_lets_prometheus_to_the_metrics_and_no_other_peer_to_the_admin_port():
     assert allowed() == {"http": None, "admin": [PROMETHEUS]}
     assert allowed(metricsFrom=[OTHER]) == {"http": None, "admin": [OTHER]}
     assert allowed(metricsFrom=[]) == {"http": None}

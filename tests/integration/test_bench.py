@@ -35,7 +35,7 @@ def plan(url, **changed):
     return run.Plan(**whole | changed)
 
 
-async def test_what_is_added_and_who_gets_what_is_measured_before_a_real_port(monkeypatch):
+async def test_what_is_added_and_each_tenants_share_is_measured_before_a_real_port(monkeypatch):
     # Short calls: the more of them there are, the less the seats that are taken at both ends of the time weigh.
     monkeypatch.setattr(run, "PROMPTS", Shape(prompt_words=64, output_tokens=4))
     monkeypatch.setattr(run, "ANSWERS", Shape(prompt_words=16, output_tokens=16))
@@ -57,7 +57,7 @@ async def test_what_is_added_and_who_gets_what_is_measured_before_a_real_port(mo
     assert len({stage for _, stage in stages}) == 5
 
 
-async def test_whoever_has_seen_enough_gets_what_there_is_and_no_gateway_stays(monkeypatch):
+async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_stays(monkeypatch):
     pids, stages = [], []
 
     @asynccontextmanager

@@ -133,7 +133,7 @@ async def test_it_goes_on_until_there_is_enough_to_learn_from():
     assert told[-1].windows <= found.windows
 
 
-async def test_too_few_windows_at_the_end_are_given_to_whoever_asked():
+async def test_too_few_windows_at_the_end_are_given_to_the_tenants_that_asked():
     server, before = EngineServer(EngineOptions(coefficients="cpu-tiny")), [Observation(1, 30, 100, 1000, 100)] * 3
     try:
         with pytest.raises(run.TooFewWindowsError) as too_few:

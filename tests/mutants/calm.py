@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         5, "the tenant with the least counter is served next", "gateway/config/scheduling.py",
         'fairness: Fairness = PolicySettings(policy="vtc")', 'fairness: Fairness = PolicySettings(policy="fifo")',
-        calm("test_05_a_hog_beside_nine.py::test_all_who_wait_are_served_alike"),
+        calm("test_05_a_hog_beside_nine.py::test_all_waiting_tenants_are_served_alike"),
     ),
     Mutant(
         6, "service counts over the tenant's weight", "policies/fairness/tiers.py",

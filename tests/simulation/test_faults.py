@@ -188,7 +188,7 @@ def test_slow_engines_and_late_metrics_break_no_promise(policy, seed):
 
 @pytest.mark.parametrize("placement", sorted(ARRIVAL_PLACEMENT))
 @pytest.mark.parametrize("policy", mostly_long(["vtc", "dlpm"], "vtc"))
-def test_a_slow_engine_is_as_fair_to_those_who_wait_for_it_as_the_other(policy, placement):
+def test_a_slow_engine_is_as_fair_to_the_tenants_that_wait_for_it_as_the_other(policy, placement):
     run = FaultyRun(policy, placement, faults=[slows])
     assert len(run.bounds) == len(ENGINES)
     assert all(bound.spread_max > 0 for bound in run.bounds)

@@ -88,7 +88,7 @@ def play(prediction: str, every_s: float) -> Watched:
     return pool
 
 
-def test_a_stream_of_large_requests_leaves_the_pool_full_and_nobody_stops_for_it():
+def test_a_stream_of_large_requests_leaves_the_pool_full_and_none_stops_for_it():
     pool = play("quantile", every_s=5.0)
     assert pool.waits_s("large")
     assert pool.reserved_ratio() >= 0.93

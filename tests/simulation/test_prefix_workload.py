@@ -34,7 +34,7 @@ def test_a_node_of_a_tree_begins_with_its_parent_and_comes_a_level_later():
     assert len({prefix[:root] for prefix in prefixes}) == 1
 
 
-def test_beginnings_are_shared_by_many_and_ends_by_nobody():
+def test_beginnings_are_shared_by_many_and_ends_by_none():
     shape = Beginnings(count=3, tokens=320, end_tokens=(16, 48), output_tokens=(5, 9), rate_per_s=10.0)
     arrivals = list(beginnings("A", shape, duration_s=60.0, rng=Random(1)))
     blocks = 320 // BLOCK_TOKENS

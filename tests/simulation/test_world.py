@@ -182,7 +182,7 @@ def test_the_shipped_trace_is_the_papers():
 
 
 @pytest.mark.parametrize("tpot_s", [0.030, 0.012])
-def test_the_scheduler_counts_who_was_served_in_time_as_the_gateways_does(tpot_s):
+def test_the_scheduler_counts_what_was_served_in_time_as_the_gateways_does(tpot_s):
     envelope = SloEnvelope(ttft_s=0.5, tpot_s=tpot_s)
     scheduler = Scheduler(tenants=[Tenant("a"), Tenant("b")])
     calls = [arrival("a", 0.1 * n, output_tokens=40, output_tokens_max=40, envelope=envelope) for n in range(30)]

@@ -155,7 +155,7 @@ def test_the_gateway_understands_the_reports(fair):
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer wrong", TOKEN, f"Basic {TOKEN}"])
-def test_reports_are_for_who_has_the_token(fair, authorization):
+def test_reports_are_for_holders_of_the_token(fair, authorization):
     status, body = steps(fair, authorization)
     assert status == 401
     assert b"steps" not in body

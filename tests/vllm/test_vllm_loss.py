@@ -35,7 +35,7 @@ def test_what_a_busy_vllm_does_not_admit_is_asked_again_and_all_are_served(small
     until(lambda: small_gateway.in_flight() == 0)
 
 
-def test_when_the_engine_dies_nobody_is_told_that_the_answer_is_complete(small, small_gateway):
+def test_when_the_engine_dies_no_client_is_told_that_the_answer_is_complete(small, small_gateway):
     """A raw stream, a stream of the official client, and a whole answer that waits inside vLLM."""
     until(lambda: backend(small_gateway)["available"])
     url = small_gateway.url

@@ -57,7 +57,7 @@ def test_pause_holds_what_is_shown_and_go_on_shows_what_is_now(visit, loaded, ke
     expect(page.locator("main")).not_to_have_text(held)
 
 
-def test_the_page_says_who_gets_the_most_whether_that_is_right_and_where_it_is_tight(visit, loaded, keys):
+def test_the_page_says_which_tenant_gets_the_most_whether_that_is_right_and_where_it_is_tight(visit, loaded, keys):
     """The questions of an operator that has never seen it, as sentences."""
     page = visit(loaded).sign_in(keys["viewer"])
     verdict = page.locator(".pool .verdict")

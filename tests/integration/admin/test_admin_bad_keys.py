@@ -57,7 +57,7 @@ async def test_unknown_revoked_expired_and_malformed_keys_get_one_answer(api, po
     assert all(told(reply) == told(replies[0]) for reply in replies)
 
 
-async def test_a_data_key_at_the_admin_port_is_told_so_and_an_admin_key_at_the_data_port_is_nobodys(api):
+async def test_a_data_key_at_the_admin_port_is_told_so_and_an_admin_key_at_the_data_port_is_unknown(api):
     reply = await api.get("/tenants", key=await api.key_for("declared"))
     assert reply.status == 403
     assert "data port" in reply.json["detail"]

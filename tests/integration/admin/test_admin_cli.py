@@ -200,7 +200,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
             assert {where, *((*where, name) for name in names - {"limit", "cursor"})} <= asked, where
 
 
-async def test_a_port_where_nobody_is_is_said_to_be_one(shell):
+async def test_a_port_where_nothing_listens_is_said_to_be_one(shell):
     assert "does not answer" in (await shell("--url", "http://127.0.0.1:1", "state", exit_code=1)).errors
 
 

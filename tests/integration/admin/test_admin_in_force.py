@@ -26,7 +26,7 @@ async def test_a_tenant_and_its_key_are_served_as_soon_as_they_are_made(api):
     assert api.rig.tenant("alice").service > 0
 
 
-async def test_a_revoked_an_expired_and_a_deleted_key_are_nobodys(api):
+async def test_a_revoked_an_expired_and_a_deleted_key_are_unknown(api):
     await api.post("/tenants", {"id": "alice"})
     for change in (
         lambda key: api.patch(f"/keys/{key['id']}", {"revoked": True}),
@@ -173,7 +173,7 @@ async def test_a_weight_that_is_changed_decides_between_those_that_wait_already(
     assert sum(first) == pytest.approx(16, abs=1), "four to one"
 
 
-async def test_a_tier_of_the_api_says_who_is_refused_late_who_gives_back_seats_and_who_is_shed_last(api):
+async def test_a_tier_of_the_api_says_what_is_refused_late_what_gives_back_slots_and_what_is_shed_last(api):
     said = {"envelope": {"ttft_ms": 1000}, "on_miss": "reject", "priority": -2, "preemptible": True}
     made = await api.post("/tiers", {"id": "batch", **said})
     assert {name: made.json[name] for name in ("on_miss", "priority", "preemptible")} == {

@@ -100,7 +100,7 @@ async def test_a_repeated_request_returns_nothing_of_another_group_to_a_caller_o
         {"nbf": 1 << 33}, {"tenant": None}, {"tenant": ["declared"]}, {"tenant": "no tenant name"}, {"exp": "soon"},
     ],
 )  # fmt: skip
-async def test_a_token_for_others_or_of_another_time_or_of_nobody_is_refused(api, provider, claims):
+async def test_a_token_for_others_or_of_another_time_or_of_no_tenant_is_refused(api, provider, claims):
     try:
         token = provider.token(**claims)
     except TypeError:  # PyJWT writes no such claim
@@ -117,7 +117,7 @@ async def test_a_token_that_was_believed_is_believed_no_longer_than_it_says(api,
     assert await status(api, token) == 401
 
 
-async def test_a_token_of_a_tenant_that_is_not_there_is_nobodys_until_it_is(api, provider):
+async def test_a_token_of_a_tenant_that_is_not_there_is_refused_until_it_is(api, provider):
     token = provider.token(tenant="acme")
     refused = await api.rig.post(headers=bearer(token))
     assert (refused.status, refused.error["reason"]) == (403, "tenant_unknown")

@@ -295,7 +295,7 @@ async def test_an_id_that_is_in_flight_already_is_replaced():
         assert (await rig.post(headers=headers)).headers["x-request-id"] == "twice"
 
 
-async def test_nobody_can_take_the_id_that_the_gateway_would_make_next():
+async def test_no_client_can_take_the_id_that_the_gateway_would_make_next():
     async with gateway_and_engine(speed=0.1) as (rig, _):
         made = (await rig.post()).headers["x-request-id"]
         prefix, number = made.rsplit("-", 1)

@@ -142,7 +142,7 @@ async def test_a_message_of_a_server_that_was_stopped_does_not_look_whole():
 
 
 @pytest.mark.parametrize("path", [*STREAMED, BATCH])
-async def test_a_whole_answer_nobody_waits_for_is_charged_by_the_clock(path):
+async def test_a_whole_answer_no_client_waits_for_is_charged_by_the_clock(path):
     async with gateway_and_engine(speed=0.1) as (rig, server):
         for _ in range(3):  # the pace is learnt from answers that ended
             await rig.post(BODIES[path], path)
@@ -159,7 +159,7 @@ async def test_a_whole_answer_nobody_waits_for_is_charged_by_the_clock(path):
         assert rig.tenant().rank == rig.tenant().counter
 
 
-async def test_an_embedding_nobody_waits_for_costs_its_prompt_alone():
+async def test_an_embedding_no_client_waits_for_costs_its_prompt_alone():
     async with gateway_and_engine(speed=0.002) as (rig, server), wire(rig) as connection:
         connection.send(http({"model": MODEL, "input": "word " * 3000}, path=EMBEDDINGS))
         await until(lambda: running(server))

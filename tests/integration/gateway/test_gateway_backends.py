@@ -364,7 +364,7 @@ async def test_what_waits_and_what_arrives_while_no_backend_lives_is_served_when
             assert [reply.status for reply in await asyncio.gather(waiting, *arriving)] == [200] * 5
 
 
-async def test_nobody_waits_longer_for_a_backend_than_the_operator_says():
+async def test_no_request_waits_longer_for_a_backend_than_the_operator_says():
     pause = stream(*tokens(3), b"data: [DONE]\n\n", pause_s=0.15)
     async with scripted(None, pause) as backend:
         entry = {"name": "b0", "url": backend.url, "requests_running_max": 1}

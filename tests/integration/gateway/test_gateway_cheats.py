@@ -62,7 +62,7 @@ TOLD_NOTHING = {
 
 
 @pytest.mark.parametrize("name", TOLD_NOTHING)
-async def test_no_spelling_tells_a_backend_who_is_urgent_or_where_it_runs(name):
+async def test_no_spelling_tells_a_backend_what_is_urgent_or_where_it_runs(name):
     headers = {
         "X-Vllm-Priority": "-9999999",
         "x-vllm-PRIORITY": "-9999999",
@@ -101,7 +101,7 @@ async def in_order(server, url, bodies):
     return order
 
 
-async def test_what_no_engine_reads_makes_nobody_first():
+async def test_what_no_engine_reads_makes_no_call_first():
     """To the engine itself the last one would say that it is urgent, and be heard."""
     first = json.dumps(call(max_tokens=200)).encode()
     async with (
@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_would_be_too_much_reaches_nobody(name):
+async def test_what_would_be_too_much_reaches_no_backend(name):
     async with scripted() as backend, gateway(backend) as rig:
         reply = await rig.post(call(**REFUSED[name]), COMPLETIONS if "prompt" in REFUSED[name] else CHAT)
         assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
@@ -146,7 +146,7 @@ async def test_what_would_be_too_much_reaches_nobody(name):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
-async def test_a_body_in_a_coding_is_refused_with_the_reason_and_reaches_nobody(coding):
+async def test_a_body_in_a_coding_is_refused_with_the_reason_and_reaches_no_backend(coding):
     packed = {"gzip": gzip.compress(RAW), "deflate": zlib.compress(RAW)}.get(coding, b"\x1b" + RAW)
     async with scripted() as backend, gateway(backend) as rig:
         for body in (packed, RAW):
@@ -290,7 +290,7 @@ async def test_a_slow_reader_is_charged_for_all_that_it_made_the_backend_do():
         assert rig.service() > 2 * 3000 * 0.5
 
 
-async def test_a_salt_gets_nobody_into_anothers_cache():
+async def test_a_salt_gets_no_tenant_into_anothers_cache():
     long = [{"role": "user", "content": "word " * 1000}]
     async with (
         engine(prompt_tokens_details=True) as server,

@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_in_mid_stream_is_charged_what_came_and_no_mo
         assert 2 * 5 <= charged - prompt <= 2 * tokens_emitted(server)
 
 
-async def test_a_whole_answer_nobody_waits_for_is_aborted_and_charged_for_what_was_decoded():
+async def test_a_whole_answer_no_client_waits_for_is_aborted_and_charged_for_what_was_decoded():
     async with gateway_and_engine(speed=0.1) as (rig, server), wire(rig) as connection:
         usage = (await rig.post(call(max_tokens=50))).json["usage"]  # the pace is learnt from it
         before, emitted_before = rig.service(), tokens_emitted(server)
@@ -127,7 +127,7 @@ async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connecti
         assert upstream.open_connections == 0
 
 
-async def test_a_connection_given_back_at_its_last_byte_serves_whoever_takes_it_next():
+async def test_a_connection_given_back_at_its_last_byte_serves_the_next_call():
     async def first_part(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         return True
@@ -157,7 +157,7 @@ async def test_the_official_client_that_closes_its_stream_aborts_the_answer():
         await until(rig.idle, AT_ONCE_S)
 
 
-async def test_those_who_wait_get_the_place_of_one_who_left():
+async def test_waiting_requests_get_the_slot_of_one_whose_client_left():
     async with (
         engine(speed=0.1) as server,
         gateway({"name": "b0", "url": server.url, "requests_running_max": 1}) as rig,

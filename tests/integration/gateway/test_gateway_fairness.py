@@ -120,7 +120,7 @@ async def test_a_reserve_keeps_seats_that_only_its_tier_may_take(tenants):
         await ended(batch)
 
 
-async def test_a_tenants_in_flight_limit_holds_it_back_and_nobody_else(tenants):
+async def test_a_tenants_in_flight_limit_holds_it_back_and_no_other(tenants):
     config, headers = tenants(limited={"in_flight_max": 2}, free={})
     async with engine(speed=0.3) as server, gateway(slots(server, 16), **config) as rig:
         calls = [

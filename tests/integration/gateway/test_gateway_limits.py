@@ -127,7 +127,7 @@ async def test_a_full_tenant_queue_is_a_429_of_that_tenant_only(stack, crowded):
     await until(lambda: rig.snapshot().queued_requests == 3)
 
 
-async def test_a_full_gateway_is_a_429_for_everybody(stack, crowded):
+async def test_a_full_gateway_is_a_429_for_all_tenants(stack, crowded):
     rig, queue = await crowded(stack, queue={"requests_max": 2, "tenant_requests_max": 2})
     queue(key="one"), queue(key="two")
     await until(lambda: rig.snapshot().queued_requests == 2)

@@ -62,7 +62,7 @@ async def send(rig, data, path=CHAT):
         return Reply(response.status, response.headers, await response.read())
 
 
-async def test_a_long_answer_is_charged_by_its_usage_and_holds_up_nobody():
+async def test_a_long_answer_is_charged_by_its_usage_and_holds_up_no_call():
     data = json.dumps(LONG_ANSWER).encode()
     async with scripted(answer(LONG_ANSWER)) as backend, gateway(backend) as rig:
         async with Ticker() as ticker:
@@ -79,7 +79,7 @@ async def test_a_long_answer_without_usage_is_charged_by_the_clock():
         assert 0 < rig.service() < 100
 
 
-async def test_a_body_of_too_many_values_is_refused_and_holds_up_nobody():
+async def test_a_body_of_too_many_values_is_refused_and_holds_up_no_call():
     assert len(SMALL_OBJECTS) > 15e6
     async with gateway_and_engine() as (rig, _):
         async with Ticker() as ticker:

@@ -158,7 +158,7 @@ async def test_a_tenant_that_is_forgotten_takes_its_series_along():
         assert of(samples, "fairlead_pool_service_total", pool=MODEL) > 0, "the pool's throughput stays"
 
 
-async def test_metrics_are_at_the_admin_port_for_whoever_has_a_key_and_a_deleted_tenant_is_gone_from_them(tmp_path):
+async def test_metrics_are_at_the_admin_port_for_every_key_and_a_deleted_tenant_is_gone_from_them(tmp_path):
     async with engine() as server, admin(tmp_path, server) as api:
         await api.post("/tenants", {"id": "acme", "weight": 2})
         key = await api.key_for("acme")

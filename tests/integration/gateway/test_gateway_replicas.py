@@ -213,7 +213,7 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_response_is_found_where_nobody_told_of_it(join, key):
+async def test_a_response_is_found_where_it_was_not_told_of(join, key):
     async with scripted() as backend, join(3, backend) as (leader, one, two):
         kept = StoredResponse("alice", "b0", "tiny")
         StoredResponses.made(one.gateway._responses, "resp_1", kept)  # and its others are not told

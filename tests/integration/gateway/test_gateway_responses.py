@@ -50,7 +50,7 @@ async def test_a_response_is_charged_by_its_usage_whole_and_streamed(house):
     assert charged(rig) == 2 * (usage["input_tokens"] + 2 * 8)
 
 
-async def test_a_response_is_given_to_whom_it_was_made_for_and_to_nobody_else(house):
+async def test_a_response_is_given_to_its_owner_alone(house):
     rig, _ = house
     for fields in ({}, {"stream": True}):
         made = await rig.post(ask(**fields), RESPONSES, headers=ALICE)
@@ -64,7 +64,7 @@ async def test_a_response_is_given_to_whom_it_was_made_for_and_to_nobody_else(ho
 
 
 @pytest.mark.parametrize("path_id", ["resp_unknown", "a" * 200, "..", "%2e%2e", "a%2fb", "a%3fb", "%00"])
-async def test_an_id_that_nobody_made_reaches_no_backend(house, path_id):
+async def test_an_id_that_was_never_made_reaches_no_backend(house, path_id):
     rig, _ = house
     assert (await rig.get(f"{RESPONSES}/{path_id}")).status == 404
 

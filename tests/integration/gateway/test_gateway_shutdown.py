@@ -60,7 +60,7 @@ async def test_what_waits_in_the_queue_is_still_served_while_draining():
             assert [(await task).status for task in calls] == [200] * 4
 
 
-async def test_who_is_still_there_when_time_is_up_is_told_and_nobody_is_waited_for(caplog):
+async def test_a_client_still_there_when_time_is_up_is_told_and_none_is_waited_for(caplog):
     async with engine(speed=0.05) as server, scripted(fall_silent, model="silent") as silent:
         entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
         async with gateway(entry, silent, **NOW) as rig, wire(rig) as streamed:

@@ -162,7 +162,7 @@ async def test_what_waits_until_its_first_token_is_late_is_refused_where_its_tie
     assert [line["reason"] for line in logged(log) if line["status"] == 429] == ["slo_unreachable"]
 
 
-async def test_a_full_queue_makes_room_for_who_is_more_important_and_what_runs_goes_on():
+async def test_a_full_queue_makes_room_for_a_tier_of_higher_priority_and_what_runs_goes_on():
     async with (
         scripted(streamed(pause_s=0.2)) as backend,
         two_tiers(
@@ -182,7 +182,7 @@ async def test_a_full_queue_makes_room_for_who_is_more_important_and_what_runs_g
         assert (await shed).headers["x-llm-d-request-dropped-reason"] == "evicted-priority"
 
 
-async def test_who_would_miss_its_first_token_gets_the_seat_of_a_tier_that_lets_it_go_and_everybody_is_charged_once():
+async def test_a_request_that_would_miss_its_first_token_gets_the_slot_of_a_preemptible_tier_and_all_are_charged_once():
     async with (
         scripted(answer(), fall_silent) as backend,
         two_tiers(

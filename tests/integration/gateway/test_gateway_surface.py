@@ -204,7 +204,7 @@ async def test_a_sound_is_sent_on_as_it_came_and_charged_by_its_usage(path):
 
 
 @pytest.mark.parametrize("path", SOUND)
-async def test_a_bad_form_is_a_400_and_reaches_nobody(path):
+async def test_a_bad_form_is_a_400_and_reaches_no_backend(path):
     async with scripted() as backend, gateway(backend) as rig:
         for body in (b"", b"no form", form()[:-10], b"--b\r\nContent-Disposition: form-data\r\n\r\nx\r\n--b--"):
             assert_error(await rig.post(body, path, headers=FORM), 400, code="invalid_form")
@@ -285,7 +285,7 @@ async def test_what_a_backend_refuses_is_told_in_its_words_and_costs_nothing_of_
 # -- utilities ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_utility_costs_a_unit_and_waits_for_nobody():
+async def test_a_utility_costs_a_unit_and_does_not_wait():
     async with engine(speed=0.02) as server, gateway({"url": server.url, "requests_running_max": 1}) as rig:
         busy = asyncio.create_task(rig.post(call(max_tokens=2000, stream=True)))
         queued = asyncio.create_task(rig.post(call(max_tokens=2000)))
@@ -455,7 +455,7 @@ async def test_only_listed_pages_may_ask_where_there_is_a_list():
 # -- whose call it is --------------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_is_named_by_a_trusted_proxy_and_by_nobody_else():
+async def test_a_tenant_is_named_by_a_trusted_proxy_and_by_no_other_peer():
     headers = {"X-Tenant-ID": "team-a"}
     async with scripted() as backend:
         async with gateway(backend) as rig:

@@ -25,7 +25,7 @@ async def test_a_backend_whose_ca_is_configured_is_asked_and_answers_whole_and_s
             assert len(backend.calls) == 2
 
 
-async def test_a_backend_whose_ca_nobody_knows_is_not_spoken_to(authority):
+async def test_a_backend_of_an_unknown_ca_is_not_spoken_to(authority):
     async with behind_tls(authority, answer()) as backend, gateway({"name": "b0", "url": backend.url}) as rig:
         assert (await rig.post()).status == 503
         assert rig.gateway.backends.states()["b0"] in {"unknown", "down"}

@@ -34,7 +34,7 @@ def call(ask, member, epoch=0):
     return StoreCall(ask, member, f"{member}:1", epoch, 1, 0.0)
 
 
-async def test_one_acquires_the_others_see_it_and_nobody_renews_or_releases_for_another(elections):
+async def test_one_acquires_the_others_see_it_and_none_renews_or_releases_for_another(elections):
     one, two = elections(), elections()
     assert await one.call(call(Ask.LOOK, "one")) == StoreView(None, 0, {"one": "one:1"}, 0)
     assert await one.call(call(Ask.ACQUIRE, "one")) == StoreView("one", 1, {"one": "one:1"}, 0)

@@ -95,7 +95,7 @@ async def test_a_transaction_is_made_whole_or_not_at_all(store):
     assert len(await store.audit()) == 1
 
 
-async def test_of_many_who_change_one_version_at_once_one_succeeds(store):
+async def test_of_many_changes_of_one_version_at_once_one_succeeds(store):
     first = await write(store, "a", {"n": 0})
     tries = [write(store, "a", {"n": n}, expected=first.version) for n in range(1, 11)]
     results = await asyncio.gather(*tries, return_exceptions=True)

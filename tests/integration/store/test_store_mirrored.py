@@ -142,7 +142,7 @@ async def test_while_redis_is_frozen_changes_are_refused_in_time_and_all_else_go
     await becomes_true(lambda: weight(two, "alice") == 3)
 
 
-async def test_what_a_frozen_redis_was_asked_and_somebody_was_told_has_failed_is_not_done_when_it_thaws(
+async def test_what_a_frozen_redis_was_asked_and_a_client_was_told_has_failed_is_not_done_when_it_thaws(
     replicas, server
 ):
     one = await replicas.start("one")
@@ -184,7 +184,7 @@ async def test_what_was_learnt_is_the_newest_of_all_or_the_own_while_redis_is_aw
     server.start()
 
 
-async def test_a_redis_that_comes_back_empty_is_filled_again_by_those_who_are_there(replicas, server):
+async def test_a_redis_that_comes_back_empty_is_filled_again_by_the_replicas_that_are_there(replicas, server):
     one, two = [await replicas.start(name) for name in ("one", "two")]
     await accepted(one, "alice", 2)
     await write(one, "gone", 1)
@@ -301,7 +301,7 @@ async def test_a_server_that_forgot_some_of_it_is_told_again(replicas, server):
     await shared.close()
 
 
-async def test_a_change_by_who_knows_more_than_the_server_is_refused(server):
+async def test_a_change_by_a_replica_that_knows_more_than_the_server_is_refused(server):
     store = RedisStore(server.url, settle_s=0.0)
     await store.merge([Document("tenants", "alice", 9, {})])
     await store.news(0)

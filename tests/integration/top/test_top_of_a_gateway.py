@@ -47,7 +47,7 @@ def number(shown, row, title):
     return float(text) if text.replace(".", "").isdigit() else 0.0
 
 
-async def test_it_shows_who_is_served_and_who_waits(tmp_path):
+async def test_it_shows_what_is_served_and_what_waits(tmp_path):
     async with (
         engine(speed=0.02) as server,
         serving(tmp_path, server, requests_running_max=SLOTS, settings=SETTINGS) as process,

@@ -54,7 +54,7 @@ def test_a_few_seats_with_a_long_prompt_in_one_of_them_say_nothing():
     assert set(watch(scrapes(CPU, step_tokens_max=512, **BACKLOG | {"slots": 6}), ChunkSize())) == {None}
 
 
-def test_where_nobody_waits_nothing_is_learnt():
+def test_where_no_request_waits_nothing_is_learnt():
     assert set(watch(scrapes(CPU, step_tokens_max=2048, **BACKLOG | {"concurrent": 6}), ChunkSize())) == {None}
 
 
@@ -78,7 +78,7 @@ def test_an_engine_that_was_started_again_is_learnt_anew():
     assert found[-1] == pytest.approx(256, rel=0.05)
 
 
-def test_an_engine_exchanged_while_nobody_looked_is_learnt_too():
+def test_an_engine_exchanged_between_two_scrapes_is_learnt_too():
     """It has counted more meanwhile than the one before: nothing tells them apart but what is seen from now on."""
     learnt = ChunkSize()
     watch(scrapes(CPU, step_tokens_max=512, **BACKLOG), learnt)

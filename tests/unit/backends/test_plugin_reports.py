@@ -52,7 +52,7 @@ def test_only_steps_that_are_new_are_served_and_of_too_many_the_last():
     assert served.since(9999)["next"] == 5000
 
 
-def test_several_engines_are_one_backend_and_nobody_says_which_dispatches_have_arrived():
+def test_several_engines_are_one_backend_and_none_says_which_dispatches_have_arrived():
     reports = PluginReports()
     reports.read(answer(serve(STATE, STATE)))
     assert reports.engines == EngineNews(

@@ -432,7 +432,7 @@ async def test_leaving_aborts_at_the_backend_at_once(how):
 
 
 @on_both_loops
-async def test_a_release_wakes_who_is_streaming():
+async def test_a_release_wakes_what_is_streaming():
     async with Backend(always(CHUNKED + b"2\r\nok\r\n")) as backend:
         up = make_upstream(backend.url)
         exchange = await up.open("GET", "/")
@@ -519,7 +519,7 @@ async def test_a_paused_exchange_stops_the_backend_and_is_not_pooled_paused():
 
 
 @on_both_loops
-async def test_a_body_nobody_asked_for_yet_is_bounded():
+async def test_a_body_that_is_not_read_yet_is_bounded():
     async with Backend(flood) as backend:
         up = make_upstream(backend.url)
         exchange = await up.open("GET", "/")

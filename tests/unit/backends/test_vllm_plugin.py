@@ -112,7 +112,7 @@ def test_a_step_lasts_from_the_outcome_before_it_to_its_own():
     assert steps.ended(2, 2.5).duration_s == 1.0
 
 
-def test_a_pause_in_which_nothing_was_left_to_do_is_nobodys():
+def test_a_pause_in_which_nothing_was_left_to_do_is_not_counted():
     steps = StepClock()
     begin(steps, 1, 1.0)
     steps.ended(1, 1.5)
@@ -177,7 +177,7 @@ def collector():
         yield collector, clock
 
 
-def test_garbage_is_collected_when_nobody_waits_for_it(collector):
+def test_garbage_is_collected_when_no_request_waits_for_it(collector):
     collector, clock = collector
     clock.objects = OBJECTS_MIN
     assert collector.collect_if_calm(slack_s=1.0, prompts_wait=True) == 0.0
@@ -282,7 +282,7 @@ def test_there_is_no_budget_by_a_model_that_says_that_prompts_cost_nothing():
     assert engine.accounts.budget([], owed_tokens=0) is None
 
 
-def test_it_is_known_whether_anybody_was_promised_anything():
+def test_it_is_known_whether_any_request_has_an_envelope():
     accounts = Engine().accounts
     for name, targets in [("a", {}), ("b", {"slo_ttft_ms": 5}), ("c", {"slo_tpot_ms": 5})]:
         accounts.arrived(name, targets, arrived_s_ago=0.0, prompt_tokens=1)

@@ -109,7 +109,7 @@ def test_a_deficit_follows_the_cache_until_it_is_spent():
     assert served["a"] == pytest.approx(40, abs=2), "hardly cached: a refill buys 20 of each"
 
 
-def test_what_was_chosen_stays_first_and_what_nobody_chose_may_begin_all_the_same():
+def test_what_was_chosen_stays_first_and_what_was_not_may_begin_all_the_same():
     queue = Queue()
     queue.come(B, "b0", "b1", "b2")
     assert queue.next(2) == ["b0", "b1"]

@@ -128,7 +128,7 @@ def test_a_body_that_could_not_wait_is_a_mistake(write):
     assert "limits.body_bytes_max" in line
 
 
-def test_tenants_that_nobody_can_be_are_a_mistake(write):
+def test_tenants_that_no_client_can_be_are_a_mistake(write):
     assert "auth.mode" in mistakes(write("tenants: {a: {}}"))[0]
     assert load_config(write("tenants: {anonymous: {weight: 0.5}, key-0123456789ab: {weight: 2}}"))
     assert "no tenants" in mistakes(write("auth: {mode: keys, secret: sixteen-bytes-or-more}"))[0]
@@ -268,7 +268,7 @@ def test_policies_get_their_own_types():
     assert (limits.choices_max, limits.prompts_max, limits.output_tokens_max) == (2, 3, 4)
 
 
-def test_envelopes_are_those_of_whom_they_were_written_for_in_seconds():
+def test_envelopes_are_of_the_tiers_and_tenants_that_name_them_in_seconds():
     config = Config(
         auth={"mode": "keys"},
         tiers={"gold": {"envelope": {"ttft_ms": 500, "tpot_ms": 50}}, "batch": {}},

@@ -9,7 +9,7 @@ DEFAULTS = ("http/protobuf", "parentbased_traceidratio", 0.01)
 OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def test_traces_are_off_while_nobody_names_an_endpoint():
+def test_traces_are_off_while_no_endpoint_is_named():
     assert TracingSection().settings({}) is None
     assert TracingSection(sampler="always_on", sample_ratio=1.0).settings({"OTEL_TRACES_SAMPLER": "always_on"}) is None
 

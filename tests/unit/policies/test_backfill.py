@@ -142,7 +142,7 @@ def test_a_tier_may_enter_its_own_reserve_at_a_backend_that_is_held(make_pool):
     assert pool.placed() == {"g0": "x"}, "20 tokens are its own, and 5 of them in use"
 
 
-def test_an_order_that_is_not_fair_lets_nobody_pass(full):
+def test_an_order_that_is_not_fair_lets_no_request_pass(full):
     pool = full(fairness=Fifo)
     pool.send("A", "large", prompt=80, output_tokens_known=0)
     pool.now = 1.0

@@ -86,7 +86,7 @@ def test_deficit_round_robin_pays_off_debt_over_the_visits_of_the_worked_example
     assert drr.deficit("B") == -15 + 3 * 5
 
 
-def test_deficit_round_robin_gives_quanta_only_when_somebody_sends():
+def test_deficit_round_robin_gives_quanta_only_when_a_tenant_sends():
     drr = DeficitRoundRobin(quantum_service=5.0)
     request = Request("r", "A", "m", 0.0, 1, 1)
     drr.joined("A", {"r": request})

@@ -217,11 +217,11 @@ def test_a_preemption_of_a_pool_that_strangers_have_filled_costs_us_no_headroom(
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(100, 0), (200, 50), (100, -100)])
-def test_a_preemption_of_a_pool_that_our_answers_outgrew_is_ours_whoever_else_is_there(ours, theirs):
+def test_a_preemption_of_a_pool_that_our_answers_outgrew_is_ours_whatever_else_runs_there(ours, theirs):
     assert beside_strangers(ours=ours, theirs=theirs).tokens_limit == 900
 
 
-def test_strangers_who_come_while_we_have_not_drained_yet_are_not_our_doing():
+def test_external_load_that_comes_before_our_drain_is_over_is_not_ours():
     """Between their coming and our last answer of before, more is reserved than is left to us: nothing was let in."""
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, preemptions_total=0), **WHOLE)
     take(capacity, 500, 500)

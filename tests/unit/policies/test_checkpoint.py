@@ -84,7 +84,9 @@ def test_what_is_restored_is_as_if_all_had_ended_in_the_old_scheduler(make_pool)
         assert pool.dispatched() == ["a"], "500 are fewer than the 503 that C was lifted to, but A was lifted too"
 
 
-def test_whoever_comes_first_does_not_lift_the_others_to_where_he_is_until_they_have_had_time_to_come_back(make_pool):
+def test_the_tenant_that_comes_first_does_not_lift_the_others_to_its_counter_until_they_have_had_time_to_come_back(
+    make_pool,
+):
     """A, far ahead, is the first after the restart. B was waiting when the process ended: it did not leave."""
     old = unequal(make_pool)
     for comes_after_s, counter in ((RETURNING_S - 0.1, 30.0), (RETURNING_S, 61.0)):
@@ -113,7 +115,7 @@ def test_who_left_while_the_old_process_drained_is_not_lifted_for_that(make_pool
 
 
 @pytest.mark.parametrize("name", ["newcomer", "A"])
-def test_nobody_has_credit_without_end_who_comes_first_after_the_restart(make_pool, name):
+def test_the_tenant_that_comes_first_after_the_restart_has_no_credit_without_end(make_pool, name):
     """A had 60 long ago, and a newcomer nothing; B has been served 10,000 since."""
     old = make_pool(loads=ONE_SEAT)
     serve(old, "A", 60)
@@ -156,7 +158,7 @@ def test_tiers_go_on_where_they_were(make_pool):
     assert order_of(new, "AB") == "BBBAAA"
 
 
-def test_what_was_predicted_of_requests_that_ended_with_the_process_is_nobodys_debt(make_pool):
+def test_what_was_predicted_of_requests_that_ended_with_the_process_is_no_debt(make_pool):
     old = make_pool(loads=ONE_SEAT, prediction=Oracle())
     old.send("A", "a", prompt=10, output_tokens_known=50)
     assert old.dispatched() == ["a"]
@@ -237,7 +239,7 @@ def test_a_tenant_that_one_queue_does_not_know_is_at_that_queues_level():
     assert asdict(fair_queue.tiers["default"]) == {"counter": 0.0, "level": 31.0, "tenants": {"A": 35.0}, "groups": {}}
 
 
-def test_a_switch_while_nobody_waits_leaves_nobody_credit_either(make_pool):
+def test_a_switch_while_no_tenant_waits_leaves_none_credit_either(make_pool):
     """The new order knows no tenant that was last to leave; what it is told is the level."""
     pool = make_pool(loads=ONE_SEAT)
     serve(pool, "A", 60)

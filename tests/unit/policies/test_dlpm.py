@@ -93,7 +93,7 @@ def test_who_only_runs_does_not_keep_others_from_a_refill():
     assert pool.next() == "B1"
 
 
-def test_a_tenant_with_credit_that_may_not_go_leaves_the_way_to_whoever_owes_least_and_saves_up_nothing():
+def test_a_tenant_with_credit_that_may_not_go_leaves_the_way_to_the_one_that_owes_least_and_saves_up_nothing():
     pool = dlpm(10.0)
     for request_id in ("A1", "B1", "B2", "C1"):
         pool.send(request_id)

@@ -47,7 +47,7 @@ def test_virtual_time_is_in_token_iterations_whatever_the_pace_of_the_engine():
 
 
 @pytest.mark.interpreted
-def test_virtual_time_stands_still_while_nobody_is_present():
+def test_virtual_time_stands_still_while_no_tenant_is_present():
     pool = agents(idle_s=2.0)
     pool.send("A1", output_max=1, program="a")
     pool.dispatch()

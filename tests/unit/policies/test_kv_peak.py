@@ -124,7 +124,7 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([1, 16]), requests)
-def test_whatever_happens_the_peak_is_at_most_the_sum_and_who_fits_by_the_sum_fits(script, block, late):
+def test_whatever_happens_the_peak_is_at_most_the_sum_and_what_fits_by_the_sum_fits(script, block, late):
     load = BackendLoad("gpu", kv_tokens_max=400, kv_block_tokens=block)
     capacities = {rule: BackendCapacity(load, kv_rule=rule) for rule in ("sum", "peak")}
     taken: list[dict[str, Reservation]] = []

@@ -89,7 +89,7 @@ def test_without_any_envelope_the_step_goes_up_to_the_knee(backend):
     assert not backend.allows()
 
 
-def test_the_knee_binds_nobody_who_was_promised_less_than_that(backend):
+def test_the_knee_does_not_bind_where_a_slower_target_is_set(backend):
     backend.run(95)
     assert not backend.allows()
     assert backend.allows(tpot=0.110)
@@ -117,7 +117,7 @@ def test_a_decode_reads_its_prompt_and_half_of_its_answer_in_the_mean():
     assert not backend.allows(100, 202.0, tpot=0.050)
 
 
-def test_a_tpot_target_that_no_engine_could_keep_binds_nobody(backend):
+def test_a_tpot_target_that_no_engine_could_keep_does_not_bind(backend):
     backend.run(1, tpot=0.005)
     assert backend.allows()
     assert backend.allows(tpot=0.001)
@@ -215,13 +215,13 @@ def test_a_stream_pays_for_every_full_step_with_slack(backend):
     assert not backend.allows(5 * 99)
 
 
-def test_full_steps_within_the_target_make_nobody_late(backend):
+def test_full_steps_within_the_target_make_no_request_late(backend):
     backend.clock.now = 0.99
     backend.run(1, ttft=1.0, tpot=0.200)
     assert backend.allows(20 * 99, tpot=0.200)
 
 
-def test_a_stream_that_is_late_already_holds_nobody_back(backend):
+def test_a_stream_that_is_late_already_holds_no_request_back(backend):
     backend.run(1, ttft=0.1, tpot=0.050)
     backend.clock.now = LONG_S
     assert backend.allows(190)
@@ -278,7 +278,7 @@ def test_a_report_that_is_told_again_gives_nothing_back():
 
 
 @pytest.mark.parametrize("tokens", [float("nan"), float("-inf"), -1e300])
-def test_a_report_that_cannot_be_holds_nobody_for_ever(tokens):
+def test_a_report_that_cannot_be_holds_no_request_for_ever(tokens):
     backend = Backend(replace(FAIR, pab_tokens=tokens))
     backend.run(1)
     backend.clock.now = 1.0
@@ -519,7 +519,7 @@ def test_the_scheduler_wakes_when_a_prompt_may_go_that_time_alone_makes_room_for
     assert pool.dispatched() == ["next"]
 
 
-def test_what_made_somebody_late_is_asked_again_a_step_later(make_pool):
+def test_what_made_a_request_late_is_asked_again_a_step_later(make_pool):
     pool = make_pool(loads=(LOAD,))
     pool.send("A", "stream", prompt=1, envelope=SloEnvelope(ttft_s=0.5, tpot_s=0.050))
     assert pool.dispatched() == ["stream"]

@@ -51,7 +51,7 @@ def engine():
     return Engine()
 
 
-def test_prompts_that_are_due_later_stand_before_nobody(engine):
+def test_prompts_that_are_due_later_delay_none(engine):
     engine.send(FLOOD, ttft=60.0)
     assert engine.allows(90, ttft=0.5)
     assert engine.capacity.ttft_s(90, due_at=0.5) < 0.5
@@ -68,7 +68,7 @@ def test_prompts_without_a_target_are_computed_after_all_that_have_one(engine):
 
 
 @pytest.mark.parametrize("pab_tokens", [None, 1e9])
-def test_what_nobody_promised_a_time_to_goes_while_less_is_owed_than_keeps_the_engine_busy(pab_tokens):
+def test_a_request_without_a_target_goes_while_less_is_owed_than_keeps_the_engine_busy(pab_tokens):
     engine = Engine(replace(LOAD, pab_tokens=pab_tokens))
     engine.send(90)
     assert engine.allows(FLOOD)

@@ -178,7 +178,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("backend_id", [None, "x"])
 @pytest.mark.parametrize("name", ORDERS)
-def test_what_is_kept_agrees_with_looking_at_everybody(name, backend_id):
+def test_what_is_kept_agrees_with_looking_at_every_request(name, backend_id):
     make, definition = ORDERS[name]
     served = 0
     for seed in range(12):

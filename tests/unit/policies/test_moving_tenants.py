@@ -214,7 +214,7 @@ def test_a_tenant_whose_tier_was_gone_for_a_while_comes_back_to_it_as_it_was():
     assert move.pool.counter("new") == 7_200_000, "what a tenant that comes is lifted to"
 
 
-def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_everybody_has_moved():
+def test_a_checkpoint_keeps_nothing_of_a_tier_that_is_gone_once_all_tenants_have_moved():
     move = Move("vtc")
     kept = QueueCheckpoint(0.0, {"gone": TierCheckpoint(0.0, 7_200_000.0, {"M": 7_200_300.0})})
     move.pool = move.make([move.mover("after")])

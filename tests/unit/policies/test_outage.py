@@ -93,7 +93,7 @@ def test_who_leaves_meanwhile_is_not_refused_and_nor_is_its_namesake(pool):
     assert pool.scheduler.next_wakeup() == 35.0
 
 
-def test_the_bounds_of_the_queue_hold_and_nobody_waits_longer_than_anybody_may(make_pool):
+def test_the_bounds_of_the_queue_hold_and_none_waits_longer_than_any_may(make_pool):
     pool = make_pool(loads=[LOST], admission=[BoundedQueues(tenant_requests_max=2)], wait_s_max=10.0)
     for name in ("a0", "a1", "a2"):
         pool.send("A", name)

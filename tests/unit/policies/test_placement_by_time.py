@@ -48,7 +48,7 @@ def test_the_largest_reported_budget_that_has_room_for_the_prompt_takes_it():
     assert placement.place(make_request(100), [small, large]) is small, "spent by what was sent since"
 
 
-def test_a_budget_goes_to_whom_it_suffices_for_the_uncached_part():
+def test_a_budget_that_suffices_for_the_uncached_part_is_chosen():
     holder, other = make_backend("a", pab_tokens=100.0), make_backend("b", pab_tokens=300.0)
     request = make_request(480, *range(28))
     prefixes = PrefixIndex()

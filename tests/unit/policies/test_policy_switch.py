@@ -43,7 +43,7 @@ def test_counters_stay_and_nothing_is_lost_whatever_order_comes_after_whatever(m
     assert sorted(pool.serve_all()) == ["a0", "a1", "b0", "b1", "c0", "c1"]
 
 
-def test_joining_the_new_order_lifts_nobody_who_waited(make_pool):
+def test_joining_the_new_order_lifts_no_tenant_that_waited(make_pool):
     """From the least served up: joining by name, B and C would be lifted to A's 90."""
     pool = unequal(make_pool)
     switch(pool, fairness="vtc")

@@ -99,7 +99,7 @@ def test_a_seat_that_the_waiting_request_may_not_have_is_not_taken_back(make_poo
     assert pool.poll() == [Preempt("ax")]
 
 
-def test_a_seat_of_a_backend_that_is_gone_helps_nobody(make_pool):
+def test_a_slot_of_a_backend_that_is_gone_helps_no_request(make_pool):
     pool = far_ahead(make_pool)
     pool.send("B", "b", prompt=10)
     pool.measure()

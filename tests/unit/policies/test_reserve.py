@@ -59,7 +59,7 @@ def test_what_was_taken_of_it_comes_back_with_whatever_ends():
     assert reserve.free(0.0) == Room(3, 150.0), "where there is room for all nothing is missing"
 
 
-def test_it_is_given_back_when_nobody_comes():
+def test_it_is_given_back_when_no_request_comes():
     reserve = FloatingReserve()
     reserve.came(1, 100.0, 0.0)
     assert reserve.needed(RESERVE_S) == Room(1, 100.0)

@@ -115,7 +115,7 @@ def test_by_the_peak_rule_a_share_is_of_what_is_in_flight(make_pool):
     assert abs(tokens["A"] - tokens["B"]) <= 80, "one request"
 
 
-def test_when_all_who_wait_are_over_their_share_no_seat_stays_empty(make_pool):
+def test_when_all_waiting_tenants_are_over_their_share_no_slot_stays_empty(make_pool):
     pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=11)], share_ratio_max=0.25)
     send_many(pool, "A", 20)
     send_many(pool, "B", 20)
@@ -181,7 +181,7 @@ def test_the_share_is_of_what_may_be_ours_where_others_send_to_the_same_backend(
     assert in_flight(pool) == {"A": 5, "B": 5}, "half of the 10 seats that are ours, not of 20"
 
 
-def test_at_its_backend_nobody_is_let_past_a_request_that_does_not_fit(make_pool):
+def test_at_its_backend_none_is_let_past_a_request_that_does_not_fit(make_pool):
     pool = make_pool(loads=[BackendLoad("gpu", kv_tokens_max=100, requests_running_max=10)])
     pool.send("C", "running", prompt=50)
     assert pool.dispatched() == ["running"]
@@ -201,7 +201,7 @@ def test_with_a_cap_of_the_whole_pool_a_tenants_own_running_requests_do_not_let_
     assert pool.dispatched() == []
 
 
-def test_a_tenant_at_its_in_flight_limit_does_not_wait_and_blocks_nobody(make_pool):
+def test_a_tenant_at_its_in_flight_limit_does_not_wait_and_blocks_no_other(make_pool):
     pool = make_pool(
         tenants=[Tenant("A", in_flight_max=2), Tenant("B")],
         loads=[BackendLoad("gpu", requests_running_max=10)],
@@ -230,7 +230,7 @@ def test_a_tenant_leaves_its_in_flight_limit_without_credit_for_the_time_at_it(m
     assert pool.counter("A") == 110, "lifted like one that was away"
 
 
-def test_first_come_first_served_passes_over_nobody(make_pool):
+def test_first_come_first_served_passes_over_no_request(make_pool):
     load = BackendLoad("gpu", requests_running_max=10)
     pool = make_pool(loads=[load], share_ratio_max=0.5, fairness=Fifo)
     send_many(pool, "A", 20)

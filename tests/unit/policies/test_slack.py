@@ -110,7 +110,7 @@ def test_a_tenant_whose_best_request_may_not_go_sends_the_one_it_would_otherwise
 
 
 @pytest.mark.parametrize("second_key", ["arrival", "deadline"])
-def test_the_heaps_agree_with_looking_at_everybody(second_key):
+def test_the_heaps_agree_with_looking_at_every_tenant(second_key):
     """Against the definition, over thousands of random steps: joins, charges, refunds, leaving in the middle."""
     rng, slack_service = Random(7), 120.0
     pool = slack(slack_service, second_key)
@@ -185,7 +185,7 @@ def test_in_a_pool_what_is_cached_goes_first_and_is_charged_as_such_until_the_ba
 
 
 @pytest.mark.parametrize(("received", "goes_first"), [(900, "urgent"), (1_100, "patient")])
-def test_in_a_pool_who_is_due_sooner_goes_first_as_long_as_he_is_not_too_far_ahead(make_pool, received, goes_first):
+def test_in_a_pool_the_tenant_due_sooner_goes_first_as_long_as_it_is_not_too_far_ahead(make_pool, received, goes_first):
     pool = make_pool(
         fairness=partial(SlackCounter, 1_000.0, "deadline"), loads=[BackendLoad("gpu", requests_running_max=1)]
     )

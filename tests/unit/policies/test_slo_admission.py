@@ -87,7 +87,7 @@ def test_what_may_go_to_another_pool_is_refused_in_every_tier_and_sheds_nothing(
 
 
 @pytest.mark.parametrize(("forecast_s", "is_let_in"), [(0.9, True), (1.3, True), (1.4, False), (None, True)])
-def test_a_forecast_is_taken_at_its_best_and_none_refuses_nobody(forecast_s, is_let_in):
+def test_a_forecast_is_taken_at_its_best_and_without_one_none_is_refused(forecast_s, is_let_in):
     assert (Rule(ttft_s=forecast_s).ask("gold", 1.0) is None) is is_let_in
 
 
@@ -108,7 +108,7 @@ def test_while_a_protected_request_would_be_late_sheddable_tiers_are_not_let_in(
     assert rule.ask("bulk", None) is None
 
 
-def test_who_asks_for_less_time_than_was_given_is_judged_by_that_and_shuts_nobody_out_for_it():
+def test_a_request_for_less_time_than_was_given_is_judged_by_that_and_shuts_none_out_for_it():
     rule = Rule(ttft_s=8.0)
     assert rule.ask("gold", 1.0, given_s=30.0).reason is Reason.SLO_UNREACHABLE
     assert rule.ask("bulk", None) is None
@@ -116,7 +116,7 @@ def test_who_asks_for_less_time_than_was_given_is_judged_by_that_and_shuts_nobod
     assert rule.ask("bulk", None)[:2] == (Reason.SHED, pytest.approx(2.0))
 
 
-def test_neither_a_hopeless_request_nor_a_sheddable_one_shuts_others_out_and_nobody_does_for_long():
+def test_neither_a_hopeless_request_nor_a_sheddable_one_shuts_others_out_and_none_does_for_long():
     rule = Rule(ttft_s=8.0, least_ttft_s=7.0)
     rule.ask("waits", 1.0)
     assert rule.ask("bulk", None) is None
@@ -173,7 +173,7 @@ def test_what_is_ahead_is_its_own_tenants_queue_and_others_shares_of_the_meantim
         assert pool.refused() == {}
 
 
-def test_an_unsure_model_refuses_nobody(make_pool):
+def test_an_unsure_model_refuses_no_request(make_pool):
     pool = a_pool(make_pool, is_sure=False)
     full(pool, "G", waiting=100)
     for name in ("asks", "late"):
@@ -255,7 +255,7 @@ def test_what_is_late_gives_before_everything(make_pool):
     assert come(pool, "G") == {"late": Reason.SHED}
 
 
-def test_the_protected_do_not_give_and_nobody_gives_to_his_like(make_pool):
+def test_the_protected_do_not_give_and_none_gives_to_its_like(make_pool):
     assert come(crowded(make_pool, "W", "G"), "G") == {"comes": Reason.QUEUE_FULL}
     assert come(crowded(make_pool, "B", "W"), "B2") == {"comes": Reason.QUEUE_FULL}
     assert come(crowded(make_pool, "B", "W"), "J") == {"comes": Reason.QUEUE_FULL}
@@ -283,7 +283,7 @@ def test_what_runs_is_not_shed_whosever_it_is(make_pool):
     assert pool.dispatched() == ["waits"]
 
 
-def test_who_is_refused_for_another_reason_sheds_nobody(make_pool):
+def test_a_request_refused_for_another_reason_sheds_none(make_pool):
     pool = a_pool(
         make_pool,
         tenants=(Tenant("G", tier_id="gold", queued_requests_max=0), *TENANTS[1:]),

@@ -148,7 +148,7 @@ def test_a_flood_with_an_envelope_does_not_starve_the_tier_that_gives(make_pool)
     assert served["C"] >= 60 // 2
 
 
-def test_a_seat_that_was_taken_back_is_kept_for_whom_it_was_taken_until_that_leaves(make_pool):
+def test_a_slot_that_was_taken_back_is_kept_for_the_request_that_it_was_taken_for_until_that_leaves(make_pool):
     pool = held(make_pool, "B")
     pool.send("B", "next by order", prompt=1)
     pool.send("C", "c", envelope=SOON)

@@ -37,7 +37,7 @@ def test_the_predicted_step_stands_beside_the_tightest_target_of_what_runs():
     assert (steps.step_s, steps.step_s_max) == (pytest.approx(0.013), 0.040)
 
 
-def test_where_nobody_was_promised_anything_the_knee_is_the_limit_if_there_is_one():
+def test_where_no_envelope_is_set_the_knee_is_the_limit_if_there_is_one():
     capacity, _ = running(tpots=[None])
     assert capacity.view().steps.step_s_max == knee_s(MODEL)
     no_base = replace(LOAD, step_time=replace(KNOWN, model=StepTimeModel(base_s=0.0, token_s=0.001)))
@@ -45,7 +45,7 @@ def test_where_nobody_was_promised_anything_the_knee_is_the_limit_if_there_is_on
 
 
 @pytest.mark.parametrize("prompt", [0, 1, 60, 98, 99, 980, 1234])
-def test_a_budget_that_nobody_reports_is_the_one_that_placement_reckons_with(prompt):
+def test_a_budget_that_no_engine_reports_is_the_one_that_placement_reckons_with(prompt):
     capacity, _ = running(tpots=[0.5, 0.5], prompt=prompt)
     steps = capacity.view().steps
     assert steps.budget_tokens == pytest.approx(capacity.budget_tokens(1.0))

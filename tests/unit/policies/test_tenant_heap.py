@@ -87,7 +87,7 @@ def test_void_entries_are_thrown_out_before_they_outnumber_the_waiting():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_is_passed_over_the_next_is_the_least_of_the_others(seed):
+def test_whichever_is_passed_over_the_next_is_the_least_of_the_others(seed):
     """Against sorting all that wait, while keys rise and fall, tenants come and go, and searches pass over many."""
     rng = Random(seed)
     heap = TenantHeap(lambda account: account.counter)

@@ -25,7 +25,7 @@ def test_what_does_not_wait_waits_for_nothing(make_pool):
     assert reason(pool, "never-seen") is None
 
 
-def test_who_is_next_waits_for_room_and_so_does_the_head_of_everybody_behind(make_pool):
+def test_the_next_request_waits_for_room_and_so_does_the_head_of_every_tenant_behind(make_pool):
     pool = make_pool(loads=ONE_SEAT)
     for request_id, tenant_id in (("a0", "A"), ("a1", "A"), ("a2", "A"), ("b", "B")):
         pool.send(tenant_id, request_id)

@@ -95,7 +95,7 @@ def test_sizes_of_only_so_many_blocks_are_remembered(monkeypatch):
 
 
 @pytest.mark.parametrize(("often", "quietest"), [(20, "b"), (19, "c")])
-def test_the_quietest_tenant_asked_for_least_of_those_who_asked_often_enough(often, quietest):
+def test_the_quietest_tenant_asked_for_least_of_those_that_asked_often_enough(often, quietest):
     demand = Demand()
     calls = [("a", 50, 20), ("b", 10, often), ("c", 5, 1)]
     stream = [Arrival(tenant, 0.0, 1, output, output) for tenant, output, count in calls for _ in range(count)]

@@ -106,7 +106,7 @@ def test_jain_is_one_for_equals_and_one_over_n_for_one_alone():
     assert jain([200, 100, 100]) == pytest.approx(0.8889, abs=1e-4)
 
 
-def test_only_those_who_waited_through_a_window_are_compared_in_it():
+def test_only_tenants_that_waited_through_a_window_are_compared_in_it():
     shares = Shares()
     shares.looked(0.0, {"a": 0.0, "b": 0.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0})
     shares.looked(30.0, {"a": 9.0, "b": 9.0}, {"a": 0.0, "b": 0.0})

@@ -47,7 +47,7 @@ def test_a_decode_that_is_ahead_of_its_deadline_stands_still_for_a_prompt():
     assert emitted_beside_an_urgent_decode_and_a_prompt(make_engine(), SloEnvelope(5.0, 0.05), 0.0) == ("late",)
 
 
-def test_without_envelopes_everybody_decodes_in_every_step():
+def test_without_envelopes_all_sequences_decode_in_every_step():
     engine = make_engine()
     for name in ("a", "b"):
         engine.submit(EngineRequest(name, 10, 9), 0.0)
@@ -63,7 +63,7 @@ def test_a_deadline_counts_from_the_arrival_at_the_gateway():
     assert emitted == ("late", "other")
 
 
-def test_a_full_pool_preempts_the_last_and_lets_nobody_in_in_that_step():
+def test_a_full_pool_preempts_the_last_and_lets_none_in_in_that_step():
     engine = make_engine(kv_tokens_max=64)
     for name in ("first", "last"):
         engine.submit(EngineRequest(name, 31, 20, envelope=ENVELOPE), 0.0)

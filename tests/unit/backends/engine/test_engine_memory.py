@@ -125,7 +125,7 @@ def test_cached_blocks_count_as_free_until_they_are_needed():
     assert memory.used_ratio == 3 / 4
 
 
-def test_hits_that_nobody_uses_are_not_also_counted_as_room():
+def test_hits_that_no_sequence_uses_are_not_also_counted_as_room():
     memory = BlockMemory(blocks_max=3, block_tokens=4)
     sequence, _ = run_prompt(memory, "a", 9, (1, 2))
     memory.release(sequence)

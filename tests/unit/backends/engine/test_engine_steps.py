@@ -161,7 +161,7 @@ def test_a_preempted_request_is_the_first_to_come_back():
     assert engine.snapshot().preemptions_total == 1
 
 
-def test_nobody_is_admitted_in_a_step_that_preempts():
+def test_no_sequence_is_admitted_in_a_step_that_preempts():
     engine = make_engine(kv_tokens_max=16)
     engine.submit(EngineRequest("a", 4, 8), 0.0)
     engine.submit(EngineRequest("b", 4, 8), 0.0)

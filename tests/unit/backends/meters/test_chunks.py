@@ -466,7 +466,7 @@ def test_a_server_that_always_writes_null_gets_its_null_back_where_its_usage_is_
     assert out == role + b"".join(chunk(n, with_usage=False)[:-3] + b',"usage":null}\n\n' for n in (1, 2, 3))
 
 
-def test_several_tokens_that_nobody_counted_are_counted_by_their_text():
+def test_several_tokens_that_no_server_counted_are_counted_by_their_text():
     meter = make_meter(tokens_per_byte=0.25)
     run(meter, chunk(1, with_usage=False, content="x" * 100) + chunk(1, with_usage=False, content="y"))
     assert meter.usage == Usage(0, 0, 26)

@@ -61,7 +61,7 @@ def test_parameters_of_the_query_are_optional_and_never_null():
     assert "null" not in json.dumps(parameters)
 
 
-def test_an_operation_says_whom_it_is_for_and_every_way_in_which_it_refuses():
+def test_an_operation_says_its_role_and_every_way_in_which_it_refuses():
     described = operation(method="PATCH", merges=Thing, answer=Thing, versioned=True, conflicts="It clashes.")
     assert "operator" in described["description"]
     assert set(described["responses"]) == {

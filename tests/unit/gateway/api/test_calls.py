@@ -385,7 +385,7 @@ def test_what_only_begins_like_another_encoding_is_no_json(body):
 
 
 @pytest.mark.parametrize("value", [True, 1, "yes"])
-def test_beam_search_is_refused_because_nobody_counts_its_work(value):
+def test_beam_search_is_refused_because_its_work_is_not_counted(value):
     assert chat_refusal(use_beam_search=value, n=2).param == "use_beam_search"
     assert chat(use_beam_search=False).choices == 1
 

@@ -48,7 +48,7 @@ def test_every_refusal_is_an_openai_error_with_a_dropped_reason(reason):
 
 
 @pytest.mark.parametrize("problem", [*PROBLEMS, *(problem_of(reason, 2.0) for reason in Reason)])
-def test_every_problem_is_an_anthropic_error_to_who_speaks_that_api(problem):
+def test_every_problem_is_an_anthropic_error_to_a_client_of_that_api(problem):
     whole = write_answer(problem, Api.ANTHROPIC)
     body = json.loads(whole.body)
     assert (whole.status, whole.headers) == (problem.status, problem.headers)

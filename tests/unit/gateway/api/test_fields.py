@@ -92,7 +92,7 @@ def test_other_arguments_of_the_engine_pass(value):
         "cache_salt",
     ],
 )
-def test_dynamo_is_not_told_by_a_client_who_is_urgent_and_where_it_runs(name):
+def test_dynamo_is_not_told_by_a_client_what_is_urgent_and_where_it_runs(name):
     assert forwarded(nvext={name: {"priority": 5}, "greed_sampling": True})["nvext"] == {"greed_sampling": True}
     assert "nvext" not in forwarded(nvext={name: 7})
 
@@ -175,7 +175,7 @@ def test_tenants_have_salts_of_their_own_and_those_of_a_tier_share_where_that_is
     assert salt("tenant", tenant_id="gold") != salt("tier", tier_id="gold")
 
 
-def test_a_clients_own_salt_parts_its_prefixes_further_and_gets_it_into_nobody_elses():
+def test_a_clients_own_salt_parts_its_prefixes_further_and_gets_it_into_no_others():
     salts = {salt(own=None), salt(own="a"), salt(own="b"), salt(own=7), salt(own="7"), salt(own=salt(tenant_id="bob"))}
     assert len(salts | {salt(tenant_id="bob")}) == 7
     assert salt(own="a") == salt(own="a")

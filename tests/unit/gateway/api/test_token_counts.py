@@ -59,7 +59,7 @@ def test_one_report_cannot_make_estimates_absurd():
     assert tokens.estimate("t", "m", 1000) <= 1000 * TOKENS_PER_BYTE_MAX
 
 
-def test_nobody_teaches_an_estimate_at_which_a_prompt_is_nearly_free():
+def test_no_client_teaches_an_estimate_at_which_a_prompt_is_nearly_free():
     tokens = LearntPromptTokens()
     learn(tokens, *[(100_000, 10)] * 100)  # white space
     assert tokens.estimate("t", "m", 100_000) >= 100_000 * TOKENS_PER_BYTE_MIN

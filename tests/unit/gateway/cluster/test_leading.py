@@ -134,7 +134,7 @@ def test_a_frame_of_another_epoch_is_dropped_and_a_higher_one_ends_a_leadership(
     assert cluster.wishes(StepDown) == [StepDown("a higher epoch is known", 7)]
 
 
-def test_shared_state_reaches_who_is_there_and_who_joins_later_and_questions_are_answered():
+def test_shared_state_reaches_present_members_and_those_that_join_later_and_questions_are_answered():
     cluster = Cluster()
     cluster.leader.share("catalog", b"models")
     cluster.exchange()

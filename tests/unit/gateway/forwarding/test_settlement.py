@@ -266,7 +266,7 @@ async def test_a_stream_that_ends_without_a_word_costs_its_prompt():
     assert account.trace.estimated
 
 
-async def test_a_stream_that_nobody_counted_is_counted_exactly_at_its_end():
+async def test_a_stream_that_no_server_counted_is_counted_exactly_at_its_end():
     account = Account(exact=EveryWord())
     await account.settlement.streamed(Usage(0, 0, 20), "one two three")
     assert account.usages == [Usage(PROMPT_TOKENS, 0, 3)]

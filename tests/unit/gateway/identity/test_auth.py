@@ -131,13 +131,13 @@ def test_what_any_other_peer_says_is_not_read(peer):
         assert PROXIES.named(CIMultiDict({"x-tenant-id": named}), peer) is None
 
 
-def test_a_trusted_peer_that_names_nobody_leaves_it_to_the_key():
+def test_a_trusted_peer_that_names_no_tenant_leaves_it_to_the_key():
     assert PROXIES.named(CIMultiDict(), "10.1.2.3") is None
     assert not TrustedProxies([]).any
 
 
 @pytest.mark.parametrize("named", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 129, "a;b"])
-def test_a_name_that_no_tenant_can_have_is_nobody(named):
+def test_a_name_that_no_tenant_can_have_is_unknown(named):
     with pytest.raises(Unauthorized):
         PROXIES.named(CIMultiDict({"x-tenant-id": named}), "10.1.2.3")
 
@@ -147,7 +147,7 @@ def test_the_first_header_that_names_one_counts():
     assert PROXIES.named(headers, "10.1.2.3") == Identity("b")
 
 
-def test_a_key_is_nobodys_from_when_it_expires():
+def test_a_key_is_unknown_from_when_it_expires():
     now = [100.0]
     ring = KeyRing(SECRET, clock=lambda: now[0])
     ring.put("k1", ring.hmac_hex("fl-x"), Identity("alice"), expires_at_s=200.0)
@@ -156,7 +156,7 @@ def test_a_key_is_nobodys_from_when_it_expires():
     assert ring.find("fl-x") is None
 
 
-def test_a_key_that_is_dropped_is_nobodys_and_one_that_is_put_again_has_its_new_owner():
+def test_a_key_that_is_dropped_is_unknown_and_one_that_is_put_again_has_its_new_owner():
     ring = tenant_keys(SECRET, [record("alice", "fl-a")])
     key_id = ring.find("fl-a").key_id
     ring.put(key_id, ring.hmac_hex("fl-a"), Identity("alice", frozenset({"tiny"})))

@@ -39,7 +39,7 @@ def test_an_id_of_any_length_costs_no_memory():
     assert responses.find("x" * (ID_CHARS_MAX + 1), "alice") is None
 
 
-def test_its_maker_may_make_more_of_it_and_nobody_else():
+def test_its_maker_alone_may_make_more_of_it():
     responses = StoredResponses()
     responses.made("r", kept("alice"))
     for other in (kept("bob"), kept("alice", "b1")):

@@ -138,7 +138,7 @@ async def test_what_is_not_taken_is_sent_again_later_and_later_under_one_id(proc
     assert one.sender.outcomes == {"delivered": 1, "failed": 12, "given_up": 0}
 
 
-async def test_what_nobody_takes_is_given_up_after_a_day(processes, hook, clock):
+async def test_what_no_receiver_takes_is_given_up_after_a_day(processes, hook, clock):
     one = processes(thresholds=(50,))
     hook.statuses = [500] * 10_000
     one.use(50)

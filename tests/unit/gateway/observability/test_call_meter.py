@@ -86,7 +86,7 @@ def test_only_refusals_have_reasons_and_no_free_text_becomes_a_label(meter):
     assert meter.seen()[TENANT_REFUSALS] == {("a", "queue_timeout"): 1}
 
 
-def test_a_call_without_a_tenant_is_nobodys(meter):
+def test_a_call_without_a_tenant_is_of_none(meter):
     meter.ended(CallTrace(ENDPOINT, status=401, reason="invalid_api_key"))
     assert meter.seen()[TENANT_REFUSALS] == {(UNKNOWN_TENANT, "invalid_api_key"): 1}
 

@@ -36,14 +36,14 @@ def test_service_counts_over_weight():
 
 
 @pytest.mark.parametrize("change", [{"spell": 2}, {"spell": 0}, {"weight": 2.0}, {"tier": "u"}])
-def test_whoever_stopped_waiting_or_changed_meanwhile_is_not_compared(change):
+def test_a_tenant_that_stopped_waiting_or_changed_meanwhile_is_not_compared(change):
     gap = ServiceGap((10.0,))
     gap.observe(0.0, of(0, 0, 0))
     after = checkpoint({"service": 5}, {"service": 7}, {"service": 900, **change})
     assert gap.observe(1.0, after)["t"].gap == 2.0
 
 
-def test_one_that_waits_alone_is_compared_with_nobody():
+def test_one_that_waits_alone_is_compared_with_none():
     gap = ServiceGap((10.0,))
     gap.observe(0.0, of(0))
     assert gap.observe(1.0, of(50)) == {}

@@ -56,7 +56,7 @@ def test_what_is_not_taken_is_lost_and_counted_whether_it_fails_or_raises():
         assert shipper.lost == 7
 
 
-def test_the_end_waits_for_nobody_who_takes_for_ever(monkeypatch):
+def test_the_end_does_not_wait_for_a_collector_that_takes_for_ever(monkeypatch):
     monkeypatch.setattr(shipping, "CLOSE_S_MAX", 0.05)
     never = threading.Event()
     shipper = ship(Exporter(lambda: never.wait(20) and SpanExportResult.SUCCESS), 1)

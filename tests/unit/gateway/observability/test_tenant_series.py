@@ -15,7 +15,7 @@ def look(shown, now, received):
     shown.looked(now)
 
 
-def test_everybody_is_shown_while_there_is_room_and_the_rest_is_other():
+def test_all_tenants_are_shown_while_there_is_room_and_the_rest_is_other():
     shown, _ = series(2)
     assert [shown.label(each, is_known=True) for each in ("a", "b", "c", "a")] == ["a", "b", OTHER, "a"]
 

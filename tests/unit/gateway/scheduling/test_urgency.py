@@ -83,7 +83,7 @@ async def test_slack_is_what_the_schedulers_snapshot_says(pool):
         assert (shown.queued_requests, shown.in_flight_requests) == (tier.queued_requests, tier.in_flight_requests)
 
 
-async def test_the_loop_turns_between_slices_and_nobody_is_lost_or_counted_twice(pool, monkeypatch):
+async def test_the_loop_turns_between_slices_and_no_request_is_lost_or_counted_twice(pool, monkeypatch):
     monkeypatch.setattr(urgency, "SLICE_LEASES", 3)
     for number in range(20):
         await pool.send("a", f"r{number:02}", SloEnvelope(1.0 + number, None))

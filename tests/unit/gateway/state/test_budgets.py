@@ -176,7 +176,7 @@ async def _away(**_):
     raise StoreUnavailable("away")
 
 
-def test_a_budget_that_is_taken_away_binds_nobody_and_comes_back_with_what_was_spent(budgets, book):
+def test_a_budget_that_is_taken_away_binds_no_call_and_comes_back_with_what_was_spent(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=10))
     call(budgets, book)
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 1)) is not None

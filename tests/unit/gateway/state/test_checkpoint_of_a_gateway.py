@@ -234,7 +234,7 @@ class Running:
         return self.dispatcher.snapshot([tenant_id]).tenants[tenant_id].counter
 
 
-async def test_what_everybody_received_is_taken_up_by_the_next_process_also_of_pools_that_it_has_not_seen(store):
+async def test_what_all_tenants_received_is_taken_up_by_the_next_process_also_of_pools_that_it_has_not_seen(store):
     await keep(store, COUNTERS, Counters({"unseen": pool_counters(zoe=50.0)}))
     first = await reopened(store)
     running = Running()

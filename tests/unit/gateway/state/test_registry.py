@@ -122,7 +122,7 @@ async def test_what_is_there_cannot_be_created_and_what_is_not_cannot_be_patched
         await registry.delete("tenants", "nobody", actor="ann")
 
 
-async def test_of_two_who_create_the_same_one_is_told_that_it_is_there(registry):
+async def test_of_two_creations_of_the_same_one_is_told_that_it_is_there(registry):
     results = await asyncio.gather(
         *(registry.create("tenants", "bob", {"weight": n}, actor="ann") for n in (1, 2)), return_exceptions=True
     )

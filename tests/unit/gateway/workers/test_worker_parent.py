@@ -121,7 +121,7 @@ def test_a_worker_0_that_listens_no_more_does_not_end_the_parent(listening, said
     assert ended(pid) == 0
 
 
-def test_a_new_worker_0_has_the_next_epoch_and_is_told_who_runs(listening, said):
+def test_a_new_worker_0_has_the_next_epoch_and_is_told_which_workers_run(listening, said):
     def work(place):
         if not place.index:
             report(said[1], place.epoch, *place.others)
