@@ -15,7 +15,7 @@ COMPILED = ("policies/**/*.py", "backends/meters/*.py", "backends/connection.py"
 INTERPRETED = {
     # Values that leave the process. msgspec, orjson and pydantic read annotations, which mypyc does not keep.
     "policies/types.py",
-    "policies/envelope.py",
+    "policies/due_times.py",
     "policies/accounts/checkpoint.py",
     "policies/admission/rate_window.py",
     "policies/step_time/model.py",

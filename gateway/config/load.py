@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from backends.tls import tls_context
-from gateway.config.besides import disagreements_of_the_rest
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
+from gateway.config.cross_section import disagreements_of_the_rest
 from gateway.config.files import STDOUT, folder_of
 from gateway.config.key_file import read_keys
 from gateway.config.problems import (

@@ -12,7 +12,7 @@ are never aborted.
 from collections.abc import Callable, Mapping
 
 from policies.admission.base import Admission, AdmissionReject
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.queues import PoolQueues
 from policies.types import Reason, Request, Tenant, Tier
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from policies.accounts.ledger import InFlight
-from policies.envelope import urgency_at
+from policies.due_times import urgency_at
 from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes, of_others
 from policies.fairness.cached import LongestCached
 from policies.fairness.fairness_bound import FairnessBound

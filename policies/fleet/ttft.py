@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from policies.capacity.backend import BackendCapacity
-from policies.envelope import due_no_later
+from policies.due_times import due_no_later
 from policies.fleet.fleet import Fleet
 from policies.types import Request
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
-from policies.envelope import due_no_later
+from policies.due_times import due_no_later
 from policies.placement.base import Fits, Placement, always
 from policies.placement.least_reserved import LeastReserved
 from policies.types import Request

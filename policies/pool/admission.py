@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from policies.admission import AdmissionRules
 from policies.fleet.fleet import Fleet
 from policies.pool.outage import Outage
+from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.tenants import Tenants
 from policies.slo.attainment import AttainmentCounts
-from policies.slo.queue_timeout import QueueTimeout
 from policies.slo.shedding import SHED_MAX, Shedding
 from policies.types import Reason, Reject, Request
 

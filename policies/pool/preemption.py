@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policies.accounts.ledger import InFlight, Ledger
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.fleet.fleet import Fleet
 from policies.queueing.fair_queue import FairQueue
 from policies.queueing.fair_queues import FairQueues

@@ -20,6 +20,7 @@ from policies.pool.draining import Draining
 from policies.pool.handover import Handover
 from policies.pool.outage import Outage
 from policies.pool.preemption import InterruptRules, Preemption
+from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.prediction import Prediction
@@ -27,7 +28,6 @@ from policies.queueing.fair_queue import QueuedTenant
 from policies.queueing.fair_queues import QueueFactory
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
-from policies.slo.queue_timeout import QueueTimeout
 from policies.slo.shedding import Shedding
 from policies.slo.ttft_forecast import Forecaster
 from policies.types import Group, Tenant, Tier

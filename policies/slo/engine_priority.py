@@ -6,7 +6,7 @@ of Unix time, so that several gateways in front of one engine agree. The polarit
 which is higher for more important tiers, as in llm-d.
 """
 
-from policies.envelope import TTFT_S_UNSET
+from policies.due_times import TTFT_S_UNSET
 from policies.types import SloEnvelope
 
 PRIORITY_MAX = 100  # of a tier, on either side of 0

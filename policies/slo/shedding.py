@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import inf
 
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.fairness.heap import Place, TenantHeap
 from policies.queues import PoolQueues
 from policies.types import Request, Tier

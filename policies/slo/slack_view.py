@@ -6,7 +6,7 @@ from heapq import nsmallest
 from math import inf
 
 from policies.accounts.ledger import InFlight
-from policies.envelope import slack_s
+from policies.due_times import slack_s
 from policies.types import Request, RequestView
 
 REQUESTS_SHOWN_MAX = 100

@@ -11,7 +11,7 @@ All tokens of a non-streamed answer come at its end: it is judged by when its la
 
 from math import ceil, inf
 
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.types import Request, Timing
 
 ROUNDING_S = 1e-9  # a token exactly on its deadline is in time

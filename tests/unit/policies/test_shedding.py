@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from policies.admission import BoundedQueues
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.scheduler import Scheduler
 from policies.slo.shedding import NOTED_MAX, PARTS, Shedding
 from policies.types import BackendLoad, Dispatch, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage

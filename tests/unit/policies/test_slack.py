@@ -8,7 +8,7 @@ import pytest
 from orders import Orderly
 
 from policies.accounts.cost import LinearPrice
-from policies.envelope import TTFT_S_UNSET, urgency_at
+from policies.due_times import TTFT_S_UNSET, urgency_at
 from policies.fairness import SlackCounter, VirtualTokenCounter
 from policies.fairness.cached import LOOKUPS_MAX
 from policies.fairness.slack import SECOND_KEYS

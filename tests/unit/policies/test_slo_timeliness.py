@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from policies.envelope import slack_s, urgency_at
+from policies.due_times import slack_s, urgency_at
 from policies.slo.attainment import AttainmentCounts, met_targets
 from policies.slo.timeliness import Timeliness
 from policies.types import Attainment, Outcome, Request, SloEnvelope, Timing

@@ -8,7 +8,7 @@ another pool.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.envelope import first_token_due_at
+from policies.due_times import first_token_due_at
 from policies.types import Reason, Request, Tier
 
 
