@@ -19,9 +19,10 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.app import Gateway
 from gateway.cluster.election import ElectionStore
-from gateway.cluster.leader import AskBackends, Leader, Wish
+from gateway.cluster.leader import Leader
 from gateway.cluster.view import ClusterView, MemberRole
 from gateway.cluster.wire import LimitsOf
+from gateway.cluster.wishes import AskBackends, Wish
 from gateway.config import Config
 from gateway.handlers.handlers import RequestHandlers
 from gateway.observability.instruments import (

@@ -47,6 +47,15 @@ from gateway.cluster.wire import (
     Welcome,
     frames_of,
 )
+from gateway.cluster.wishes import (
+    AnswerQuestion,
+    AskBackends,
+    BackendFailed,
+    CloseMember,
+    StepDown,
+    StoreCheckpoint,
+    Wish,
+)
 from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
 from policies.types import BackendLoad, Outcome, Tenant
 
@@ -56,62 +65,6 @@ AWAY_S_MAX: Final = 3.0  # and while the store lists it, at most so long
 UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
 UNSENT_S_MAX: Final = 2.0
 OWN: Final = ""  # the source of facts of the leader's own process
-
-
-# -- what the shell is asked for --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CloseMember:
-    """Close the connection of this member, if it is still open."""
-
-    member: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AskBackends:
-    """Measure these backends now; None: all (rules 22, 27)."""
-
-    backend_ids: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BackendFailed:
-    """Two followers agree that this backend fails: it is closed for all until it answers again (rule 27)."""
-
-    backend_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCheckpoint:
-    """Put this encoded checkpoint into the store."""
-
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerQuestion:
-    """A follower's shell asks this; give the answer to `Leader.answer`."""
-
-    member: str
-    number: int
-    topic: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """The leadership is over: the reason is for the log. `epoch` is a higher one that was heard of, or 0.
-    `is_blind`: this process reaches no backend, so another one shall lead.
-    """
-
-    reason: str
-    epoch: Epoch = 0
-    is_blind: bool = False
-
-
-Wish = CloseMember | AskBackends | BackendFailed | StoreCheckpoint | AnswerQuestion | StepDown
 
 
 @dataclass(slots=True, eq=False)

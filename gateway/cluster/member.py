@@ -20,9 +20,10 @@ from typing import Any, Final, TypeVar
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.election import Candidate, StoreCall, StoreView
 from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader, StepDown, Wish
+from gateway.cluster.leader import Leader
 from gateway.cluster.promise import PING_S, SILENT_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
+from gateway.cluster.wishes import StepDown, Wish
 from policies.scheduler_protocol import SharedSchedulerProtocol, TenantChanges
 from policies.types import ALONE, BackendLoad, Group, KeyLimits, ReplicaShare, Tenant
 

@@ -19,10 +19,11 @@ from aiohttp import web
 
 from gateway.cluster.election import Candidate, ElectionStore, StoreCall
 from gateway.cluster.hello import HelloError, OtherVersionError
-from gateway.cluster.leader import AskBackends, BackendFailed, CloseMember, Leader, StepDown, StoreCheckpoint, Wish
+from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.view import MemberRole
 from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode
+from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.transport import OrderConnection, accepting_socket, greet

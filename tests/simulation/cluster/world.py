@@ -14,10 +14,10 @@ from random import Random
 
 from backends.simulation.recording import Entry, SharedRecorder
 from gateway.cluster.election import Candidate, StoreCall
-from gateway.cluster.leader import AskBackends, CloseMember, StoreCheckpoint
 from gateway.cluster.member import Member
 from gateway.cluster.remote_scheduler import RemoteScheduler
 from gateway.cluster.wire import Frame, decode, encode, wire_id
+from gateway.cluster.wishes import AskBackends, CloseMember, StoreCheckpoint
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT

@@ -4,9 +4,10 @@ import pytest
 
 from backends.simulation.recording import SharedRecorder, replay
 from gateway.cluster.follower import Follower
-from gateway.cluster.leader import AnswerQuestion, AskBackends, BackendFailed, CloseMember, Leader, StepDown
+from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.wire import Dispatched, Frame, Has, Pong, Question, Shared, Welcome, decode, encode
+from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Tenant, Usage
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.cluster.leader import CloseMember
 from gateway.cluster.member import Member
+from gateway.cluster.wishes import CloseMember
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 

@@ -1,0 +1,58 @@
+"""Wishes: what a leader asks the shell around its process to do, besides sending frames."""
+
+from dataclasses import dataclass
+
+from gateway.cluster.wire import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class CloseMember:
+    """Close the connection of this member, if it is still open."""
+
+    member: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskBackends:
+    """Measure these backends now; None: all (rules 22, 27)."""
+
+    backend_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailed:
+    """Two followers agree that this backend fails: it is closed for all until it answers again (rule 27)."""
+
+    backend_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheckpoint:
+    """Put this encoded checkpoint into the store."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuestion:
+    """A follower's shell asks this; give the answer to `Leader.answer`."""
+
+    member: str
+    number: int
+    topic: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """The leadership is over: the reason is for the log. `epoch` is a higher one that was heard of, or 0.
+    `is_blind`: this process reaches no backend, so another one shall lead.
+    """
+
+    reason: str
+    epoch: Epoch = 0
+    is_blind: bool = False
+
+
+Wish = CloseMember | AskBackends | BackendFailed | StoreCheckpoint | AnswerQuestion | StepDown
