@@ -15,6 +15,8 @@ VIEWS = {
     "waiting": ("requests?state=queued",),
     "running": ("requests?state=running",),
     "ended": ("requests?state=ended",),
+    "groups": ("groups",),
+    "models": ("models",),
     "what-if": ("what-if",),
 }
 WIDTHS = (360, 480, 768, 1280, 1440, 2560)

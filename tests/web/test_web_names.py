@@ -24,7 +24,14 @@ VIEWS = [
     ("requests?state=ended",),
     ("request", "one"),
     ("what-if",),
+    ("groups",),
+    ("group", "one"),
+    ("models",),
+    ("alias", "one"),
+    ("price", "one"),
 ]
+ALIAS = {"sticky": "tenant"}
+PERIOD = {"valid_from": None, "prompt": "<i>1</i>", "cached_prompt": None, "output": "1"}
 ATTAINED = {"requests": 1, "met": 1}
 
 
@@ -32,6 +39,7 @@ def hostile_document(name):
     """A live document in which everything that has a name has this one."""
     tenant = {
         "tier": name,
+        "group": name,
         "weight": 1,
         "queued": 1,
         "in_flight": 1,
@@ -72,6 +80,7 @@ def hostile_document(name):
         "tokens_per_s": 1,
         "refused": {name: 1},
         "tiers": {name: tier},
+        "groups": {name: {**tier, "tier": name}},
         "backends": {name: backend},
         "tenants": {name: tenant},
     }
@@ -124,6 +133,10 @@ def answers(name):
         "/keys": page({**key, "revoked": True}),
         "/audit": page(change),
         "/tiers": page({"id": name, "weight": 1, "envelope": {}}),
+        "/tenants": page({"id": name, "weight": 1, "group": name, "envelope": {}}),
+        "/groups": page({"id": name, "weight": 1, "tier": name}),
+        "/aliases": page({**ALIAS, "id": name, "models": [name], "split": {name: 1}, "shadow": {"model": name}}),
+        "/prices": page({"id": name, "currency": name, "periods": [PERIOD]}),
         "/state/budgets": page({**budget, "renewed_at": 1}),
         "/me": {"name": name, "role": "operator"},
         "/what-ifs": {"id": name},
@@ -134,7 +147,7 @@ def answers(name):
             "happened": findings,
             "instead": findings,
         },
-        "/preview": {"pools": {name: {"tenants": previewed, "tiers": previewed}}},
+        "/preview": {"pools": {name: {"tenants": previewed, "tiers": previewed, "groups": previewed}}},
     }
 
 
@@ -155,6 +168,10 @@ def pretend(page, name):
         if path.startswith("/tenants/"):
             fields = {"id": name, "origin": "admin", "tier": name, "weight": 1, "envelope": {}}
             return route.fulfill(status=200, json=fields, headers={"ETag": '"1"'})
+        for kind in ("groups", "aliases", "prices"):
+            if path.startswith(f"/{kind}/"):
+                fields = {**told[f"/{kind}"]["items"][0], "origin": "admin"}
+                return route.fulfill(status=200, json=fields, headers={"ETag": '"1"'})
         if path.startswith("/what-ifs/"):
             path = "/what-ifs/one"
         return route.fulfill(status=200, json=told.get(path, {}))
@@ -183,7 +200,7 @@ def test_a_name_is_text_in_every_view(visit, loaded, name):
         assert_inert(page)
         if name != "__proto__" and "\0" not in name:
             assert name in page.locator("main").inner_text() or route == ("what-if",), route
-    for view in ("tenant", "tier"):
+    for view in ("tenant", "tier", "group"):
         visitor.see(view, "one")
         page.get_by_role("button", name="Edit weight").click()
         page.get_by_role("spinbutton", name="Weight").fill("2")
@@ -201,7 +218,7 @@ def test_a_name_is_text_in_every_view(visit, loaded, name):
 def test_a_name_in_the_address_is_text(visit, loaded, keys, figure):
     page = visit(loaded).sign_in(keys["viewer"])
     for name in HOSTILE:
-        for view in ("tenant", "tier", "request", "now"):
+        for view in ("tenant", "tier", "group", "alias", "price", "request", "now"):
             page.evaluate(
                 "([view, name]) => { location.hash = '#/' + view + '/' + encodeURIComponent(name); }", [view, name]
             )

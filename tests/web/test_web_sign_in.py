@@ -25,7 +25,7 @@ def test_a_key_signs_in_with_the_controls_of_its_role_and_no_others(visit, loade
     page.goto("/#/tenant/flood")
     expect(page.locator("dl.settings")).to_be_visible()
     edits = page.get_by_role("button", name=re.compile("^Edit "))
-    expect(edits).to_have_count(0 if role == "viewer" else 13)
+    expect(edits).to_have_count(0 if role == "viewer" else 14)
     page.goto("/#/tier/batch")
     expect(page.get_by_role("heading", level=1)).to_contain_text("batch")
     expect(page.locator("dl.settings")).to_be_visible()

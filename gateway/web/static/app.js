@@ -3,9 +3,11 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { live } from "./live.js";
-import { onSession, resume, session, signOut } from "./session.js";
+import { onSession, ownGroup, resume, session, signOut } from "./session.js";
 import { html, link, Notices, useLive, useRoute } from "./ui.js";
 import { Backend } from "./views/backend.js";
+import { Group, Groups } from "./views/groups.js";
+import { Alias, Models, Price } from "./views/models.js";
 import { Now } from "./views/now.js";
 import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
@@ -15,7 +17,10 @@ import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"], ["requests", "Requests"], ["what-if", "What if"]];
+const VIEWS = [["now", "Now"], ["requests", "Requests"], ["groups", "Groups"], ["models", "Models"], ["what-if", "What if"]];
+const OF_GROUP = [["now", "Now"]]; // of the administrator of a group, for which "now" is its group
+const FOR_GROUP = ["now", "group", "tenant"];
+const views = () => (ownGroup() === null ? VIEWS : OF_GROUP);
 
 function Shell() {
   const [, again] = useState(0);
@@ -26,7 +31,7 @@ function Shell() {
   }, []);
   const isIn = session.caller !== null;
   useEffect(() => {
-    if (isIn) live.start();
+    if (isIn) live.start(ownGroup());
     return () => live.stop();
   }, [isIn]);
   if (!isIn) return session.isBusy ? html`<main id="main" class="sign-in" aria-busy="true"><p class="dim">Signing in…</p></main>` : html`<${SignIn} />`;
@@ -37,7 +42,7 @@ function Signed() {
   const { parts, query } = useRoute();
   const view = parts[0] || "now";
   useEffect(() => {
-    document.title = `${parts[1] || (VIEWS.find(([id]) => id === view) || ["", view])[1]} – fairlead`;
+    document.title = `${parts[1] || (views().find(([id]) => id === view) || ["", view])[1]} – fairlead`;
   });
   return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <${Head} view=${view} />
@@ -46,8 +51,13 @@ function Signed() {
 }
 
 function View({ view, parts, query }) {
+  const group = ownGroup();
+  if (group !== null && !FOR_GROUP.includes(view)) {
+    return html`<p role="alert">This is not for the administrator of a group. <a href=${link("now")}>See your group.</a></p>`;
+  }
   switch (view) {
     case "now":
+      if (group !== null) return html`<${Group} id=${group} />`;
       return html`<${Now} pool=${parts[1]} />`;
     case "tenant":
       return html`<${Tenant} id=${parts[1] || ""} setting=${query.get("setting")} />`;
@@ -55,6 +65,16 @@ function View({ view, parts, query }) {
       return html`<${Backend} id=${parts[1] || ""} />`;
     case "tier":
       return html`<${Tier} id=${parts[1] || ""} />`;
+    case "group":
+      return html`<${Group} id=${parts[1] || ""} />`;
+    case "groups":
+      return html`<${Groups} />`;
+    case "models":
+      return html`<${Models} />`;
+    case "alias":
+      return html`<${Alias} id=${parts[1] || ""} />`;
+    case "price":
+      return html`<${Price} id=${parts[1] || ""} />`;
     case "requests":
       return html`<${Requests} query=${query} />`;
     case "request":
@@ -76,11 +96,11 @@ function Head({ view }) {
   useLive();
   return html`<header class="head">
     <a class="brand" href=${link("now")}>fairlead</a>
-    <nav aria-label="Views">${VIEWS.map(([id, label]) => html`<a key=${id} href=${link(id)} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}</nav>
+    <nav aria-label="Views">${views().map(([id, label]) => html`<a key=${id} href=${link(id)} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}</nav>
     <${Stream} />
     <span class="where dim">${state?.gateway ? `${state.gateway.name} · ${state.gateway.role} · ${state.gateway.version}` : ""}</span>
     <${Theme} />
-    <span class="caller"><span>${session.caller.name} <span class="dim">role ${session.caller.role}</span></span>
+    <span class="caller"><span>${session.caller.name} <span class="dim">role ${session.caller.role}${session.caller.group ? `, group ${session.caller.group}` : ""}</span></span>
       <button class="quiet" onClick=${() => signOut()}>Sign out</button></span>
   </header>`;
 }

@@ -1,7 +1,7 @@
 // The live document: one stream of server-sent events, whose first event is the whole and whose later ones are merge
 // patches (RFC 7396). EventSource can send no key, so the stream is read by fetch.
 
-import { ask } from "./api.js";
+import { ask, path } from "./api.js";
 
 const RETRY_MS = [500, 1000, 2000, 4000];
 const SILENCE_MS = 40000; // the gateway sends at least a comment every 15 s
@@ -50,6 +50,7 @@ class Live {
   history = new Map(); // tenant -> [[unix_s, tokens_per_s, queued], ...]
   #listeners = new Set();
   #abort = null;
+  #path = "/live";
   #frame = 0;
 
   subscribe(listener) {
@@ -62,8 +63,10 @@ class Live {
     this.#tell();
   }
 
-  start() {
+  /** `group`: the part of this group alone; null: the whole. */
+  start(group = null) {
     this.stop();
+    this.#path = group === null ? "/live" : `${path("groups", group)}/live`;
     this.document = null;
     this.history.clear();
     this.#abort = new AbortController();
@@ -92,7 +95,7 @@ class Live {
   }
 
   async #read(signal, onData) {
-    const response = await ask("GET", "/live", { signal, accept: "text/event-stream" });
+    const response = await ask("GET", this.#path, { signal, accept: "text/event-stream" });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new EventParser();
     for (;;) {

@@ -5,6 +5,9 @@ import { Problem, get, post, useKey } from "./api.js";
 
 const STORED = "fairlead.key";
 const ROLES = { viewer: 1, operator: 2, admin: 3 };
+/** Which role changes entries of a kind; a group's administrator changes the tenants of its group, and their keys. */
+const CHANGED_BY = { tenants: "operator", groups: "operator", tiers: "operator", aliases: "operator", prices: "operator", keys: "admin" };
+const OF_GROUPS = ["tenants", "keys"];
 
 export const session = { caller: null, error: null, isBusy: true };
 const listeners = new Set();
@@ -21,6 +24,12 @@ function changed(values) {
 
 /** Whether the caller may do what this role may. */
 export const may = (role) => session.caller !== null && ROLES[session.caller.role] >= ROLES[role];
+
+/** The group that the caller administers; null for all other roles. */
+export const ownGroup = () => session.caller?.group ?? null;
+
+/** Whether the caller may change entries of this kind. */
+export const mayChange = (kind) => (ownGroup() === null ? may(CHANGED_BY[kind]) : OF_GROUPS.includes(kind));
 
 /** Sign in by a key or token. Tells what is wrong in `session.error`. */
 export async function signIn(key) {

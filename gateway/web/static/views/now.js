@@ -54,6 +54,7 @@ function Pool({ name, pool }) {
     </dl>
     <${Verdict} pool=${pool} tenants=${tenants} tiers=${tiers} backends=${backends} />
     <${Tiers} tiers=${tiers} />
+    <${Groups} groups=${entries(pool.groups)} />
     <${Tenants} tenants=${tenants} />
     <${Backends} backends=${backends} />
   </section>`;
@@ -176,12 +177,26 @@ function Tiers({ tiers }) {
     <${Table} label="Tiers" columns=${columns} rows=${tiers} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }} />`;
 }
 
+function Groups({ groups }) {
+  if (groups.length === 0) return null;
+  const columns = [
+    { id: "id", label: "Group", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("group", each.id)}>${each.id}</a>` },
+    { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
+    { id: "weight", label: "Weight", kind: "number", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
+    ...shareColumns(),
+    { id: "due", label: "Its due is", hide: "roomy", value: (each) => dueBy(each), cell: (each) => due(dueBy(each)) },
+    ...queueColumns,
+  ];
+  return html`<h2>Groups <small class="dim">of tenants that sent anything in the last 15 minutes</small></h2>
+    <${Table} label="Groups" columns=${columns} rows=${groups} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }} />`;
+}
+
 const attained = (each) => (each.attainment?.requests ? each.attainment.met / each.attainment.requests : null);
 
 export function Tenants({ tenants }) {
   const [filter, setFilter] = useState("");
   const wanted = filter.trim().toLowerCase();
-  const rows = wanted === "" ? tenants : tenants.filter((each) => each.id.toLowerCase().includes(wanted) || String(each.tier).toLowerCase().includes(wanted));
+  const rows = wanted === "" ? tenants : tenants.filter((each) => each.id.toLowerCase().includes(wanted) || String(each.tier).toLowerCase().includes(wanted) || String(each.group ?? "").toLowerCase().includes(wanted));
   return html`<div class="bar"><h2>Tenants <small class="dim">${count(tenants.length)}, bar: got; mark: due</small></h2>
       <label>Filter <input type="search" value=${filter} onInput=${(event) => setFilter(event.target.value)} placeholder="tenant or tier" /></label></div>
     <${Table} label="Tenants" columns=${TENANT_COLUMNS} rows=${rows} keyOf=${(each) => each.id} sort=${{ id: "share-1", down: true }}

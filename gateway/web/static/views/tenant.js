@@ -1,12 +1,15 @@
 // One tenant: what it gets, what it was promised, what it may spend, and its settings, which an operator edits in place.
 
-import { useEffect, useState } from "preact/hooks";
 import { all, get, path } from "../api.js";
 import { Plot } from "../plot.js";
+import { may, ownGroup } from "../session.js";
+import { Budgets } from "./budgets.js";
 import { Changes } from "./changes.js";
+import { Keys } from "./keys.js";
+import { Remove } from "./making.js";
 import { dueBy, WaitCause } from "./now.js";
-import { Figure, html, link, ShareBar, Table, useLive, usePolled } from "../ui.js";
-import { count, decimal, due, NONE, percent, seconds, short, time } from "../words.js";
+import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
+import { count, due, NONE, percent, seconds, short } from "../words.js";
 import { Settings } from "./settings.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
@@ -19,32 +22,46 @@ export function Tenant({ id, setting }) {
   const rows = history.get(id) || [];
   const tier = settings.value?.tier;
   const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
-  return html`<h1>${id} <small class="dim">tenant${settings.value ? html`, tier <a href=${link("tier", settings.value.fields.tier)}>${settings.value.fields.tier}</a>` : ""}</small></h1>
+  return html`<h1>${id} <small class="dim">tenant${settings.value ? placeOf(settings.value.fields) : ""}</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${{ ...pool.tenants[id], id }} envelope=${envelope} />`)}
     ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
-    <p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>
+    ${may("viewer") ? html`<p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>` : null}
     ${rows.length > 1
       ? html`<div class="plots"><${Plot} label="Output tokens per second" rows=${rows.map(([at, pace]) => [at, pace])} />
           <${Plot} label="Requests queued" rows=${rows.map(([at, , queued]) => [at, queued])} /></div>`
       : null}
     ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
-    <${Budgets} id=${id} />
-    <${Keys} id=${id} />
-    <${Changes} kind="tenants" id=${id} etag=${settings.value?.etag} />`;
+    <${Budgets} of="tenant" id=${id} />
+    <${Keys} tenant=${id} />
+    ${may("viewer") ? html`<${Changes} kind="tenants" id=${id} etag=${settings.value?.etag} />` : null}
+    ${settings.value ? html`<${Remove} kind="tenants" id=${id} settings=${settings.value} loses="Its keys go with it, and its queued requests are rejected." leads=${link("now")} />` : null}`;
 }
 
-/** Its stored settings, or the defaults where it has none, with its tier's and the names of all tiers. */
+/** Its group and its tier, with ways there. */
+function placeOf({ group, tier }) {
+  const ofTier = may("viewer") ? html`, tier <a href=${link("tier", tier)}>${tier}</a>` : `, tier ${tier}`;
+  return html`${group ? html`, group <a href=${link("group", group)}>${group}</a>` : ""}${ofTier}`;
+}
+
+/** Its stored settings, or the defaults where it has none, with its tier's, and what it can be in. */
 async function readSettings(id, signal) {
-  const tiers = await all("/tiers", { signal });
+  if (ownGroup() !== null) return readOfGroup(id, signal);
+  const [tiers, groups] = await Promise.all([all("/tiers", { signal }), all("/groups", { signal })]);
   try {
     const { body, etag } = await get(path("tenants", id), { signal });
-    return { fields: body, etag, isStored: true, origin: body.origin, tier: tiers.find((each) => each.id === body.tier), tiers };
+    return { fields: body, etag, isStored: true, origin: body.origin, tier: tiers.find((each) => each.id === body.tier), tiers, groups };
   } catch (error) {
     if (error.status !== 404) throw error;
     const fields = { tier: "default", weight: 1, envelope: {} };
-    return { fields, etag: null, isStored: false, origin: null, tier: tiers.find((each) => each.id === "default"), tiers };
+    return { fields, etag: null, isStored: false, origin: null, tier: tiers.find((each) => each.id === "default"), tiers, groups };
   }
+}
+
+/** As a group's administrator sees it, which may not read tiers: with all tenants of the group. */
+async function readOfGroup(id, signal) {
+  const [{ body, etag }, members] = await Promise.all([get(path("tenants", id), { signal }), all("/tenants", { signal })]);
+  return { fields: body, etag, isStored: true, origin: body.origin, tiers: [], groups: [], members };
 }
 
 const envelopeOf = (fields, tier) => ({
@@ -85,73 +102,4 @@ function whyDue(tenant) {
   if (reason === null) return null;
   const weight = tenant.by_weight?.[MINUTE];
   return html`<p class="dim">Its due of the last minute is ${due(reason)}.${weight == null || reason === "weight" ? "" : ` By its weight alone, were all to ask for all there is, it would be ${percent(weight)}.`}</p>`;
-}
-
-// -- budgets ----------------------------------------------------------------------------------------------
-
-const POLL_MS = 3000;
-const PACE_MS = 60000; // the pace is that of the last minute
-
-/** Which budgets it has, and when each will be spent at the pace of the last minute. */
-function Budgets({ id }) {
-  const [budgets] = usePolled(async (signal) => (await all("/state/budgets", { signal })).filter((each) => each.tenant === id), [id], POLL_MS);
-  const [seen, setSeen] = useState([]);
-  useEffect(() => {
-    if (budgets.value === null) return;
-    const now = Date.now();
-    setSeen((before) => [...before.filter(([at]) => now - at <= PACE_MS), [now, budgets.value]]);
-  }, [budgets.value]);
-  if (budgets.value === null || budgets.value.length === 0) return null;
-  const columns = [
-    { id: "of", label: "Budget", cell: (each) => `${each.key ? `key ${each.key}, ` : ""}${each.unit} per ${each.period}` },
-    { id: "used", label: "Used", kind: "number", cell: (each) => amount(each, each.used) },
-    { id: "reserved", label: "Reserved", kind: "number", note: "for requests queued and in flight", cell: (each) => amount(each, each.reserved) },
-    { id: "limit", label: "Limit", kind: "number", cell: (each) => amount(each, each.limit) },
-    { id: "left", label: "Left", kind: "number", cell: (each) => `${amount(each, each.remaining)} (${percent(Number(each.limit) ? each.remaining / each.limit : null)})` },
-    { id: "pace", label: "Pace", kind: "number", cell: (each) => paceOf(each, pace(each, seen)) },
-    { id: "end", label: "At this pace", cell: (each) => spentWhen(each, pace(each, seen)) },
-    { id: "renewed", label: "Renewed", cell: (each) => time(each.renewed_at) },
-  ];
-  return html`<h2>Budgets</h2><${Table} label="Budgets" columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.unit} ${each.period}`} sort=${{}} />`;
-}
-
-/** An amount of a budget: a number of tokens, or money as text. */
-const amount = (budget, value) => (budget.unit === "cost" ? value : count(value));
-
-/** Tokens, or money, per second since the oldest look of the last minute; null with one look. */
-function pace(budget, seen) {
-  if (seen.length < 2) return null;
-  const [at, first] = seen[0];
-  const [now] = seen.at(-1);
-  const before = first.find((each) => each.key === budget.key && each.unit === budget.unit && each.period === budget.period);
-  return before === undefined ? null : Math.max(0, budget.used - before.used) / ((now - at) / 1000);
-}
-
-const paceOf = (budget, perSecond) =>
-  perSecond === null ? NONE : budget.unit === "cost" ? `${decimal(3600 * perSecond)} an hour` : `${short(perSecond)} tokens/s`;
-
-function spentWhen(budget, perSecond) {
-  if (budget.remaining <= 0) return html`<strong class="bad">spent</strong>`;
-  if (perSecond === null) return "being measured";
-  if (perSecond === 0) return "is not spent";
-  const leftS = budget.remaining / perSecond;
-  const untilS = budget.renewed_at - Date.now() / 1000;
-  return leftS < untilS ? html`<span class="warn">spent in ${seconds(leftS)}</span>` : "lasts until it is renewed";
-}
-
-// -- keys -------------------------------------------------------------------------------------------------
-
-function Keys({ id }) {
-  const [keys] = usePolled((signal) => all(`/keys?tenant=${encodeURIComponent(id)}`, { signal }), [id], 30000);
-  if (keys.value === null) return null;
-  const columns = [
-    { id: "label", label: "Key", value: (each) => each.label || each.id, cell: (each) => each.label || each.id },
-    { id: "last", label: "Ends with", cell: (each) => html`<code>…${each.last_four}</code>` },
-    { id: "models", label: "Models", cell: (each) => (each.models === null ? "all" : each.models.join(", ")) },
-    { id: "made", label: "Made", value: (each) => each.created_at, cell: (each) => time(each.created_at) },
-    { id: "ends", label: "Expires", value: (each) => each.expires_at, cell: (each) => (each.expires_at === null ? "never" : time(each.expires_at)) },
-    { id: "state", label: "State", cell: (each) => (each.revoked ? html`<span class="bad">revoked</span>` : "valid") },
-  ];
-  return html`<h2>Keys</h2><${Table} label="Keys" columns=${columns} rows=${keys.value} keyOf=${(each) => each.id} sort=${{ id: "made", down: true }}
-    empty="No key was made for it here. Keys of a file, and tokens of an identity provider, are not listed." />`;
 }
