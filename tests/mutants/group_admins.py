@@ -68,14 +68,9 @@ MUTANTS = (
         SEES,
     ),
     Mutant(
-        "usage is of its tenants alone", f"{RESOURCES}/usage_and_audit.py",
-        "if seen is not None and row.of.tenant not in seen:", "if False:",
-        SEES,
-    ),
-    Mutant(
-        "the export of usage is of its tenants alone", f"{RESOURCES}/usage_export.py",
-        "if seen is None or row.of.tenant in seen", "if True",
-        (EXPORT,),
+        "usage and its export are of its tenants alone", f"{RESOURCES}/usage.py",
+        "part if seen is None else [used for used in part if used[0].tenant in seen]", "part",
+        (*SEES, EXPORT),
     ),
     Mutant(
         "a tenant in the live document is of its group", "gateway/live/group_part.py",
@@ -125,7 +120,7 @@ MUTANTS = (
         "        assert not (self.live and self.for_groups)", "        assert True",
         CLOSED,
     ),
-    opened("/audit", "usage_and_audit", "run=self.audit,"),
+    opened("/audit", "audit", "run=self.audit,"),
     opened("/requests", "requests", "run=self.listed,"),
     opened("the cancelling of requests", "requests", "run=self.cancel,"),
     opened("/preview", "preview", "run=self.show,"),
