@@ -122,7 +122,7 @@ class AdminServer(web.Server):
             raise AdminProblem(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
         assert route.role is not None, "answered above"
         if not route.is_for(caller):
-            raise AdminProblem(403, f"this is for the role {route.role.name.lower()}")
+            raise AdminProblem(403, _refusal(route.role, caller))
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
@@ -174,9 +174,15 @@ class AdminServer(web.Server):
         return _json(reply)
 
 
+def _refusal(role: Role, caller: Caller) -> str:
+    if caller.role is Role.GROUP_ADMIN:
+        return "this is not for the administrator of a group"
+    return f"this is for the role {role.name.lower()}"
+
+
 async def _shown_to(caller: Caller, page: Page) -> web.Response:
     if caller.role < Role.VIEWER:
-        raise AdminProblem(403, "this is for the role viewer")
+        raise AdminProblem(403, _refusal(Role.VIEWER, caller))
     return await page()
 
 

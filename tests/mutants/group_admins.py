@@ -30,6 +30,7 @@ GIVES = ways("test_it_gives_nothing_that_its_group_does_not_have")
 SUMS = ways("test_budgets_of_its_tenants_sum_up_to_at_most_the_groups")
 SEES = ways("test_it_sees_its_group_its_tenants_their_keys_and_their_usage_page_by_page")
 KEYS_OF_OTHERS = ways("test_keys_of_others_and_of_roles_are_to_it_as_if_they_were_not_there")
+BUDGETS = ways("test_it_reads_the_budgets_of_its_group_its_tenants_and_their_keys_and_no_others")
 CLOSED = ways("test_every_other_path_is_closed_to_it_and_new_ones_are_until_they_say_otherwise")
 NAMED = ways("test_a_name_of_its_own_that_another_group_has_is_refused_without_showing_it")
 
@@ -108,6 +109,21 @@ MUTANTS = (
         "return of_it < PART_VIEWERS_MAX and", "return",
         (VIEWERS,),
     ),
+    Mutant(
+        "it reads the budgets of its group alone", SERVER,
+        'return query.model_copy(update={"group": group})', "return query",
+        BUDGETS,
+    ),
+    Mutant(
+        "it asks for the budgets of no other group", SERVER,
+        "if query.group not in (None, group):", "if False:",
+        BUDGETS,
+    ),
+    Mutant(
+        "the process that leads is told its group", SERVER,
+        "return url.raw_path_qs if caller.group is None else", "return url.raw_path_qs or",
+        ways("test_the_leader_is_asked_for_the_budgets_of_its_group_alone"),
+    ),
     # -- which paths it has
     Mutant(
         "only routes that say so are open", ROUTES,
@@ -117,7 +133,7 @@ MUTANTS = (
     Mutant("metrics are closed", SERVER, "if caller.role < Role.VIEWER:", "if False:", CLOSED),
     Mutant(
         "a route for groups is not answered by another process", ROUTES,
-        "        assert not (self.live and self.for_groups)", "        assert True",
+        "assert names_group or not (self.live and self.for_groups),", "assert True,",
         CLOSED,
     ),
     opened("/audit", "audit", "run=self.audit,"),
@@ -165,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         "a PATCH is judged", COLLECTION,
-        "        self._may_give(asked, entry, merged(entry.body, asked.body))\n", "",
+        "guard = self._guard(asked, entry.name, entry, merged(entry.body, asked.body))", "guard = None",
         GIVES,
     ),
     Mutant(
@@ -175,8 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "a PUT is judged", COLLECTION,
-        "body = self._may_give(asked, entry, self._replaced(entry, self._kept(asked, entry) | _given(asked)))",
-        "body = self._replaced(entry, self._kept(asked, entry) | _given(asked))",
+        "guard = self._guard(asked, entry.name, entry, body)", "guard = None",
         GIVES,
     ),
     Mutant(

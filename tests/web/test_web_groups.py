@@ -17,7 +17,6 @@ GROUPS = {
 TENANTS = {"red/a": {"group": "red", "weight": 3}, "red/b": {"group": "red"}, "blue/c": {"group": "blue"}, "free": {}}
 OTHERS = ("blue", "free", "iron", "vllm-0")
 CLOSED = ("requests", "groups", "models", "what-if", "tier/gold", "backend/vllm-0", "request/x", "alias/x", "price/x")
-NOT_YET = {"/admin/v1/state/budgets"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +82,10 @@ def test_its_administrator_sees_its_group_and_nothing_of_others_and_asks_for_not
     expect(page.get_by_role("heading", level=1)).to_contain_text("red/a")
     expect(page.get_by_role("region", name="Keys")).to_contain_text("valid")
     assert not [name for name in OTHERS if name in page.locator("body").inner_text()]
-    assert found() <= NOT_YET
+    expect(page.get_by_role("region", name="Budgets")).to_have_count(0)
+    page.goto("/#/now")
+    expect(page.get_by_role("region", name="Budgets")).to_contain_text("tokens per day")
+    assert found() == set()
 
 
 def test_what_is_not_for_it_says_so(visit, gateway, lead):

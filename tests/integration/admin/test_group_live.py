@@ -8,8 +8,10 @@ import aiohttp
 from admin_rig import admin
 from gateway_rig import SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer
+from typer.testing import CliRunner
 
 from gateway.admin.live_page_models import LiveGroupDocument
+from gateway.cli import app
 
 TIERS = {"gold": {"weight": 7.25, "envelope": {"ttft_ms": 500}}, "iron": {"weight": 3.125, "reserve_ratio": 0.25}}
 GROUPS = {"red": {"tier": "gold", "weight": 1.5}, "blue": {"tier": "gold", "weight": 2.75}, "grey": {"tier": "iron"}}
@@ -137,3 +139,16 @@ async def test_the_stream_ends_with_the_key_and_with_the_group(tmp_path):
                         while await response.content.readany():
                             pass
                 assert api.rig.gateway.live.feed.viewers == 0
+
+
+async def test_commands_show_its_group_and_say_what_is_not_for_it(tmp_path):
+    async with all_call(tmp_path) as (api, leads):
+        (tmp_path / "lead").write_text(leads["red"]["secret"])
+        given = ["--url", api.url, "--key-file", str(tmp_path / "lead")]
+        top = await asyncio.to_thread(CliRunner().invoke, app, ["top", *given, "--once", "--json"])
+        assert (top.exit_code, json.loads(top.stdout)["group"]) == (0, "red")
+        assert not strings(json.loads(top.stdout)) & OTHERS
+        listed = await asyncio.to_thread(CliRunner().invoke, app, ["admin", *given, "list", "tenants"])
+        assert [json.loads(line)["id"] for line in listed.stdout.splitlines()] == ["red/a", "red/b"]
+        tiers = await asyncio.to_thread(CliRunner().invoke, app, ["admin", *given, "list", "tiers"])
+        assert (tiers.exit_code, tiers.stderr) == (1, "this is not for the administrator of a group\n")
