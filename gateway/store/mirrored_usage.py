@@ -4,22 +4,20 @@ Usage counted here is written to the shared store with the next sync; that of ot
 copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import orjson
 
-from gateway.store.base import Learnt, SharedStore, Store, StoreFull, Totals, UsageKey, UsageRow, oldest_day
+from gateway.store.base import Learnt, SharedStore, Store, Totals, UsageKey, UsagePlace, UsageRow, oldest_day
 
 USAGE_PULL_S = 10.0
 DAYS_COMPARED = 7  # where the shared store seems to have lost nothing
 DAYS_PULLED = 2  # usage of a day still arrives shortly after it has ended
 ROWS_UNTOLD_MAX = 200_000
+ROWS_COMPARED = 50_000  # at once, of each copy: the shared store reads a whole day for each part
 TOLD = "usage the shared store has"
-
-log = logging.getLogger(__name__)
 
 Rows = Sequence[UsageRow]
 
@@ -85,21 +83,19 @@ class MirroredUsage:
         self._told_day = today
 
     async def _exchange(self, first_day: str, last_day: str) -> None:
-        """Merge both copies on these days, both inclusive."""
-        try:
-            theirs = await self._shared.usage(first_day=first_day, last_day=last_day)
-            ours = await self._own.usage(first_day=first_day, last_day=last_day)
-        except StoreFull:
-            first, last = date.fromisoformat(first_day), date.fromisoformat(last_day)
-            if first == last:
-                log.exception("usage of %s is not compared with the shared store's", first_day)
+        """Merge both copies on these days, both inclusive, part by part in the order of rows: any number is merged."""
+        after: UsagePlace | None = None
+        while True:
+            days = {"first_day": first_day, "last_day": last_day}
+            theirs = await self._shared.usage(**days, after=after, limit=ROWS_COMPARED)
+            ours = await self._own.usage(**days, after=after, limit=ROWS_COMPARED)
+            await self._own.put_usage(_larger(theirs, ours))
+            await self._shared.put_usage(_larger(ours, theirs))
+            # Behind the end of a full page there may be more of that copy: from there on both are compared again.
+            ends = (rows[-1] for rows in (theirs, ours) if len(rows) == ROWS_COMPARED)
+            after = min((UsagePlace(*row.of, row.writer) for row in ends), default=None)
+            if after is None:
                 return
-            middle = first + (last - first) // 2
-            await self._exchange(first_day, middle.isoformat())
-            await self._exchange((middle + timedelta(days=1)).isoformat(), last_day)
-            return
-        await self._own.put_usage(_larger(theirs, ours))
-        await self._shared.put_usage(_larger(ours, theirs))
 
     def _day(self, days_ago: int) -> str:
         return (datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=days_ago)).isoformat()

@@ -215,6 +215,7 @@ class RedisStore:
         after: UsagePlace | None = None,
         limit: int | None = None,
     ) -> tuple[UsageRow, ...]:
+        first_day = first_day if after is None else max(first_day, after.day)
         days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(last_day))
         rows: list[UsageRow] = []
         for day in map(bytes.decode, days):

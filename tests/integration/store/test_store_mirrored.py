@@ -2,13 +2,16 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 from redis_server import RedisServer, slow_proxy
 
 from gateway.state.registry import Registry
 from gateway.state.usage import UsageBook
-from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals
+from gateway.store import mirrored_usage
+from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
@@ -335,3 +338,27 @@ async def test_what_is_learnt_is_kept_here_without_asking_a_redis_that_is_known_
     assert await shared.learnt("counters") is None
     await shared.close()
     await store.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 100])
+async def test_two_copies_of_usage_become_one_whatever_part_of_it_is_compared_at_once(server, monkeypatch, at_once):
+    monkeypatch.setattr(mirrored_usage, "ROWS_COMPARED", at_once)
+    rng, today = Random(at_once), datetime.now(UTC).date()
+    own, shared = SqliteStore(None), RedisStore(server.url, settle_s=0.0)
+    keys = [
+        UsageKey((today - timedelta(days=ago)).isoformat(), tenant, "", "m") for ago in (0, 1, 2) for tenant in "abc"
+    ]
+    known = {}
+    for store in (own, shared):
+        await store.open()
+        rows = [UsageRow(writer, of, Totals(rng.randrange(9), 1, 0, 0)) for of in keys for writer in ("v", "w")]
+        rows = rng.sample(rows, 12)
+        await store.put_usage(rows)
+        for row in rows:
+            known[row.writer, row.of] = max(row.totals, known.get((row.writer, row.of), Totals()))
+    mirrored = mirrored_usage.MirroredUsage(shared, own)
+    mirrored.compare(has_lost=True)
+    await mirrored.sync()
+    for store in (own, shared):
+        assert {(row.writer, row.of): row.totals for row in await store.usage(**ALL_DAYS)} == known
+        await store.close()
