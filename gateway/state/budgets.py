@@ -12,7 +12,6 @@ actual usage counts. It is admitted if its prompt alone fits into what is left: 
 other calls, but not the call itself. A call that costs nothing, or of which no price is known, needs no money.
 """
 
-import asyncio
 import logging
 import time
 from collections import defaultdict
@@ -37,7 +36,7 @@ from gateway.state.budget_accounts import (
 )
 from gateway.state.group_tenants import GroupTenants
 from gateway.state.usage import UsageBook
-from gateway.store.base import Store, StoreFull, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsagePlace, UsageRow
 from gateway.store.periodic import Periodic
 from policies.types import LimitKind
 
@@ -423,20 +422,13 @@ class Budgets:
                     sums[holder, unit][row.of.day][row.writer] += self._amount(unit, row.of, row.totals)
 
     async def _rows(self, day: str, tenants: set[str]) -> AsyncIterator[UsageRow]:
-        """The rows of these tenants on one day; yields to the event loop between them."""
-        one = next(iter(tenants)) if len(tenants) == 1 else None
-        try:
-            rows: Iterable[UsageRow] = await self._store.usage(first_day=day, last_day=day, tenant=one)
-        except StoreFull:
-            rows = [row for each in sorted(tenants) for row in await self._of_tenant(day, each)]
-        for number, row in enumerate(rows, start=1):
-            if row.of.tenant in tenants:
-                yield row
-            if number % ROWS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    async def _of_tenant(self, day: str, tenant: str) -> Iterable[UsageRow]:
-        return await self._store.usage(first_day=day, last_day=day, tenant=tenant)
+        """The rows of these tenants on one day, read part by part: other work goes on in between."""
+        one, after = next(iter(tenants)) if len(tenants) == 1 else None, None
+        while rows := await self._store.usage(first_day=day, last_day=day, tenant=one, after=after, limit=ROWS_AT_ONCE):
+            for row in rows:
+                if row.of.tenant in tenants:
+                    yield row
+            after = UsagePlace(*rows[-1].of, rows[-1].writer)
 
 
 _Sums = defaultdict[Any, Any]
