@@ -19,6 +19,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.api import errors
+from gateway.api.bodies import compact
 from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Problem, WholeAnswer
 from gateway.http.cors import Cors
@@ -290,4 +291,5 @@ def _problem(status: int, error: BaseException | None) -> Problem:
 def to_response(answer: WholeAnswer, **headers: str) -> web.Response:
     """A JSON response that the gateway made. `headers` override those of `answer`."""
     sent: dict[str, str] = {hdrs.CONTENT_TYPE: "application/json", **SERVER, **answer.headers, **headers}
-    return web.Response(status=answer.status, body=answer.body, headers=sent)
+    # aiohttp's connection keeps its last response until the next call.
+    return web.Response(status=answer.status, body=compact(answer.body), headers=sent)

@@ -78,7 +78,7 @@ class WholeResponse(web.StreamResponse):
             await writer.write_eof(bytes(self.body))
         else:
             await self._send_in_pieces(request, writer)
-        self.body = b""  # aiohttp's connection keeps its last response until the next call
+        self.body, self.fields = b"", {}  # aiohttp's connection keeps its last response until the next call
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:

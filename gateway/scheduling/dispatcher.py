@@ -1,7 +1,8 @@
 """Dispatcher: drives the Scheduler of one pool on the event loop. Lease: the hold of one request on it.
 
 The dispatcher reports every event to the Scheduler with the loop's time, and polls it once per tick of the loop
-(`_pump_soon`), so events of one tick are decided together. Where one poll does not decide all, the next tick continues.
+(`_pump_soon`), so events of one tick are decided together; only the first request of a tick in which none waits is
+decided at once (`_decide_first`). Where one poll does not decide all, the next tick continues.
 One timer serves all later wake-ups. A request holds a Lease from its arrival to its end, on every path: queued,
 dispatched, returned, rejected, finished, or disconnected.
 
@@ -90,6 +91,7 @@ class Dispatcher:
         self._leases: dict[str, Lease] = {}  # by request
         self._tenant_leases: Counter[str] = Counter()
         self._pumping = False
+        self._is_decided = False  # the pump has nothing left to decide
         self._has_more = False  # to decide at once
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -239,7 +241,7 @@ class Dispatcher:
             if (lift := self._scheduler.counter(request.tenant_id) - before) > 0:
                 watch.lifted(lift)
             self._ask_why(request.id, watch)
-        return self._decision(request.id)
+        return self._decision(request.id, is_new=True)
 
     def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """Return a dispatched request to its queue. The returned coroutine waits for the next backend; it raises
@@ -299,13 +301,18 @@ class Dispatcher:
 
         self._loop.call_soon(self._loop.call_soon, tell)
 
-    async def _decision(self, request_id: str) -> Dispatch:
+    async def _decision(self, request_id: str, *, is_new: bool = False) -> Dispatch:
         if self._closed:
             self._scheduler.cancel(request_id, self.now())
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
         decided: asyncio.Future[Dispatch] = self._loop.create_future()
+        is_first = is_new and not (self._waiting or self._pumping)
         self._waiting[request_id] = decided
         self._pump_soon()
+        if is_first:
+            self._decide_first()
+            if decided.done():
+                return decided.result()
         try:
             return await decided
         except asyncio.CancelledError:
@@ -328,9 +335,17 @@ class Dispatcher:
             self._scheduler.tenants_changed(changed=[tenant], now=self.now())
 
     def _pump_soon(self) -> None:
+        self._is_decided = False
         if not self._pumping and not self._closed:
             self._pumping = True
             self._loop.call_soon(self._pump)
+
+    def _decide_first(self) -> None:
+        """Decide at once on the first request of this tick, where none waits: the pump, and the wake-up of its task,
+        would be two turns of the loop. All that comes after it in this tick is decided together.
+        """
+        self._is_decided = True
+        self._decide(self.now())
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -339,7 +354,7 @@ class Dispatcher:
 
     def _pump(self) -> None:
         self._pumping = False
-        if not self._closed:
+        if not self._closed and not self._is_decided:
             self._decide(self.now())
 
     def _decide(self, now: float) -> None:

@@ -142,6 +142,9 @@ class SharedDispatcher(Dispatcher):
     def _pump_soon(self) -> None:
         self._order.soon()
 
+    def _decide_first(self) -> None:
+        """Nothing: the leader decides, and its process is told of all requests of a tick together."""
+
     # -- leases ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:

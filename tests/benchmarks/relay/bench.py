@@ -14,6 +14,7 @@ most of it. Wall-clock latencies suffer more from neighbours than CPU time does;
 one run are what to compare.
 
 P100, P500: streams of 20 ms per token with independent phases, one chunk per wake-up: the honest cost of a chunk.
+F350: as these, for the time to the first token, in us; the backend's own share is the same for all systems.
 C: whole responses, 32 connections. S2000: 2,000 streams of 100 ms per token; memory per stream is the growth of
 RSS of a fresh process. A paced run in which chunks arrived in lumps was short of CPU and is repeated.
 Every run is appended to results/runs.jsonl.
@@ -66,6 +67,7 @@ class Test:
 TESTS = {
     "P100": Test(20_000, "-c 100 -n 100 -w 1 -d 2.5 -g 4", "cpu_us_per_chunk"),
     "P500": Test(20_000, "-c 500 -n 150 -w 2 -d 3 -R 1.5 -g 6", "cpu_us_per_chunk"),
+    "F350": Test(20_000, "-c 350 -n 60 -w 2 -d 4 -R 1.5 -g 3", "ttft_p50"),
     "C": Test(0, "-c 32 -N -w 0.5 -d 2 -g 2", "cpu_us_per_req"),
     "S2000": Test(100_000, "-c 2000 -n 50 -w 4.5 -d 4 -R 4 -g 9", "kb_per_stream", fresh=True),
 }
@@ -343,7 +345,7 @@ def print_table(runs: list[dict], systems: list[str], tests: list[str]) -> None:
             figure = median(mine, unit)
             spread = f"{min(run[unit] for run in mine):.1f}-{max(run[unit] for run in mine):.1f}"
             ratios = [ratio(figure, of(runs, other, test), unit) for other in ("nginx", "naive")]
-            latency = "lat" if unit != "cpu_us_per_req" else "ttft"
+            latency = "ttft" if unit in {"cpu_us_per_req", "ttft_p50"} else "lat"
             lat = f"{median(mine, latency + '_p50'):.0f}/{median(mine, latency + '_p99'):.0f}"
             cpu = f"{median(mine, 'cpu_pct'):6.1f}"
             print(f"{system:11} {figure:18.2f} {spread:>15} {ratios[0]:>8} {ratios[1]:>8} {lat:>16} {cpu}")

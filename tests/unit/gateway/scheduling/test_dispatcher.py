@@ -70,7 +70,28 @@ async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():
         sent_by_tick.append(len(sent) - before)
     await asyncio.gather(*calls)
     assert sent == list(range(waiting))
-    assert [each for each in sent_by_tick if each] == [DECISIONS_MAX] * 4
+    assert [each for each in sent_by_tick if each] == [1, *[DECISIONS_MAX] * 3, DECISIONS_MAX - 1]
+
+
+async def test_the_first_request_of_a_tick_is_sent_within_it_where_there_is_room():
+    """The turns of the loop between its arrival and its sending are part of the time to its first token."""
+    dispatcher = Dispatcher(Scheduler())
+    dispatcher.load_changed((BackendLoad("gpu", requests_running_max=2),))
+    await asyncio.sleep(0)
+    leases = [
+        dispatcher.lease(Request(name, "a", "m", dispatcher.now(), 1, 1), Tenant("a")) for name in ("r1", "r2", "r3")
+    ]
+    entering = [asyncio.create_task(lease.__aenter__()) for lease in leases]
+    await asyncio.sleep(0)
+    assert [lease.backend_id for lease in leases] == ["gpu", "", ""], "later ones of the tick are decided together"
+    await asyncio.sleep(0.01)
+    assert [lease.backend_id for lease in leases] == ["gpu", "gpu", ""]
+    await leases[0].__aexit__(None, None, None)
+    await asyncio.gather(*entering)
+    assert leases[2].backend_id == "gpu"
+    for lease in leases[1:]:
+        await lease.__aexit__(None, None, None)
+    assert not dispatcher.busy
 
 
 async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
@@ -78,17 +99,23 @@ async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
     scheduler = Scheduler()
     dispatcher = Dispatcher(scheduler)
     dispatcher.load_changed((BackendLoad("gpu"),))
+    await asyncio.sleep(0)
+    # The first request of a tick is dispatched at once; all others at the tick's end, before which they may leave.
+    first = dispatcher.lease(Request("first", "b", "m", dispatcher.now(), 1, 1), Tenant("b"))
+    entering = asyncio.create_task(first.__aenter__())
 
     async def call():
         async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 10), Tenant("a")):
             raise AssertionError("it left before")
 
     task = asyncio.create_task(call())
-    while not scheduler.snapshot(dispatcher.now()).in_flight_requests:  # noqa: ASYNC110 - every tick is looked at
+    while scheduler.snapshot(dispatcher.now()).in_flight_requests < 2:  # noqa: ASYNC110 - every tick is looked at
         await asyncio.sleep(0)
-    assert scheduler.counter("a") > 0, "the dispatch has charged its prompt"
+    assert dispatcher.snapshot().tenants["a"].service > 0, "the dispatch has charged its prompt"
     assert task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert scheduler.counter("a") == 0
+    assert dispatcher.snapshot().tenants["a"].service == 0
+    assert entering.done()
+    await first.__aexit__(None, None, None)
     assert not dispatcher.busy
