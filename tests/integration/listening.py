@@ -10,8 +10,11 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def listening(served: web.Application | Handler) -> AsyncIterator[str]:
-    """Serve an application, or a handler of all requests; give its URL."""
+async def listening(served: web.Application | list[web.RouteDef] | Handler) -> AsyncIterator[str]:
+    """Serve an application, these routes, or a handler of all requests; give its URL."""
+    if isinstance(served, list):
+        routes, served = served, web.Application()
+        served.add_routes(routes)
     runner = (
         web.AppRunner(served, shutdown_timeout=0.1)
         if isinstance(served, web.Application)

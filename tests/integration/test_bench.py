@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from gateway_rig import PATIENCE_S, until
-from test_calibrate import models, serving
+from listening import listening
+from test_calibrate import models
 from typer.testing import CliRunner
 
 from backends.engine.server import EngineOptions, EngineServer
@@ -110,12 +111,9 @@ async def test_a_server_that_refuses_every_call_is_given_up(monkeypatch):
         return web.Response(text="")
 
     handlers = [web.get("/v1/models", models), web.get("/metrics", metrics), web.post("/{_:.*}", refuse)]
-    runner, url = await serving(handlers)
-    try:
+    async with listening(handlers) as url:
         with pytest.raises(CalibrationError, match="answers no call: status 404"):
             await run.bench(plan(url, seconds=30.0), lambda *_: None)
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_without_it_that_is_said():
@@ -128,8 +126,7 @@ async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_witho
             {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
         )
 
-    runner, url = await serving([web.route("*", "/{_:.*}", answer)])
-    try:
+    async with listening(answer) as url:
         invoked = await asyncio.to_thread(CliRunner().invoke, app, ["bench", url])
         assert invoked.exit_code == 1
         assert "status 401: it wants another API key" in invoked.output
@@ -141,8 +138,6 @@ async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_witho
             headers = {"authorization": f"Bearer {gateway.keys['a']}"}
             async with session.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as response:
                 assert response.status == 200, await response.text()
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_gateway_of_its_own_takes_nothing_from_the_environment(monkeypatch):

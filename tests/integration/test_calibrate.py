@@ -57,9 +57,7 @@ async def test_a_server_that_does_not_count_its_steps_is_said_to_be_of_no_use():
     async def metrics(_):
         return web.Response(text="sglang:num_running_reqs 1\n")
 
-    application = web.Application()
-    application.add_routes([web.get("/v1/models", models), web.get("/metrics", metrics)])
-    async with listening(application) as url:
+    async with listening([web.get("/v1/models", models), web.get("/metrics", metrics)]) as url:
         with pytest.raises(CalibrationError, match="does not count its steps"):
             await calibrated(url)
         with pytest.raises(CalibrationError, match="serves m, not other"):
