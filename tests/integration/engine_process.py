@@ -1,6 +1,7 @@
 """An embedded engine as a process of its own, at an address that stays: it can be ended in any way, and come back."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -56,3 +57,17 @@ class EngineProcess:
             self._process.send_signal(signal_number)
             async with asyncio.timeout(PATIENCE_S):
                 await self._process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def engines(*hosts, **options):
+    """Engines at these addresses, all at one port where there are several addresses."""
+    started = []
+    try:
+        for host in hosts:
+            port = started[0].port if len(set(hosts)) > 1 and started else 0
+            started.append(EngineProcess(host=host, port=port, **options))
+            await started[-1].start()
+        yield started
+    finally:
+        await asyncio.gather(*(engine.kill() for engine in started))
