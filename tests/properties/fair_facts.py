@@ -22,6 +22,7 @@ PROMPT_ERROR_TOKENS = 5
 NAMES = ["a", "b", "c", "d", "e", "f"]
 GOLD = {"d", "f"}
 FLOOD = 60
+COMPETE_ROUNDS = 60
 PREEMPTED = {"vtc", "slack"}  # ordered by what preemption looks at
 tenant_ids = st.sampled_from(NAMES)
 prompts, outputs = st.sampled_from([1, 10, 30, 60]), st.sampled_from([1, 4, 12, 30])
@@ -273,6 +274,13 @@ class LiveGroupFacts(GroupFacts):
     @initialize()
     def forget_removals(self):
         self.removed = set()
+
+    @rule(seed=st.integers(0, 1 << 16), prompt_tokens=prompts, output_tokens_max=outputs)
+    def compete(self, seed, **request):
+        """All wait for so long that shares which are not due show."""
+        for tenant_id in NAMES:
+            self.flood(tenant_id, FLOOD, **request)
+        self.time_passes(seed=seed, rounds=COMPETE_ROUNDS, ending=0.3, failing=[], cutting=0.0)
 
     @rule(tenant_id=st.sampled_from(["a", "b", "c", "e"]), group_id=st.sampled_from([None, "red", "blue", "grey"]))
     def move(self, tenant_id, group_id):
