@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from gateway.store.base import Store, Totals, UsageKey, UsagePlace
+from gateway.store.usage_rows import usage_rows
 
-ROWS_AT_ONCE: Final = 500  # of usage: some milliseconds of a thread's work
 LAST_WRITER: Final = "\U0010ffff"  # behind every writer's name
 
 
@@ -20,18 +20,12 @@ async def summed_usage(
     """Usage of these days, both inclusive, in the order of its keys, those behind `after`. Raises StoreUnavailable."""
     place = None if after is None else UsagePlace(*after, LAST_WRITER)
     sums: dict[UsageKey, Totals] = {}
-    while rows := await store.usage(
-        first_day=first_day, last_day=last_day, tenant=tenant, after=place, limit=ROWS_AT_ONCE
-    ):
-        for row in rows:
-            sums[row.of] = Totals(*map(sum, zip(sums.get(row.of, Totals()), row.totals, strict=True)))
-        last = rows[-1]
-        place = UsagePlace(*last.of, last.writer)
-        if len(rows) < ROWS_AT_ONCE:
-            break
-        unfinished = sums.pop(last.of)
+    async for rows in usage_rows(store, first_day=first_day, last_day=last_day, tenant=tenant, after=place):
+        unfinished = sums.pop(rows[0].of, None)
         if sums:
             yield list(sums.items())
-        sums = {last.of: unfinished}
+        sums = {} if unfinished is None else {rows[0].of: unfinished}
+        for row in rows:
+            sums[row.of] = Totals(*map(sum, zip(sums.get(row.of, Totals()), row.totals, strict=True)))
     if sums:
         yield list(sums.items())

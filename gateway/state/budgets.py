@@ -15,7 +15,7 @@ other calls, but not the call itself. A call that costs nothing, or of which no 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from typing import Any, NamedTuple
@@ -36,13 +36,13 @@ from gateway.state.budget_accounts import (
 )
 from gateway.state.group_tenants import GroupTenants
 from gateway.state.usage import UsageBook
-from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsagePlace, UsageRow
+from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.periodic import Periodic
+from gateway.store.usage_rows import usage_rows
 from policies.types import LimitKind
 
 LOOK_S = 0.25  # between checks for new budgets
 READ_S = 10.0  # between reads of other gateways' usage from the store
-ROWS_AT_ONCE = 1_000
 OUTPUT_TOKENS_UNKNOWN = 256  # per call, until the first one has ended
 
 log = logging.getLogger(__name__)
@@ -390,12 +390,11 @@ class Budgets:
         of_whom = {holder: self._groups.hash_of(holder) for holder in holders}
         tenants = self._groups.tenants(holders)
         sums = _Sums(lambda: _Sums(lambda: _Sums(int)))
-        day = first
-        while day <= last:
-            async for row in self._rows(day.isoformat(), tenants):
-                if row.writer != self._book.writer or row.of not in self._book:
+        one = next(iter(tenants)) if len(tenants) == 1 else None
+        async for rows in usage_rows(self._store, first_day=first.isoformat(), last_day=last.isoformat(), tenant=one):
+            for row in rows:
+                if row.of.tenant in tenants and (row.writer != self._book.writer or row.of not in self._book):
                     self._add(sums, holders, row)
-            day += timedelta(days=1)
         for of, totals in self._book.rows():  # newer than the store's
             self._add(sums, holders, UsageRow(self._book.writer, of, totals))
         for holder in self._unchanged(of_whom):
@@ -420,15 +419,6 @@ class Budgets:
             if holder in holders:
                 for unit in self._accounts[holder].tallies:
                     sums[holder, unit][row.of.day][row.writer] += self._amount(unit, row.of, row.totals)
-
-    async def _rows(self, day: str, tenants: set[str]) -> AsyncIterator[UsageRow]:
-        """The rows of these tenants on one day, read part by part: other work goes on in between."""
-        one, after = next(iter(tenants)) if len(tenants) == 1 else None, None
-        while rows := await self._store.usage(first_day=day, last_day=day, tenant=one, after=after, limit=ROWS_AT_ONCE):
-            for row in rows:
-                if row.of.tenant in tenants:
-                    yield row
-            after = UsagePlace(*rows[-1].of, rows[-1].writer)
 
 
 _Sums = defaultdict[Any, Any]

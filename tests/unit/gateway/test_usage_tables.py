@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from gateway.config.prices import PriceSection
-from gateway.money import summed_usage
 from gateway.money.amounts import to_decimal
 from gateway.money.focus import COLUMNS, focus_rows
 from gateway.money.pricing import PriceBook
+from gateway.money.summed_usage import summed_usage
 from gateway.money.tables import WRITERS
 from gateway.store.base import Totals, UsageKey, UsageRow
 
@@ -66,10 +66,10 @@ def parts(rows):
     """The usage of all writers together, part by part."""
 
     async def read():
-        return [part async for part in summed_usage.summed_usage(Rows(rows), first_day="", last_day="")]
+        return [part async for part in summed_usage(Rows(rows), first_day="", last_day="")]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summed_usage, "ROWS_AT_ONCE", 3)
+        patch.setattr("gateway.store.usage_rows.ROWS_AT_ONCE", 3)
         return asyncio.run(read())
 
 
