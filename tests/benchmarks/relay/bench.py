@@ -16,7 +16,8 @@ one run are what to compare.
 P100, P500: streams of 20 ms per token with independent phases, one chunk per wake-up: the honest cost of a chunk.
 F350: as these, for the time to the first token, in us; the backend's own share is the same for all systems.
 C: whole responses, 32 connections. S2000: 2,000 streams of 100 ms per token; memory per stream is the growth of
-RSS of a fresh process. A paced run in which chunks arrived in lumps was short of CPU and is repeated.
+RSS of a fresh process. S1000: as S2000, at 2 s per token, which a busy machine can do, too. A paced run in which chunks
+arrived in lumps was short of CPU and is repeated.
 Every run is appended to results/runs.jsonl.
 """
 
@@ -70,6 +71,7 @@ TESTS = {
     "F350": Test(20_000, "-c 350 -n 60 -w 2 -d 4 -R 1.5 -g 3", "ttft_p50"),
     "C": Test(0, "-c 32 -N -w 0.5 -d 2 -g 2", "cpu_us_per_req"),
     "S2000": Test(100_000, "-c 2000 -n 50 -w 4.5 -d 4 -R 4 -g 9", "kb_per_stream", fresh=True),
+    "S1000": Test(2_000_000, "-c 1000 -n 50 -w 12 -d 1 -R 6 -g 1", "kb_per_stream", fresh=True),
 }
 
 NGINX = """
