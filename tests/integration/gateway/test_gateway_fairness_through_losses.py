@@ -27,7 +27,7 @@ CLIENTS = 8  # of each tenant: as many as there are slots, so all wait always
 SLOTS = 4  # of each engine
 SPEED = 0.1  # 10 ms a token
 TOKENS = (10, 30)
-PHASE_STREAMS = 120  # before, while and after one engine is away
+PHASE_STREAMS = 200  # before, while and after one engine is away
 LOOK_S = 0.05
 PROMPT_ERROR_TOKENS = 16  # by which the gateway may take a prompt for too short before it has seen one
 JAIN_MIN = 0.95
@@ -135,6 +135,8 @@ async def test_tenants_stay_within_the_bound_while_an_engine_is_killed_and_comes
             charged = {tenant: rig.service(tenant) for tenant in WEIGHTS}
     finally:
         await asyncio.gather(*(engine.kill() for engine in engines))
+    figures = f"{clients.largest_difference():g} of {judged.promised:g} promised; Jain's index {indices}"
+    print(f"two tenants differ by {figures}")  # noqa: T201 - shown by -s
     assert clients.broken == 0
     assert judged.violations == []
     assert charged == clients.received
