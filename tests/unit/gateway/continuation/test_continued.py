@@ -147,7 +147,8 @@ async def test_a_question_about_the_prompt_has_the_salt_of_its_call():
     """Or the prompt would be in a cache where others can find it."""
     probes = []
     for number in range(20):
-        client = Client(COMPLETIONS, {**PATIENT, "prompt": f"{number}", "cache_salt": "s"}, usage=0, each=0, merges=1)
+        fields = {**PATIENT, "prompt": f"{number}", "cache_salt": "s"}
+        client = Client(COMPLETIONS, fields, usage=False, each=False, merges=1)
         await client.interrupted([3])
         probes += [body for path, body in client.server.asked if path == COMPLETIONS]
     assert probes

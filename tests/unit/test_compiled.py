@@ -1,0 +1,78 @@
+"""What the compiler would refuse at run time alone, read from the source: so that `make wheel` makes what works, though
+most runs of the tests compile nothing.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import setup
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("policies", "backends", "gateway")
+OPEN_BASES = {"Protocol", "NamedTuple", "TypedDict", "Exception", "Enum", "StrEnum", "IntEnum"}
+"""Classes of these kinds are no native ones, or are made by their base's own constructor."""
+PLUGIN = ROOT / "backends/vllm_plugin"  # a wheel of its own, which nothing of this one is in
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def classes(path: Path) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)}
+
+
+def file_of(module: str) -> Path:
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def base_class(path: Path, name: str) -> tuple[Path, str]:
+    """Where the class of this name in the file is from: the file that is imported from, or the file itself."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] in PACKAGES:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return base_class(file_of(node.module), alias.name)
+    return path, name
+
+
+def names_of_bases(node: ast.ClassDef) -> list[str]:
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return [base.id for base in bases if isinstance(base, ast.Name)]
+
+
+def is_closed(path: Path, name: str, compiled: set[Path]) -> bool:
+    """Whether an interpreted class cannot inherit from this one, of which no object can be made then."""
+    node = classes(path).get(name)
+    if node is None or path not in compiled:
+        return False
+    if any("allow_interpreted_subclasses" in ast.unparse(decorator) for decorator in node.decorator_list):
+        return False
+    bases = names_of_bases(node)
+    return OPEN_BASES.isdisjoint(bases) and not any(is_open(*base_class(path, base)) for base in bases)
+
+
+def is_open(path: Path, name: str) -> bool:
+    """Whether a base of the class is of an open kind."""
+    node = classes(path).get(name)
+    bases = [] if node is None else names_of_bases(node)
+    return not OPEN_BASES.isdisjoint(bases) or any(is_open(*base_class(path, base)) for base in bases)
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one_that_is_not_open(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    compiled = {ROOT / name for name in setup.modules()}
+    files = [path for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")]
+    interpreted = [path for path in files if path not in compiled and not path.is_relative_to(PLUGIN)]
+    assert {Path(path).parts[0] for path in setup.modules()} >= {"policies", "backends"}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}({base})"
+        for path in interpreted
+        for name, node in classes(path).items()
+        for base in names_of_bases(node)
+        if is_closed(*base_class(path, base), compiled)
+    ]
+    assert wrong == []
