@@ -97,7 +97,7 @@ class ApiKey(LimitedSection):
     revoked: bool = False
 
     @model_validator(mode="after")
-    def _is_for_somebody(self) -> Self:
+    def _is_of_a_tenant_or_a_role(self) -> Self:
         if (self.tenant is None) == (self.role is None):
             raise ValueError("set one of tenant and role")
         if (self.role == "group-admin") != (self.group is not None):

@@ -8,9 +8,8 @@ against vLLM itself, which says what is right, and through the gateway, which mu
 import plugin
 import pytest
 from openai import OpenAI
-from processes import INSTALLED, Gateway, Vllm
+from processes import INSTALLED, SMALL_SEATS, Gateway, Vllm
 
-SMALL_SEATS = 2
 SMALL_IN_FLIGHT_MAX = 3
 
 

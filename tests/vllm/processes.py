@@ -26,6 +26,7 @@ from gateway.admin.client import AdminClient
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh
+SMALL_SEATS = 2  # of the vLLM that refuses and is killed (conftest.py)
 VLLM_START_S_MAX = 600.0  # on a machine that is busy with something else; one that has ended is noticed at once
 GATEWAY_START_S_MAX = 20.0
 STOP_S_MAX = 20.0

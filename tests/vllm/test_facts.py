@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from threading import Event
 
 import pytest
-from conftest import SMALL_SEATS
-from processes import Vllm
+from processes import SMALL_SEATS, Vllm
 from wire import COMPLETIONS, Call
 
 from backends.health import HealthState
