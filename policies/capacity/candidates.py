@@ -23,8 +23,10 @@ class Candidates(list[BackendCapacity]):
         self._fills: list[tuple[float, float, str]] | None = None  # sort keys in the same order, once sorted
 
     def least_full_first(self) -> Self:
-        """Sort by the reserved part of the capacity over the speed, ties by id, and return itself."""
-        if self._fills is None:
+        """Sort by the reserved part of the capacity over the speed, ties by id, and return itself. A single one, which
+        is all that there is mostly while requests wait, is in order.
+        """
+        if self._fills is None and len(self) > 1:
             self.sort(key=fill)
             self._fills = [fill(each) for each in self]
         return self
