@@ -106,6 +106,14 @@ def test_a_shared_order_knows_groups_their_limits_and_moves(make_pool):
     assert set(kept.groups) == {"few", "many", "late"}
 
 
+def test_a_weight_that_changes_while_all_wait_holds_from_then_on():
+    groups = [Group("few", weight=2.0), Group("many")]
+    backlog = Backlog([*members("few", 1), *members("many", 6)], groups)
+    assert backlog.shares(60) == {"few": pytest.approx(40, abs=2), "many": pytest.approx(20, abs=2)}
+    backlog.pool.scheduler.tenants_changed(groups=[Group("few", weight=0.5)], now=backlog.pool.now)
+    assert backlog.shares(60) == {"few": pytest.approx(20, abs=2), "many": pytest.approx(40, abs=2)}
+
+
 def test_tenants_of_one_group_share_it_by_their_weights():
     backlog = Backlog([Tenant("a", group_id="g"), Tenant("b", weight=3.0, group_id="g"), Tenant("c")], [Group("g")])
     served = backlog.served()
