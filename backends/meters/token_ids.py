@@ -30,6 +30,9 @@ _OUTPUT: Final = re.compile(rb'"token_ids":\[([\d,]*)\]')
 _TOKEN_EVENT: Final = re.compile(rb'("finish_reason":null[^\[\]{}]*"token_ids":)\[[\d,]*(\]\}\]\}\n\n)\Z')
 _OUTPUT_NAME: Final = b'"token_ids":['
 _NO_OUTPUT: Final = b'"token_ids":null'
+# A parser of tool calls had no text for these tokens: vLLM sends such an event for the sake of its token ids alone.
+_EMPTY: Final = b'"delta":{},"logprobs":null,'
+_EMPTY_EVENT: Final = _EMPTY + b'"finish_reason":null'
 _ERROR: Final = b'data: {"error"'
 _FINISH: Final = b'"finish_reason":"'
 _ABORT: Final = b'"finish_reason":"abort"'
@@ -109,7 +112,9 @@ class TokenIdMeter(ChunkMeter):
                 self.output_tokens += 1
                 self._append(int(token_id))
                 self.last = data
-                return data if client_end is None else before + client_end
+                if client_end is None:
+                    return data
+                return b"" if before.endswith(_EMPTY) else before + client_end
         return self._other(data)
 
     def complete(self) -> bytes:
@@ -138,13 +143,15 @@ class TokenIdMeter(ChunkMeter):
         if b"]" + after == end and before.endswith(ids_name.removesuffix(_OUTPUT_NAME)):
             self._count(token_ids)
             self._keep(event, token_ids)
-            return event if client_end is None else before.removesuffix(_OUTPUT_NAME) + _NO_OUTPUT + after
+            if client_end is None:
+                return event
+            return b"" if _EMPTY_EVENT in event else before + _NO_OUTPUT + after
         if self._client_ids:
             return None
         out = super()._more_tokens(before + _NO_OUTPUT + after)
         if out is not None:
             self._keep(event, token_ids)
-        return out
+        return b"" if out and _EMPTY_EVENT in event else out
 
     def _keep(self, event: bytes, token_ids: bytes) -> None:
         ids, self.last = self._ids, event
@@ -169,7 +176,7 @@ class TokenIdMeter(ChunkMeter):
         out = self._parsed(event if self._client_ids else plain)
         self._expect_like(plain)
         self._expect_ids_like(event)
-        return out
+        return b"" if not self._client_ids and _EMPTY_EVENT in event else out
 
     def _without_ids(self, event: bytes) -> bytes:
         """Keep the ids of this event, and return it as it would be without them."""

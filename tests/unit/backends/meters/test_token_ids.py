@@ -116,17 +116,49 @@ def test_the_client_gets_what_vllm_sends_to_one_that_asks_for_less(
 
 
 @pytest.mark.parametrize("has_usage", [False, True])
+@pytest.mark.parametrize("keeps_ids", [False, True])
 @pytest.mark.parametrize("shape", STREAMS)
-def test_one_event_at_a_time_is_recognised_without_parsing(shape, has_usage, monkeypatch):
+def test_one_event_at_a_time_is_recognised_without_parsing(shape, keeps_ids, has_usage, monkeypatch):
     """All but the first, the second, the finish and the end: also one with the tokens of several steps."""
     pieces = [("co", [number]) for number in range(20)] + [("more", [5, 6, 7]), ("end", [8])]
-    meter, ids = make_meter()
+    meter, ids = make_meter(keeps_ids=keeps_ids)
     parsed = []
     monkeypatch.setattr(ChunkMeter, "_parsed", lambda self, e, was=ChunkMeter._parsed: parsed.append(e) or was(self, e))
-    for each in written(shape, pieces, "stop", ids=True, usages=has_usage, at_end=True):
-        meter.feed(each)
-    assert len(parsed) <= 5
+    asked = written(shape, pieces, "stop", ids=True, usages=has_usage, at_end=True)
+    wanted = b"".join(written(shape, pieces, "stop", ids=keeps_ids, usages=False, at_end=False))
+    assert b"".join(map(meter.feed, asked)) == wanted
+    assert has_usage or len(parsed) <= 5
+    assert keeps_ids or len(parsed) <= 5
     assert list(ids.output) == [*range(20), 5, 6, 7, 8]
+
+
+@given(
+    places=st.lists(st.sampled_from([None, "co"]), min_size=2, max_size=8),
+    tokens=st.integers(1, 3),
+    keeps=st.sampled_from([(False, False), (True, False), (True, True)]),
+    keeps_ids=st.booleans(),
+    has_usage=st.booleans(),
+    at_once=st.booleans(),
+)
+def test_an_event_that_is_there_for_its_ids_alone_is_not_passed_on(
+    *, places, tokens, keeps, keeps_ids, has_usage, at_once
+):
+    """vLLM with a parser of tool calls sends one where that has no text, and none to a client that asks for no ids."""
+    silent, finish = b'"delta":{"content":null}', b'"finish_reason":null'
+    pieces = [(text, list(range(tokens))) for text in places] + [("end", [9])]
+
+    def events(*, ids, usages, at_end):
+        for each in written("chat", pieces, "stop", ids=ids, usages=usages, at_end=at_end):
+            if silent not in each or ids:
+                yield each.replace(silent, b'"delta":{}')
+            else:
+                assert finish in each
+
+    wanted = b"".join(events(ids=keeps_ids, usages=keeps[1], at_end=keeps[0]))
+    meter, ids = make_meter(keeps=keeps, keeps_ids=keeps_ids)
+    asked = list(events(ids=True, usages=has_usage or keeps[1], at_end=True))
+    assert b"".join(map(meter.feed, [b"".join(asked)] if at_once else asked)) + meter.finish() == wanted
+    assert len(ids.output) == tokens * len(places) + 1
 
 
 @pytest.mark.parametrize(
