@@ -150,6 +150,8 @@ class WorkConservation:
         sequences = self._accounts.sequences_at[backend_id] + backend.external_requests + kept + request.choices
         if sequences > backend.requests_limit:
             return False
+        if backend.sequences_max is not None and sequences > backend.sequences_max:
+            return False  # as many as it was learnt to take
         if backend.tokens_limit is None:
             return True
         rounding = self._accounts.loads[backend_id].kv_block_tokens * request.choices + 1

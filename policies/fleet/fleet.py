@@ -261,8 +261,8 @@ class Fleet:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
             return None
         reservation = layouts[chosen.layout]
-        if self.cached_tokens is not None:
-            reservation.cached_tokens = self.cached_tokens(request, chosen.id)
+        if self.cached_tokens is not None or request.produced_tokens:
+            reservation.cached_tokens = _cached_tokens(request, chosen, self.cached_tokens)
         chosen.take(reservation)
         self._requests += 1
         self._slots_changed(chosen)
@@ -406,10 +406,10 @@ class Fleet:
                     request, like.tier_id, prompt_tokens=request.context_tokens, output_tokens=like.output_tokens
                 )
             reserve_only = is_closed or backend.id in closed
-            if cached_tokens is not None:
+            if cached_tokens is not None or request.produced_tokens:
                 if not backend.may_fit(reservation, reserve_only=reserve_only):
                     return False
-                reservation.cached_tokens = cached_tokens(request, backend.id)
+                reservation.cached_tokens = _cached_tokens(request, backend, cached_tokens)
             has_room = backend.fits(reservation, reserve_only=reserve_only)
             return has_room and (may_enter is None or may_enter(backend, reservation))
 
@@ -448,3 +448,15 @@ def _own_tokens(capacity: BackendCapacity, entry: InFlight, output_tokens: float
     return capacity.own_tokens(
         entry.request, entry.reservation.prefix, prompt_tokens=usage.prompt_tokens, output_tokens=output_tokens
     )
+
+
+def _cached_tokens(request: Request, backend: BackendCapacity, known: Callable[[Request, str], int] | None) -> int:
+    """Tokens that are assumed to be in the backend's prefix cache. Where an interrupted request ran, and its blocks had
+    room beside all that runs, these are all whole blocks of what it has; else those of its prompt that are `known` to
+    be there.
+    """
+    if request.produced_tokens and backend.id == request.ran_at and backend.load.prefixes_shared:
+        had_room = backend.tokens_max - backend.tokens >= 2 * request.context_tokens  # for them, and for it anew
+        if had_room:
+            return (request.context_tokens - 1) // backend.load.kv_block_tokens * backend.load.kv_block_tokens
+    return 0 if known is None else known(request, backend.id)

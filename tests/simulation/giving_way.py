@@ -7,13 +7,14 @@ once, so no slot is free for minutes. In "staggered" they end one after another,
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.workload import Arrival, merged, poisson
-from backends.simulation.world import KnownSteps, SimulatedCall, World
+from backends.simulation.world import KnownSteps, SimulatedCall, Slot, World
 from policies.fairness import FAIRNESS
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
@@ -24,6 +25,7 @@ SLOTS = 64
 BATCH_PROMPT_TOKENS, BATCH_TOKENS = 500, 4_000
 CHAT_PROMPT_TOKENS, CHAT_TOKENS = 512, (50, 250)
 WARM_UP_S = 20.0  # by then the gateway has learnt the engine's step times
+SHARES_S = 0.2  # more than two steps, of which one has a prompt
 SCENES = ("together", "staggered")
 
 
@@ -47,13 +49,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Found:
-    """Of a run: times to first token of chat, and how many steps they are beyond the own prompt; output tokens a second
-    while chat came; interruptions, and tokens computed again because of them.
+    """Of a run: times to first token of chat; how many steps they are beyond the own prompt, and the most of those that
+    shared no step with another prompt (infinite: there is none); output tokens a second while chat came; interruptions,
+    and tokens computed again because of them.
     """
 
     ttft_p50_s: float
     ttft_p99_s: float
     steps_p99: float
+    steps_alone: float
     tokens_per_s: float
     interruptions: int
     interruptions_max: int
@@ -62,10 +66,13 @@ class Found:
 
 @dataclass
 class Notes:
-    """What a run notes: the engine's emitted tokens at two times, and the step under way at each arrival of chat."""
+    """What a run notes: the engine's emitted tokens at two times, the step under way at each arrival of chat, and when
+    prompts were sent, by whose arrival.
+    """
 
     emitted: list[int] = field(default_factory=list)
     steps_s: dict[float, float] = field(default_factory=dict)
+    prompts: list[tuple[float, float]] = field(default_factory=list)  # sent at, arrived at; in order
 
 
 class WatchedWorld(World):
@@ -85,6 +92,11 @@ class WatchedWorld(World):
     def _arrive(self, now: float) -> None:
         self.notes.steps_s[now] = self._slots["x"].step_s
         super()._arrive(now)
+
+    def _dispatch(self, call: SimulatedCall, slot: Slot, now: float) -> None:
+        if not call.emitted:
+            self.notes.prompts.append((now, call.request.arrived_at))
+        super()._dispatch(call, slot, now)
 
     def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
         return super()._blocks(call) if self._is_cached else ()
@@ -152,17 +164,23 @@ def play(setting: Setting) -> Found:
     records = list(world.run(arrivals(setting)))
     before, after = world.notes.emitted
     chat = [each for each in records if each.tenant_id == "chat"]
+    steps = {each.arrived_at: (_ttft_s(each) - prompt_s()) / world.notes.steps_s[each.arrived_at] for each in chat}
     return Found(
         ttft_p50_s=_quantile([_ttft_s(each) for each in chat], 0.5),
         ttft_p99_s=_quantile([_ttft_s(each) for each in chat], 0.99),
-        steps_p99=_quantile(
-            [(_ttft_s(each) - prompt_s()) / world.notes.steps_s[each.arrived_at] for each in chat], 0.99
-        ),
+        steps_p99=_quantile(list(steps.values()), 0.99),
+        steps_alone=max((steps[each.arrived_at] for each in chat if _is_alone(each, world.notes)), default=inf),
         tokens_per_s=(after - before) / (setting.asks_s - WARM_UP_S),
         interruptions=sum(each.interruptions for each in records),
         interruptions_max=max(each.interruptions for each in records),
         recomputed_tokens=sum(each.recomputed_tokens for each in records),
     )
+
+
+def _is_alone(record: RequestRecord, notes: Notes) -> bool:
+    """Whether no other prompt was sent from `SHARES_S` before its arrival to its first token."""
+    begun, ended = record.arrived_at - SHARES_S, record.arrived_at + _ttft_s(record)
+    return all(arrived_at == record.arrived_at for sent_at, arrived_at in notes.prompts if begun <= sent_at < ended)
 
 
 def _ttft_s(record: RequestRecord) -> float:

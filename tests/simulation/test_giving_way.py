@@ -22,8 +22,17 @@ def test_chat_waits_for_few_steps_and_the_batch_loses_next_to_nothing(setting):
     stays, gives = play(setting), play(replace(setting, rules=RULES))
     assert stays.ttft_p99_s > 2.0
     assert gives.steps_p99 <= 3.2
+    assert gives.steps_alone <= 2.1
     assert gives.tokens_per_s >= 0.95 * stays.tokens_per_s
     assert 0 < gives.interruptions_max <= RULES.times_max
+
+
+def test_what_goes_on_where_it_ran_holds_no_other_prompt_up():
+    """Its prompt is in the prefix cache there, so it leaves the room of the prompts of the next steps to others."""
+    gives = play(replace(SHORT, chat_rate_per_s=4.0, scene="staggered", rules=RULES))
+    assert gives.interruptions > 50
+    assert gives.steps_alone <= 2.1
+    assert gives.steps_p99 <= 4.0
 
 
 @pytest.mark.long

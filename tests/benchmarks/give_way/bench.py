@@ -8,6 +8,7 @@ Prints the tables of docs/results/continue-simulated.md; by default all of them.
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 from policies.fairness import FAIRNESS
 from policies.pool.preemption import InterruptRules
@@ -15,21 +16,22 @@ from tests.simulation.giving_way import SCENES, Found, Setting, play, prompt_s, 
 
 RULES = InterruptRules(times_max=8, tokens_between_min=64)
 RATES = (0.5, 1.0, 2.0, 4.0)
-COLUMNS = "TTFT p50 / p99 s | p99 beyond its prompt, steps | tokens/s | given way (most) | computed again"
+COLUMNS = "TTFT p50 / p99 s | p99 beyond its prompt, steps | most, alone | tokens/s | given way (most) | computed again"
 
 
 def row(name: str, found: Found, base: Found | None = None) -> None:
     ratio = "" if base is None else f" ({found.tokens_per_s / base.tokens_per_s:.3f})"
+    alone = "-" if found.steps_alone == inf else f"{found.steps_alone:.1f}"
     print(
         f"| {name} | {found.ttft_p50_s:.3f} / {found.ttft_p99_s:.3f} | {found.steps_p99:.1f} |"
-        f" {found.tokens_per_s:.0f}{ratio} | {found.interruptions} ({found.interruptions_max}) |"
+        f" {alone} | {found.tokens_per_s:.0f}{ratio} | {found.interruptions} ({found.interruptions_max}) |"
         f" {found.recomputed_tokens} |",
         flush=True,
     )
 
 
 def head(title: str, *names: str) -> None:
-    print(f"\n{title}\n\n| {' | '.join(names)} | {COLUMNS} |\n|{'---|' * (len(names) + 5)}")
+    print(f"\n{title}\n\n| {' | '.join(names)} | {COLUMNS} |\n|{'---|' * (len(names) + 6)}")
 
 
 def tiers() -> None:
