@@ -6,6 +6,8 @@ import orjson
 import pytest
 from gateway_rig import answer, call, engine, gateway, scripted, stream, until
 
+from policies.types import Cause
+
 TOKENS = 40
 CUT_AFTER = 6
 ABORTED = {
@@ -47,6 +49,7 @@ async def test_a_stream_goes_on_at_another_backend(ending, path):
             assert rig.service() - before == pytest.approx(usage["prompt_tokens"] + 2 * TOKENS)
             before = rig.service()
         await until(rig.idle)
+        assert rig.snapshot().interruptions[Cause.FAILED] >= 1
 
 
 async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
@@ -56,6 +59,45 @@ async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
         assert json.loads(reply.events[-1])["error"]["code"] == 502
         assert "[DONE]" not in reply.events
         await until(rig.idle)
+
+
+async def begun_by(good, body, events_kept):
+    """The first events that this backend sends to a call, as bytes."""
+    async with gateway(good) as rig:
+        events = (await rig.post({**body, "return_token_ids": True})).body.split(b"\n\n")
+    return b"".join(event + b"\n\n" for event in events[:events_kept])
+
+
+async def test_a_stream_that_lacks_only_its_end_is_ended_without_another_backend():
+    body = call(stream=True, max_tokens=4, stream_options={"include_usage": True})
+    async with engine() as good:
+        begun = await begun_by(good, body, 1 + 4)  # the role, and all tokens
+    async with scripted(stream(begun, end=False)) as backend, gateway(vllm_at(backend)) as rig:
+        reply = await rig.post(body)
+        assert len(backend.calls) == 1
+        *_, usage, done = reply.events
+        assert (json.loads(usage)["usage"]["completion_tokens"], done) == (4, "[DONE]")
+        await until(rig.idle)
+
+
+async def test_a_part_of_an_answer_is_not_passed_on_to_another_model():
+    """Of the alias that was asked."""
+    body, alone = call(stream=True, max_tokens=TOKENS, model="chat"), {"queue": {"backend_wait_s_max": 0.2}}
+    async with engine() as good:
+        begun = await begun_by(good, {**body, "model": "tiny"}, CUT_AFTER)
+    async with scripted() as cut, scripted(model="other") as other:
+
+        async def end_after_tokens(reader, writer):
+            cut.healthy = False
+            return await stream(begun, end=False)(reader, writer)
+
+        cut.default = end_after_tokens
+        aliases = {"chat": {"models": ["tiny", "other"]}}
+        async with gateway(vllm_at(cut), {"name": "b1", "url": other.url}, aliases=aliases, **alone) as rig:
+            reply = await rig.post(body)
+            assert json.loads(reply.events[-1])["error"]
+            assert (len(cut.calls), other.calls) == (1, [])
+            await until(rig.idle)
 
 
 async def test_a_backend_that_refuses_to_continue_a_stream_is_not_broken():
@@ -130,9 +172,7 @@ async def test_a_backend_without_token_ids_is_asked_for_them_and_nothing_more():
 async def test_a_stream_whose_backend_falls_silent_after_tokens_goes_on_at_another():
     body = call(stream=True, max_tokens=TOKENS)
     async with engine() as good:
-        async with gateway(good) as rig:
-            events = (await rig.post({**body, "return_token_ids": True})).body.split(b"\n\n")
-        begun = b"".join(event + b"\n\n" for event in events[:CUT_AFTER])
+        begun = await begun_by(good, body, CUT_AFTER)
 
         async def fall_silent_after_tokens(reader, writer):
             await stream(begun, end=False)(reader, writer)

@@ -3,12 +3,15 @@
 It passes bytes on, counts the tokens of each stream, and closes the connections of both sides after the wanted token:
 to the gateway that is a backend that died at this token, and to the backend a client that left. One request may be cut
 several times, at the backend that has it then.
+
+It may also hold a stream there and pass nothing on, until the gateway leaves, because it takes the slot back, or until
+the test releases all that is held.
 """
 
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -16,25 +19,44 @@ REQUEST_ID = re.compile(rb"\r\nx-request-id: ([^\r]+)\r\n")
 TOKENS = re.compile(rb'"token_ids":\[([\d,]*)\]')
 READ_BYTES = 1 << 16
 END = b"\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+HELD_S = 0.005
 
 
 class Plan:
     """Where streams are cut: by request id, the numbers of tokens after which each part ends. Shared by cutters.
 
-    `engine_errors`: a cut stream ends with the error event of a vLLM whose engine has died, instead of nothing.
+    `ends_with`: the last bytes of a stream that is cut. `made` counts cuts, `held` what is held now, `left` what the
+    gateway has left while it was held, and `asked` the calls that backends were sent.
     """
 
     def __init__(self) -> None:
         self._cuts: dict[str, list[int]] = {}
-        self.made = 0
+        self._holds: dict[str, int] = {}
+        self.made = self.held = self.left = self.asked = 0
         self.ends_with = b""
 
     def cut(self, request_id: str, after: Sequence[int]) -> None:
         self._cuts[request_id] = list(after)
 
+    def hold(self, request_id: str, after: int) -> None:
+        """Hold it after so many tokens, once."""
+        self._holds[request_id] = after
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        self._holds.clear()
+
     def next(self, request_id: str) -> int | None:
         cuts = self._cuts.get(request_id)
         return cuts.pop(0) if cuts else None
+
+    def holds(self, request_id: str, tokens: int) -> bool:
+        return tokens > self._holds.get(request_id, tokens)
+
+    def was_left(self, request_id: str) -> None:
+        if self._holds.pop(request_id, None) is not None:
+            self.left += 1
 
 
 class Cutter:
@@ -84,7 +106,7 @@ class Cutter:
             return
         cut = _Cut(self._plan)
         up = asyncio.ensure_future(_pass(client, to_backend, cut.asked))
-        down = asyncio.ensure_future(_pass(backend, to_client, cut.answered))
+        down = asyncio.ensure_future(_pass(backend, to_client, cut.answered, cut.held))
         try:
             await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -102,39 +124,77 @@ class _Cut:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._request_id = ""
         self._after: int | None = None
         self._tokens = 0
         self._kept = b""
+        self._is_stream = False
 
     def asked(self, data: bytes) -> tuple[bytes, bool]:
         found = REQUEST_ID.search(data)
-        if found is not None and b"/v1/" in data[:64] and b'"stream":true' in data.replace(b": ", b":"):
-            self._after, self._tokens, self._kept = self._plan.next(found[1].decode()), 0, b""
+        if found is not None and b"/completions " in data[:64]:
+            self._plan.asked += 1
+            self._is_stream = b'"stream":true' in data.replace(b": ", b":")
+            self._request_id = found[1].decode()
+            self._after, self._tokens, self._kept = self._plan.next(self._request_id), 0, b""
         return data, True
 
     def answered(self, data: bytes) -> tuple[bytes, bool]:
         """What of the data is passed on, and whether the connection stays open."""
-        if self._after is None:
-            return data, True
+        if not self._is_stream:
+            self._plan.made += self._after is not None
+            return (data, True) if self._after is None else (b"", False)
         data, self._kept, passed = self._kept + data, b"", b""
         while (end := data.find(END)) >= 0:
-            event, data = data[: end + len(END)], data[end + len(END) :]
+            event, rest = data[: end + len(END)], data[end + len(END) :]
             tokens = sum(ids.count(b",") + 1 for ids in TOKENS.findall(event) if ids)
-            if self._tokens + tokens > self._after:
+            if self._plan.holds(self._request_id, self._tokens + tokens):
+                break
+            if self._after is not None and self._tokens + tokens > self._after:
                 self._plan.made += 1
                 return passed + self._plan.ends_with, False
             self._tokens += tokens
-            passed += event
+            passed, data = passed + event, rest
+        if END not in data and data.endswith(LAST_CHUNK):
+            return passed + data, True
         self._kept = data
         return passed, True
 
+    async def held(self) -> bytes:
+        """Wait while the stream is held. Return what was kept of it; cancelled when the gateway leaves."""
+        if not self._kept or not self._is_held():
+            return b""
+        self._plan.held += 1
+        try:
+            while self._is_held():  # noqa: ASYNC110 - the plan belongs to another thread
+                await asyncio.sleep(HELD_S)
+        except asyncio.CancelledError:
+            self._plan.was_left(self._request_id)
+            raise
+        finally:
+            self._plan.held -= 1
+        return self.answered(b"")[0]
+
+    def _is_held(self) -> bool:
+        event = self._kept[: self._kept.find(END)]
+        tokens = sum(ids.count(b",") + 1 for ids in TOKENS.findall(event) if ids)
+        return END in self._kept and self._plan.holds(self._request_id, self._tokens + tokens)
+
+
+async def _nothing() -> bytes:
+    return b""
+
 
 async def _pass(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Callable[[bytes], tuple[bytes, bool]]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    change: Callable[[bytes], tuple[bytes, bool]],
+    wait: Callable[[], Awaitable[bytes]] = _nothing,
 ) -> None:
     while data := await reader.read(READ_BYTES):
         data, goes_on = change(data)
         writer.write(data)
         await writer.drain()
+        writer.write(await wait())
         if not goes_on:
             return

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from small_vllm import BOX, FINGERPRINT, SmallVllm
 
 from backends.meters.events import StreamCall, StreamMemo
-from backends.meters.token_ids import TokenIdMeter
+from backends.meters.token_ids import ID_BYTES, TokenIdMeter
 from backends.upstream import UpstreamProtocolError
-from gateway.continuation.continued import AnswerComplete
+from gateway.continuation.continued import AnswerComplete, ContinuedMeter
 from gateway.continuation.prepare import prepare
 from gateway.continuation.stream import ResumableStream
 
@@ -56,12 +56,13 @@ class Client:
         memo = StreamMemo(orjson.dumps(FINGERPRINT))  # of an earlier stream
         self.keeps = StreamCall(keeps_usage=usage, keeps_chunk_usage=usage and each, memo=memo)
         self.server = SmallVllm()
+        self.bytes_max = 1 << 20
 
     def uninterrupted(self) -> bytes:
         return b"".join(self.server.stream(self.path, self.body, self.merges))
 
     async def interrupted(self, cuts: list[int]) -> bytes:
-        stream = ResumableStream(None, 1 << 20)
+        self.stream = stream = ResumableStream(None, self.bytes_max)
         meter: Any = TokenIdMeter(self.keeps, stream.ids, keeps_ids=bool(self.body.get("return_token_ids")))
         path, body, out = self.path, {**self.body, **ASKED}, b""
         for cut in [*cuts, NEVER]:
@@ -184,6 +185,33 @@ async def test_an_event_that_is_no_completions_is_an_interruption():
     meter = continuing.meter(client.keeps, stream)
     assert meter.feed(b'data: {"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}]}\n\n') == b""
     assert meter.interrupted
+
+
+async def test_ids_of_what_goes_on_have_their_limit_too():
+    client = Client(COMPLETIONS, {**PATIENT, "prompt": "p"}, usage=False, each=False, merges=1)
+    client.bytes_max = len(b"112") + 20 * ID_BYTES
+    assert read(await client.interrupted([3])) == read(client.uninterrupted())
+    assert client.stream.ids.is_full
+    assert not client.stream.may_continue()
+
+
+async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
+    """It was told none, so it would go on to its limit."""
+    plain = Client(COMPLETIONS, PATIENT, usage=False, each=False, merges=1)
+    text = read(plain.uninterrupted())["text"]
+    client = Client(COMPLETIONS, {**PATIENT, "stop": text[8:12]}, usage=False, each=False, merges=1)
+    del client.body["ignore_eos"]
+    feeds = 0
+
+    def fed(self, data, was=ContinuedMeter.feed):
+        nonlocal feeds
+        feeds += 1
+        return was(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ContinuedMeter, "feed", fed)
+        assert read(await client.interrupted([2])) == read(client.uninterrupted())
+    assert feeds < PATIENT["max_tokens"] / 2
 
 
 async def test_text_offsets_go_on():

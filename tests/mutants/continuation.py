@@ -1,0 +1,226 @@
+"""Do the tests notice when a mechanism of continuing streams is missing? Takes them out of a copy, one at a time.
+
+    python -m tests.mutants.continuation [--list] [TEXT ...]
+
+Each mutant is one mechanism taken out: a text of a source file that another one replaces. Short tests, none of which
+needs a vLLM, run with it and have to fail. The exit code is 1 where a mutant survives.
+"""
+
+import argparse
+import sys
+
+from tests.mutants.sources import Mutant, run_all
+
+UNIT = "tests/unit/gateway/continuation"
+CONTINUED, BODIES, EXCLUSIONS, STOPS = (
+    f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "stops")
+)
+METERS = "tests/unit/backends/meters/test_token_ids.py"
+GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
+POLICY = "tests/unit/policies/test_interruption.py"
+
+MUTANTS = (
+    # What the next backend is asked for.
+    Mutant(
+        "an answer may have what is left of its limit", "gateway/continuation/body.py",
+        "max(1, limit - outputs)", "limit", (BODIES,),
+    ),
+    Mutant(
+        "an answer has to have what is left of its least tokens", "gateway/continuation/body.py",
+        "max(0, tokens_min - outputs)", "tokens_min", (BODIES,),
+    ),
+    Mutant(
+        "a seed moves on", "gateway/continuation/body.py",
+        "(seed + outputs) % SEED_MAX", "seed", (BODIES,),
+    ),
+    Mutant(
+        "numbers are read as vLLM reads them", "gateway/continuation/body.py",
+        'integer(call, "seed")', 'call.get("seed")', (BODIES,),
+    ),
+    Mutant(
+        "no stop strings are sent", "gateway/continuation/body.py",
+        '"echo", "stop", "n"', '"echo", "n"', (BODIES,),
+    ),
+    Mutant(
+        "a chat without a limit ends with its context", "gateway/continuation/body.py",
+        "return context_tokens_max - ids.prompt_tokens", "return context_tokens_max", (BODIES,),
+    ),
+    Mutant(
+        "what was generated is a part of the prompt", "gateway/continuation/body.py",
+        "filter(None, (ids.prompt, output))", "filter(None, (ids.prompt, ))", (BODIES,),
+    ),
+    Mutant(
+        "a question has the salt of its call", "gateway/continuation/body.py",
+        '("skip_special_tokens", "cache_salt")', '("skip_special_tokens",)', (CONTINUED,),
+    ),
+    # Where the text goes on.
+    Mutant(
+        "an incomplete character is looked for", "gateway/continuation/seam.py",
+        "while whole_text.endswith(INCOMPLETE):", "while False:", (CONTINUED,),
+    ),
+    Mutant(
+        "text that was decoded before is skipped", "gateway/continuation/continued.py",
+        "text, self._skip = text[self._skip :], max(0, self._skip - len(text))", "pass", (CONTINUED,),
+    ),
+    Mutant(
+        "the text before is checked", "gateway/continuation/seam.py",
+        "    _check(whole_text, shown, is_whole=whole == len(ids))\n", "", (CONTINUED,),
+    ),
+    Mutant(
+        "an event of several tokens may end inside a character", "gateway/continuation/prepare.py",
+        "return bool(self.text) and self.tokens == 1", "return bool(self.text)", (CONTINUED,),
+    ),
+    Mutant(
+        "the last characters are held back", "gateway/continuation/stops.py",
+        "self._holds_back = 0 if is_included else self.lookback", "self._holds_back = 0", (CONTINUED,),
+    ),
+    Mutant(
+        "a stop string may begin before the seam", "gateway/continuation/prepare.py",
+        "before=seam.before,", 'before="",', (CONTINUED,),
+    ),
+    Mutant(
+        "of several the one that ends first counts", "gateway/continuation/stops.py",
+        "if 0 <= at < first_end - len(stop):", "if 0 <= at:", (STOPS,),
+    ),
+    Mutant(
+        "none counts before the least tokens", "gateway/continuation/stops.py",
+        "if self._tokens > self._tokens_min else (None, 0)", "if True else (None, 0)", (CONTINUED,),
+    ),
+    Mutant(
+        "a backend whose answer a stop string has ended is left", "gateway/continuation/continued.py",
+        'raise AnswerComplete("the answer is complete")', 'return b""', (CONTINUED,),
+    ),
+    # What the client is sent.
+    Mutant(
+        "the head is that of the first event", "gateway/continuation/continued.py",
+        'message = {**self._head, "choices"', 'message = {**self._head, "created": 0, "choices"', (CONTINUED,),
+    ),
+    Mutant(
+        "ids are cut out of what goes on", "gateway/continuation/continued.py",
+        "shown = token_ids if self._wanted.token_ids else None", "shown = token_ids", (CONTINUED,),
+    ),
+    Mutant(
+        "ids are cut out of what begins", "backends/meters/token_ids.py",
+        "return data if client_end is None else before + client_end", "return data", (METERS,),
+    ),
+    Mutant(
+        "usage goes on", "gateway/continuation/continued.py",
+        "self.output_tokens = stream.usage.output_tokens", "self.output_tokens = 0", (CONTINUED,),
+    ),
+    Mutant(
+        "text offsets go on", "gateway/continuation/continued.py",
+        "self._text_offset = _text_offset(last)", "self._text_offset = 0", (CONTINUED,),
+    ),
+    Mutant(
+        "a stream that lacks only its end is ended here", "gateway/forwarding/relay.py",
+        "return meter.complete() if meter.is_finished and not meter.done else meter.finish()",
+        "return meter.finish()", (GATEWAY,),
+    ),
+    Mutant(
+        "the end of a stopped engine is not shown", "backends/meters/token_ids.py",
+        "    if _ABORT in event:\n", "    if False:\n", (METERS,),
+    ),
+    # When a stream is continued.
+    Mutant(
+        "a server that reports no ids excludes", "gateway/continuation/stream.py",
+        "if self.exclusion is None and _IDS not in first:", "if False:", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "a server that parses reasoning excludes", "gateway/continuation/stream.py",
+        "elif self.exclusion is None and _REASONING in first:", "elif False:", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "ids have a limit of bytes", "backends/meters/token_ids.py",
+        "        if len(ids.output) > self._outputs_max:\n", "        if False:\n", (METERS,),
+    ),
+    Mutant(
+        "the limit of bytes holds for what goes on, too", "gateway/continuation/continued.py",
+        "if len(self._ids.output) > self._ids.outputs_max:", "if False:", (CONTINUED,),
+    ),
+    Mutant(
+        "a stream that breaks backends is given up", "gateway/continuation/stream.py",
+        "return has_more and self._lost <= LOST_MAX", "return has_more", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "a stream that gets no further is given up", "gateway/continuation/stream.py",
+        "return has_more and self._lost <= LOST_MAX", "return self._lost <= LOST_MAX", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "a backend that falls silent is cut", "gateway/forwarding/attempt.py",
+        "exchange.limit_silence(self._silence_s)", "pass", (GATEWAY,),
+    ),
+    Mutant(
+        "a header says whether a stream can be continued", "gateway/forwarding/attempt.py",
+        "self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None",
+        "self._lease.is_resumable = self._trace.is_resumable = True", (GATEWAY,),
+    ),
+    Mutant(
+        "a cancelled stream ends", "gateway/forwarding/relay.py",
+        "if resumes is not None and cancelled is None and resumes.may_continue():",
+        "if resumes is not None and resumes.may_continue():", ("tests/integration/admin/test_requests.py",),
+    ),
+    Mutant(
+        "a backend that refuses to continue is not broken", "gateway/forwarding/retry.py",
+        "            except StreamGivenUp:\n                raise\n", "", (GATEWAY,),
+    ),
+    Mutant(
+        "a backend that failed gets nothing for a while", "gateway/forwarding/retry.py",
+        'return _Returned("interrupted", UNREACHABLE_HOLD_S)', 'return _Returned("interrupted", 0.0)', (GATEWAY,),
+    ),
+    Mutant(
+        "a part of an answer is not passed on to another model", "gateway/forwarding/retry.py",
+        "None if OPEN_STREAM in request else await", "await", (GATEWAY,),
+    ),
+    # Its turn, and what it is charged.
+    Mutant(
+        "the scheduler is told that it was interrupted", "gateway/forwarding/retry.py",
+        "await lease.interrupted(stream.usage, returned.hold_s)", "await lease.returned(returned.hold_s)", (GATEWAY,),
+    ),
+    Mutant(
+        "it goes on as charged as it is", "policies/accounts/ledger.py",
+        "entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding",
+        "entry.is_prepaid = True", (POLICY,),
+    ),
+    Mutant(
+        "what it has is cached where it ran", "policies/fleet/fleet.py",
+        "if request.produced_tokens and backend.id == request.ran_at and backend.load.prefixes_shared:", "if False:",
+        ("tests/simulation/test_giving_way.py::test_what_goes_on_where_it_ran_holds_no_other_prompt_up",),
+    ),
+    Mutant(
+        "it goes first again", "policies/scheduler.py",
+        "self._wait_again(entry, now, precedes=is_failure or entry.is_moved)",
+        "self._wait_again(entry, now, precedes=False)", (POLICY,),
+    ),
+    Mutant(
+        "it goes back where its blocks are cached", "policies/fleet/fleet.py",
+        "chosen = self._ran_at(request, asked, fits) or placement", "chosen = placement", (POLICY,),
+    ),
+    Mutant(
+        "it gives way a few times at most", "policies/pool/preemption.py",
+        "is_due = entry.request.preemptions < times_max and", "is_due =", (POLICY,),
+    ),
+    Mutant(
+        "it gives way after some tokens", "policies/pool/preemption.py",
+        "entry.reservation.produced_tokens >= tokens_min", "True", (POLICY,),
+    ),
+    Mutant(
+        "what drains has time to end", "policies/pool/draining.py",
+        "return since + self.drain_s", "return since", (POLICY,),
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the mutants, and run none")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="only mutants whose description contains one of these")
+    asked = parser.parse_args()
+    chosen = [each for each in MUTANTS if not asked.texts or any(text in each.mechanism for text in asked.texts)]
+    if asked.list:
+        print("\n".join(f"{mutant.mechanism} ({mutant.file})" for mutant in chosen))
+        return 0
+    return run_all(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
