@@ -11,7 +11,15 @@ from policies.placement import PLACEMENT
 from policies.pool.preemption import InterruptRules
 from policies.types import Group, KeyLimits, Outcome, PolicyChoice, Request, SloEnvelope, Tenant, Tier, Usage
 
-RATED = KeyLimits(requests_per_minute_max=20)
+
+def keys_of(tenant_id, in_flight_max=1):
+    """The keys of a tenant that have limits."""
+    return {
+        f"{tenant_id}-tight": KeyLimits(in_flight_max=in_flight_max),
+        f"{tenant_id}-rated": KeyLimits(requests_per_minute_max=20),
+    }
+
+
 NAMES = ["a", "b", "c", "d", "e"]
 tenant_ids = st.sampled_from(NAMES)
 
@@ -21,11 +29,11 @@ class AnyFacts(Facts):
 
     tiers = (Tier("default", preemptible=True, priority=-1), Tier("gold", weight=3.0, reserve_ratio=0.25))
     tenants = (
-        Tenant("a", group_id="red"),
+        Tenant("a", group_id="red", keys=keys_of("a")),
         Tenant("b", weight=2.0, group_id="red"),
-        Tenant("c", in_flight_max=2),
-        Tenant("d", tier_id="gold", keys={"d-tight": KeyLimits(in_flight_max=1), "d-rated": RATED}),
-        Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3),
+        Tenant("c", in_flight_max=2, keys=keys_of("c")),
+        Tenant("d", tier_id="gold", keys=keys_of("d")),
+        Tenant("e", tier_id="gold", weight=0.5, queued_requests_max=3, keys=keys_of("e")),
     )
     groups = (Group("red", weight=2.0, in_flight_max=3), Group("blue", requests_per_minute_max=30))
     wait_s_max = 30.0
@@ -71,6 +79,18 @@ class AnyFacts(Facts):
             envelope=ttft_s and SloEnvelope(ttft_s=ttft_s),
             **request,
         )
+
+    @rule(tenant_id=tenant_ids, count=st.integers(2, 4), is_resumable=st.booleans())
+    def send_many_of_a_key(self, tenant_id, count, is_resumable):
+        """A program with a key of few requests in flight sends more."""
+        for _ in range(count):
+            self.submit(
+                tenant_id,
+                prompt_tokens=10,
+                output_tokens_max=10,
+                is_resumable=is_resumable,
+                key_id=f"{tenant_id}-tight",
+            )
 
     @rule(
         tenant_id=st.sampled_from(["a", "b"]),
@@ -203,7 +223,7 @@ class AnyFacts(Facts):
             tenant_id,
             tier_id=tier_id,
             group_id=group_id if tier_id == "default" else None,
-            keys={f"{tenant_id}-tight": KeyLimits(in_flight_max=key_in_flight_max)},
+            keys=keys_of(tenant_id, key_in_flight_max),
             **settings,
         )
         tiers = [] if tier_id in self.scheduler.snapshot(self.now).tiers else [Tier(tier_id)]

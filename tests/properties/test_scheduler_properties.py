@@ -33,11 +33,11 @@ both_lengths = pytest.mark.parametrize(
 )
 
 
-def steps_of(machine, steps, *, histories, **attributes):
+def steps_of(machine, steps, *, histories, first_seed=0, **attributes):
     """Run the machine with these attributes, so many histories at a time, until it has made so many steps."""
     special = type(machine.__name__, (machine,), attributes)
     special.steps = 0
-    for number in count():
+    for number in count(first_seed):
         # A history may end long before its hundred steps, so how many it takes is not known beforehand.
         run_state_machine_as_test(
             seed(number)(special) if FACTOR == 1 else special,
@@ -59,7 +59,9 @@ def steps_of(machine, steps, *, histories, **attributes):
 @every_placement
 @pytest.mark.parametrize("policy", sorted(FAIRNESS))
 def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy, placement, divisor):
-    steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, policy=policy, placement=placement)
+    # The few histories that a short run takes of seed 0 send no request.
+    attributes = {"policy": policy, "placement": placement}
+    steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, first_seed=1, **attributes)
 
 
 def fair_runs():
