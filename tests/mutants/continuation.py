@@ -101,7 +101,11 @@ MUTANTS = (
     ),
     Mutant(
         "ids are cut out of what begins", "backends/meters/token_ids.py",
-        "return data if client_end is None else before + client_end", "return data", (METERS,),
+        'return b"" if before.endswith(_EMPTY) else before + client_end', "return data", (METERS,),
+    ),
+    Mutant(
+        "an event without text is not passed on", "backends/meters/token_ids.py",
+        'return b"" if not self._client_ids and _EMPTY_EVENT in event else out', "return out", (METERS,),
     ),
     Mutant(
         "usage goes on", "gateway/continuation/continued.py",
