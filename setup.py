@@ -9,8 +9,6 @@ an interpreted class inherits only from those that say so (`mypyc_attr`), and me
 import os
 from pathlib import Path
 
-from setuptools import setup
-
 COMPILED = (
     "policies/**/*.py",
     "backends/meters/*.py",
@@ -39,6 +37,8 @@ def modules() -> list[str]:
 
 
 if __name__ == "__main__":
+    from setuptools import setup  # here, because it replaces distutils, also for a test that only reads `modules`
+
     if os.environ.get("FAIRLEAD_COMPILE") == "1":
         from mypyc.build import mypycify
 

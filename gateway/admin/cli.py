@@ -217,14 +217,16 @@ def rotate(
 @app.command()
 def state(
     context: typer.Context,
-    tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,  # noqa: FBT002
-    budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,  # noqa: FBT002
+    *,
+    tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,
+    budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,
     pool: Annotated[str | None, typer.Option(help="Of tenants: in this pool alone.")] = None,
-    as_json: JsonOption = False,  # noqa: FBT002
+    group: Annotated[str | None, typer.Option(help="Of budgets: of this group, its tenants and their keys.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what is queued and runs now, in pools and at backends."""
-    if budgets:
-        _print_list(context, "/state/budgets", {}, as_json=as_json)
+    if budgets or group is not None:
+        _print_list(context, "/state/budgets", {"group": group}, as_json=as_json)
     elif tenants or pool is not None:
         _print_list(context, "/state/tenants", {"pool": pool}, as_json=as_json)
     else:

@@ -186,6 +186,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("cluster")
     if "/admin/v1/state/budgets" in document["paths"]:
         await shell("state", "--budgets")
+        await shell("state", "--group", "x")
     await shell("usage", "--tenant", "x", "--first-day", "2026-11-01", "--last-day", "2026-11-02")
     days = ("--first-day", "2026-11-01", "--last-day", "2026-11-02")
     await shell("usage", "export", "--tenant", "x", *days, "--format", "csv")
