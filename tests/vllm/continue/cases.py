@@ -7,15 +7,19 @@ from answers import Answer, ask
 from hypothesis import strategies as st
 from wire import CHAT, COMPLETIONS
 
+from gateway.continuation.seam import INCOMPLETE_TOKENS_MAX
+
 USAGE = {"stream_options": {"include_usage": True}}
 CHUNK_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 PROMPTS = ["Once upon", "def f(x):", "\N{GRINNING FACE} h\N{LATIN SMALL LETTER O WITH DIAERESIS}", "1 2 3", "The", "zz"]
 BYTES = (176, 257, 250, 226, 131, 106)  # the tokens of the bytes of a face and of an accented letter, one each
+BROKEN: Mapping[str, Any] = {"logit_bias": {str(token): 12 for token in BYTES}}
+"""Characters of several tokens, whole and broken."""
 # What else a call may ask for, and be continued with.
 OPTIONS: tuple[Mapping[str, Any], ...] = (
     {},
     {},
-    {"logit_bias": {str(token): 12 for token in BYTES}},  # characters of several tokens, whole and broken
+    BROKEN,
     {"stream_interval": 4},
     {"repetition_penalty": 1.3},
     {"min_tokens": 12, "logit_bias": {"2": 100}},  # the end, as soon as it may be
@@ -52,6 +56,8 @@ def case(**fields: Any) -> dict[str, Any]:
 def body_of(case: Mapping[str, Any], stop: str | None = None) -> dict[str, Any]:
     prompt = {"messages": [{"role": "user", "content": case["prompt"]}]} if case["path"] == CHAT else {}
     tokens = case["cuts"][0] + case["tokens"] % 3 if case["at_the_end"] else case["tokens"]
+    if case["options"] == BROKEN:
+        tokens = min(tokens, INCOMPLETE_TOKENS_MAX)  # a longer row of tokens that are no text ends a stream that is cut
     body = {**(prompt or {"prompt": case["prompt"]}), **USAGE, "max_tokens": tokens, "return_token_ids": case["ids"]}
     body |= {"ignore_eos": case["ignore_eos"], **case["options"]}
     if "min_tokens" in body:
