@@ -6,10 +6,9 @@ Each mutant is one check of the role group-admin taken out, or one route opened 
 description contains it. The exit code is 1 where a mutant survives.
 """
 
-import argparse
 import sys
 
-from tests.mutants.sources import Mutant, run_all
+from tests.mutants.sources import Mutant, run_chosen
 
 ADMIN = "tests/integration/admin"
 WAYS_OUT, LIVE = f"{ADMIN}/test_group_admins.py", f"{ADMIN}/test_group_live.py"
@@ -261,17 +260,5 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print the mutants, and run none")
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="only mutants whose description contains one of these")
-    asked = parser.parse_args()
-    chosen = [each for each in MUTANTS if not asked.texts or any(text in each.mechanism for text in asked.texts)]
-    if asked.list:
-        print("\n".join(f"{mutant.mechanism} ({mutant.file})" for mutant in chosen))
-        return 0
-    return run_all(chosen)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_chosen(__doc__, MUTANTS))

@@ -1,5 +1,6 @@
 """Mutants of source files: a mechanism is taken out of a copy, and the tests of it have to fail there."""
 
+import argparse
 import os
 import re
 import shutil
@@ -87,3 +88,16 @@ def run_all(
             record(mutant, test)
     print(f"{len(mutants) - alive} of {len(mutants)} mutants are killed")
     return int(alive > 0)
+
+
+def run_chosen(description: str | None, mutants: Sequence[Mutant]) -> int:
+    """The command of a table of mutants: run those that the command line names, or list them. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the mutants, and run none")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="only mutants whose description contains one of these")
+    asked = parser.parse_args()
+    chosen = [each for each in mutants if not asked.texts or any(text in each.mechanism for text in asked.texts)]
+    if asked.list:
+        print("\n".join(f"{mutant.mechanism} ({mutant.file})" for mutant in chosen))
+        return 0
+    return run_all(chosen)
