@@ -1,7 +1,7 @@
 """LoopbackScheduler: a Scheduler that another process leads, without a network.
 
 Requests enter at a follower; what it says reaches the leader with the next question, through the same bytes as between
-processes. So a suite that drives a Scheduler can drive a shared one (tests/unit/policies/conftest.py).
+processes. So a suite that drives a Scheduler can drive a shared one (tests/unit/policies/pools.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,19 +4,17 @@ import itertools
 import os
 import shutil
 import statistics
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from api import Api, RefusedError
+from cluster import OLDEST, make_namespace, until
 from control_plane import ControlPlane
 from renderings import CHART
 
 HOST = "10.250.0.1"  # in a network of our own: see run.sh
 SLICES = ("discovery.k8s.io/v1", "EndpointSlice")
-OLDEST = (1, 25)  # that the chart is for
-PATIENCE_S = 60.0
 _numbers = itertools.count(1)
 _measured: list[str] = []
 
@@ -74,24 +72,6 @@ def pytest_terminal_summary(terminalreporter):
     if _measured:
         terminalreporter.section("measured")
         terminalreporter.write_line("\n".join(_measured))
-
-
-def make_namespace(api, name):
-    """With the account that every namespace has, which a controller makes where there is one."""
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    try:
-        api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}, name)
-    except RefusedError as refused:
-        if refused.status != 409:
-            raise
-    return name
-
-
-def until(condition):
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at, "did not happen in time"
-        time.sleep(0.1)
 
 
 def define(api: Api, resource):

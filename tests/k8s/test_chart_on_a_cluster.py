@@ -6,7 +6,7 @@ import helm_python
 import pytest
 import yaml
 from api import RefusedError
-from conftest import OLDEST, make_namespace, until
+from cluster import OLDEST, make_namespace, until
 from renderings import EVERYTHING, FOUND, MATRIX, render_all
 
 # What a server may lack, by what turns it on: groups that came later than 1.20, and resources of others.

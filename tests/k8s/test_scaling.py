@@ -8,7 +8,7 @@ import ssl
 import helm_python
 import pytest
 from aiohttp import web
-from conftest import PATIENCE_S
+from cluster import PATIENCE_S
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from conftest import POOLS, Pool
+from pools import POOLS, Pool
 
 from backends.simulation.bound_checkers import ServiceBound
 from backends.simulation.recording import SharedRecorder

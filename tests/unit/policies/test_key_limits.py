@@ -1,7 +1,7 @@
 """Limits of an API key hold for its own requests alone, within those of its tenant and its group."""
 
 import pytest
-from conftest import Pool
+from pools import Pool
 
 from policies.types import (
     BackendLoad,

@@ -1,9 +1,9 @@
 """A tenant that is moved to another tier takes along by how much it is ahead or behind, and nothing else."""
 
 import pytest
-from conftest import Pool
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pools import Pool
 
 from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint, TierCheckpoint, without_lifted_tenants
 from policies.fairness import FAIRNESS
