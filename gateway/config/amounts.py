@@ -31,10 +31,15 @@ def _amount(value: object) -> Decimal:
     return number
 
 
+def _plain(amount: Decimal) -> str:
+    """Without an exponent."""
+    return f"{amount:f}"
+
+
 Amount = Annotated[
     Decimal,
     BeforeValidator(_amount),
-    PlainSerializer("{:f}".format, return_type=str, when_used="json"),
+    PlainSerializer(_plain, return_type=str, when_used="json"),
     WithJsonSchema(
         {
             "anyOf": [
