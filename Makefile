@@ -5,6 +5,8 @@ BIN     = $(VENV)/bin
 RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 COPY    = build/compiled
+LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --python-version 3.11.16 \
+            --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
 .PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
@@ -179,11 +181,10 @@ simulate-cluster: $(STAMP)  ## thousands of simulated clusters with faults, by s
 report-prediction: $(STAMP)  ## how wrong every prediction of output lengths is on three real traces
 	$(BIN)/python tests/benchmarks/prediction/report.py
 
-lock: $(STAMP)  ## pin by hash what the image installs: the versions of constraints.txt, for Linux
+lock: $(STAMP)  ## pin by hash what the image installs and is compiled by: the versions of constraints.txt, for Linux
 	$(BIN)/python -m pip install -q -c constraints.txt --group lock
-	$(BIN)/uv pip compile -q pyproject.toml --extra kubernetes --group image -c constraints.txt --generate-hashes \
-	  --no-annotate --python-version 3.11.16 --python-platform linux --custom-compile-command "make lock" \
-	  -o requirements.lock
+	$(LOCK) pyproject.toml --extra kubernetes -o requirements.lock
+	$(LOCK) --group compile -o compile.lock
 	$(BIN)/python sbom.py
 
 sbom: $(STAMP)  ## write sbom.cdx.json, the packages of the image with their hashes, from the lock

@@ -52,9 +52,11 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        from importlib import metadata  # noqa: PLC0415
+        from importlib import metadata, util  # noqa: PLC0415
 
-        typer.echo(f"fairlead {metadata.version('fairlead')}")
+        found = util.find_spec("policies.scheduler")
+        compiled = " (compiled)" if found and found.origin and found.origin.endswith(".so") else ""
+        typer.echo(f"fairlead {metadata.version('fairlead')}{compiled}")
         raise typer.Exit
 
 
