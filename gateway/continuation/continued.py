@@ -2,11 +2,11 @@
 
 A continuation is a completion with token ids; the client's stream may be a chat. Its events get the id, the time and
 the shape of the stream's own, counts go on from where they were, and text from where the client's text ends (seam.py,
-stops.py). Every event is parsed and written again, which costs several times what a relayed event does, and happens
-only after an interruption.
+stops.py, token_texts.py). Every event is parsed and written again, which costs several times what a relayed event does,
+and happens only after an interruption.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,6 +18,7 @@ from backends.upstream import UpstreamError
 from gateway.continuation.seam import Seam
 from gateway.continuation.stops import StopStrings
 from gateway.continuation.stream import ResumableStream
+from gateway.continuation.token_texts import TokenTexts
 from policies.types import Usage
 
 _CHAT: Final = "chat.completion.chunk"
@@ -39,7 +40,7 @@ class ContinuedMeter(EventMeter):
 
     __slots__ = (
         "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_prompt_usage", "_skip",
-        "_stops", "_text_offset", "_wanted", "interrupted", "is_finished", "last",
+        "_stops", "_text_offset", "_texts", "_wanted", "interrupted", "is_finished", "last",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class ContinuedMeter(EventMeter):
         self._wanted = wanted
         self._skip = seam.skip
         self._stops = stops
+        self._texts = TokenTexts(seam)
         self._finish: dict[str, Any] | None = None  # held until it is known whether usage follows
         self.output_tokens = stream.usage.output_tokens
         self.interrupted: str | None = None
@@ -119,7 +121,10 @@ class ContinuedMeter(EventMeter):
             text, self._skip = text[self._skip :], max(0, self._skip - len(text))
         logprobs = choice.get("logprobs")
         if self._stops is not None:
-            text, stopped = self._stops.passed(text, _token_texts(text, logprobs, token_ids))
+            names = _names(logprobs, token_ids)
+            if finish == "stop" and names and not self._stops.is_included:
+                names[-1] = ""  # a token that ends the answer is no part of it
+            text, stopped = self._stops.passed(self._texts.of(text, names))
             if stopped is not None:
                 finish, stop_reason, token_ids = "stop", stopped.by, token_ids[: stopped.tokens]
                 logprobs = _cut_logprobs(logprobs, stopped.tokens)
@@ -182,12 +187,10 @@ def _chat_logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode(errors="replace")), "top_logprobs": []}
 
 
-def _token_texts(text: str, logprobs: Any, token_ids: list[int]) -> Sequence[str]:
-    """The text that each token of an event adds to this one, for a search for stop strings. Special tokens have a name
-    in log probabilities, and none in a text that skips them.
-    """
+def _names(logprobs: Any, token_ids: list[int]) -> list[str]:
+    """The names that log probabilities have for the tokens of an event."""
     if isinstance(logprobs, dict) and len(logprobs["tokens"]) == len(token_ids):
-        return [token if token in text else "" for token in logprobs["tokens"]]
+        return list(logprobs["tokens"])
     return [""] * len(token_ids)
 
 

@@ -34,11 +34,14 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 class Seam(NamedTuple):
     """`before`: the end of the decoded text, as long as it was asked for, or all of it. `skip`: so many characters at
-    the beginning of the continuation's text were decoded before.
+    the beginning of the continuation's text were decoded before. A seam inside a character: the first `cut_chars` of
+    what follows end with it, and `cut_tokens` tokens of it were generated before.
     """
 
     before: str = ""
     skip: int = 0
+    cut_chars: int = 0
+    cut_tokens: int = 0
 
 
 class Generated(NamedTuple):
@@ -64,20 +67,23 @@ async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) ->
     window = min(len(tokens.output), INCOMPLETE_TOKENS_MAX + TOKENS_PER_CHARACTER_MAX * chars)
     ids = (tokens.prompt[-CONTEXT_TOKENS:] + tokens.output)[-window - CONTEXT_TOKENS :].tolist()
     text = await _detokenize(ask, tokens.model, ids)
-    whole, whole_text = len(ids), text
+    whole, whole_text, cut_tokens = len(ids), text, 0
     while whole_text.endswith(INCOMPLETE):
         whole -= 1
+        cut_tokens += len(whole_text) == len(text)
         if whole < max(0, len(ids) - INCOMPLETE_TOKENS_MAX):
             raise UpstreamProtocolError("the tokens at the end of the stream are no text")
         whole_text = await _detokenize(ask, tokens.model, ids[:whole])
-    skip = 0 if whole == len(ids) else await _decoded_chars(ask, tokens, ids, pending=len(text) - len(whole_text))
+    cut_chars = len(text) - len(whole_text)
+    skip = await _decoded_chars(ask, tokens, ids, pending=cut_chars) if cut_chars else 0
+    seam = Seam(skip=skip, cut_chars=cut_chars, cut_tokens=cut_tokens)
     if not chars:
-        return Seam(skip=skip)
+        return seam
     if window == len(tokens.output):  # the text before it is the prompt's
         prompt_text = await _detokenize(ask, tokens.model, ids[: len(ids) - window])
         whole_text = whole_text.removeprefix(prompt_text)
     _check(whole_text, shown, is_whole=whole == len(ids))
-    return Seam(whole_text[-chars:], skip)
+    return seam._replace(before=whole_text[-chars:])
 
 
 def _check(text: str, shown: Shown, *, is_whole: bool) -> None:

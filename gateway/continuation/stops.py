@@ -34,22 +34,18 @@ class StopStrings:
         self._stops = tuple(stops)
         self.lookback = lookback(self._stops)
         self._holds_back = 0 if is_included else self.lookback
-        self._is_included = is_included
+        self.is_included = is_included
         self._tokens_min = tokens_min
         self._tokens = tokens_before
         self._text = before
         self._sent = max(0, len(before) - self._holds_back)  # of `_text`
 
-    def passed(self, text: str, tokens: Sequence[str]) -> tuple[str, Stopped | None]:
-        """Take the text of one event, which has these tokens. Return the text to send, and what stopped the answer.
-
-        Text that is none of the tokens' own is that of a character that began before: it counts with the first one.
-        """
-        sent, start, end = "", 0, max(0, len(text) - sum(map(len, tokens)))
-        for number, token in enumerate(tokens, start=1):
-            end = len(text) if number == len(tokens) else end + len(token)
-            piece, by = self._token(text[start:end])
-            sent, start = sent + piece, end
+    def passed(self, texts: Sequence[str]) -> tuple[str, Stopped | None]:
+        """Take the texts of the tokens of one event. Return the text to send, and what stopped the answer."""
+        sent = ""
+        for number, text in enumerate(texts, start=1):
+            piece, by = self._token(text)
+            sent += piece
             if by is not None:
                 return sent, Stopped(by, number)
         return sent, None
@@ -81,7 +77,7 @@ class StopStrings:
                 found, first_end = stop, at + len(stop)
         if found is None:
             return None, 0
-        return found, first_end if self._is_included else first_end - len(found)
+        return found, first_end if self.is_included else first_end - len(found)
 
 
 def lookback(stops: Sequence[str]) -> int:

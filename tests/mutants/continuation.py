@@ -11,8 +11,8 @@ import sys
 from tests.mutants.sources import Mutant, run_chosen
 
 UNIT = "tests/unit/gateway/continuation"
-CONTINUED, BODIES, EXCLUSIONS, STOPS = (
-    f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "stops")
+CONTINUED, BODIES, EXCLUSIONS, STOPS, TEXTS = (
+    f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "stops", "token_texts")
 )
 METERS = "tests/unit/backends/meters/test_token_ids.py"
 GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
@@ -88,6 +88,22 @@ MUTANTS = (
     Mutant(
         "a backend whose answer a stop string has ended is left", "gateway/continuation/continued.py",
         'raise AnswerComplete("the answer is complete")', 'return b""', (CONTINUED,),
+    ),
+    Mutant(
+        "text of bytes that are none counts with the next whole character", "gateway/continuation/token_texts.py",
+        "self._is_inside, start = end == start, end", "self._is_inside, start = False, end", (TEXTS,),
+    ),
+    Mutant(
+        "tokens before the seam are a part of a character", "gateway/continuation/seam.py",
+        "cut_tokens += len(whole_text) == len(text)", "pass", (CONTINUED,),
+    ),
+    Mutant(
+        "a token without a name may end the character in which the seam is", "gateway/continuation/token_texts.py",
+        "return min(max(missing, 1), nameless) - 1", "return None", (TEXTS,),
+    ),
+    Mutant(
+        "a token that ends the answer has no text", "gateway/continuation/continued.py",
+        'names[-1] = ""', "pass", (CONTINUED,),
     ),
     # What the client is sent.
     Mutant(

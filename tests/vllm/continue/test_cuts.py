@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from answers import ask
-from cases import USAGE, answered, body_of, case, streams
+from cases import BROKEN, USAGE, answered, body_of, case, streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire import CHAT, COMPLETIONS, Call
 
 STREAMS_AT_ONCE = 8
 pytestmark = pytest.mark.timeout(900)  # on a machine that is busy with something else, too
-BATCH, BATCHES = 20, 13  # 260 streams
+BATCH, BATCHES = 20, 16  # 320 streams
 NUMBERS = itertools.count()
 
 
@@ -37,6 +37,16 @@ def test_streams_that_were_cut_equal_those_that_were_not(twins, cut_gateway, pla
 def test_as_many_streams_were_cut_as_is_said(plan):
     """After the test above, in the order of this file."""
     assert plan.made >= 200
+
+
+@pytest.mark.parametrize("begins", range(8))
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_stop_string_beside_bytes_that_are_no_text(twins, cut_gateway, plan, begins, length):
+    """Events have four tokens, so that the gateway has to tell which of them has which text."""
+    broken = {**BROKEN, "stream_interval": 4}
+    asked = case(path=COMPLETIONS, prompt="def f(x):", tokens=16, cuts=[1], stop_at=(begins, length), options=broken)
+    whole, cut = both(twins[0].url, cut_gateway, plan, asked)
+    assert cut == whole
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

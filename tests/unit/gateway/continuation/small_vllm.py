@@ -6,7 +6,7 @@ returns everything from the beginning, and with stop strings the last characters
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -19,6 +19,10 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 # What a model of this size likes to say.
 WORDS = [*b"aeinot stop\n", *range(FIRST_PAIR, FIRST_PAIR + len(PAIRS))]
 LETTER = "\N{GRINNING FACE}".encode()
+BYTES = LETTER + "\N{LATIN SMALL LETTER O WITH DIAERESIS}".encode()
+BROKEN = {str(byte): 12 for byte in BYTES}
+"""A bias for bytes, in any order."""
+CORRECTED_BY = 4  # tokens before one, with which vLLM looks for its name
 FINGERPRINT = "vllm-small"
 
 
@@ -32,15 +36,20 @@ def decode(tokens: list[int], *, skips_special: bool = True) -> str:
     return b"".join(bytes_of(token, skips_special=skips_special) for token in tokens).decode(errors="replace")
 
 
-def next_token(context: list[int], *, likes_boxes: bool = False) -> int:
-    """The likeliest token: mostly a letter or a pair, sometimes the next byte of a long character, rarely the end."""
+def next_token(context: list[int], bias: Collection[str] = ()) -> int:
+    """The likeliest token: mostly a letter or a pair, sometimes the next byte of a long character, rarely the end.
+
+    Special tokens and bytes that may be no text come where there is a bias for them.
+    """
+    digest = blake2b(repr(context).encode(), digest_size=2).digest()
+    if BROKEN.keys() <= set(bias) and digest[0] < 120:
+        return BYTES[digest[1] % len(BYTES)]
     for known in range(1, len(LETTER)):
         if context[-known:] == list(LETTER[:known]):
             return LETTER[known]
-    digest = blake2b(repr(context).encode(), digest_size=2).digest()
     if digest[0] < 40:
         return LETTER[0]
-    if likes_boxes and digest[0] < 90:
+    if str(BOX) in bias and digest[0] < 90:
         return BOX
     return EOS if digest[0] > 252 else WORDS[digest[1] % len(WORDS)]
 
@@ -61,6 +70,24 @@ class Decoder:
             return ""
         new, self._decoded = text[self._decoded :], len(text)
         return new
+
+
+def name(tokens: list[int]) -> str:
+    """The name of the last token in log probabilities (v1/engine/logprobs.py): its text, or, where that ends inside a
+    character, the text that it completes together with tokens before it.
+    """
+    *before, token = tokens
+    text = decode([token], skips_special=False)
+    if not text.endswith(UNKNOWN):
+        return text
+    for number in range(1, 1 + min(len(before), CORRECTED_BY)):
+        context = before[-number:]
+        text = decode([*context, token], skips_special=False)
+        if not text.endswith(UNKNOWN):
+            while context and decode(context[-1:], skips_special=False).endswith(UNKNOWN):
+                context.pop()
+            return text.removeprefix(decode(context, skips_special=False))
+    return ""
 
 
 class SmallVllm:
@@ -120,7 +147,7 @@ class SmallVllm:
         yield b"data: [DONE]\n\n"
 
 
-Piece = tuple[str, list[int], list[str], str | None, str | None]
+Piece = tuple[str, list[int], list[str], str | None, str | int | None]
 
 
 def _generate(prompt: list[int], body: Mapping[str, Any], limit: int, merges: int) -> Iterator[Piece]:
@@ -135,32 +162,32 @@ def _generate(prompt: list[int], body: Mapping[str, Any], limit: int, merges: in
 
 def _tokens(
     prompt: list[int], body: Mapping[str, Any], limit: int
-) -> Iterator[tuple[str, int, str, str | None, str | None]]:
+) -> Iterator[tuple[str, int, str, str | None, str | int | None]]:
     """Tokens: the text that is sent with each, its id, its own text, finish reason, stop reason."""
     stop = body.get("stop") or ()
     stops = [stop] if isinstance(stop, str) else list(stop)
     included, tokens_min = bool(body.get("include_stop_str_in_output")), body.get("min_tokens") or 0
+    stop_tokens = body.get("stop_token_ids") or ()
     held_back = 0 if included or not stops else max(map(len, stops)) - 1
     decoder = Decoder(prompt, skips_special=body.get("skip_special_tokens", True))
     context, text, sent = list(prompt), "", 0
-    own = Decoder([])  # log probabilities know nothing of the prompt
     for number in range(1, limit + 1):
-        token = next_token(context, likes_boxes=bool(body.get("logit_bias")))
-        if token == EOS and number <= tokens_min:
+        token = next_token(context, body.get("logit_bias") or ())
+        if token in (EOS, *stop_tokens) and number <= tokens_min:
             token = ord("!")
-        is_end = token == EOS and not body.get("ignore_eos")
+        is_end = token in stop_tokens or (token == EOS and not body.get("ignore_eos"))
         context.append(token)
         before, finish, reason = len(text), None, None
-        decoded = SPECIAL.get(token) or _own_text(own, token)
-        text += "" if is_end else decoder.step(token)
+        decoded = name(context[len(prompt) :])  # log probabilities know nothing of the prompt
+        text += "" if is_end and not included else decoder.step(token)
         ends = [(at + len(each), each) for each in stops if (at := _found(text, each, before)) >= 0]
         if is_end:
-            finish = "stop"
-        elif ends and number > tokens_min:
+            finish, reason = "stop", None if token == EOS else token
+        if ends and number > tokens_min:
             end, reason = min(ends, key=lambda each: each[0])
             finish, text = "stop", text[: end if included else end - len(reason)]
         elif number == limit:
-            finish = "length"
+            finish = finish or "length"
         upto = len(text) if finish else max(sent, len(text) - held_back)
         yield text[sent:upto], token, decoded, finish, reason
         sent = upto
@@ -171,12 +198,6 @@ def _tokens(
 def _found(text: str, stop: str, before: int) -> int:
     """Where a stop string ends in the characters after the first `before`."""
     return next((at for at in range(len(text)) if text.startswith(stop, at) and at + len(stop) > before), -1)
-
-
-def _own_text(own: Decoder, token: int) -> str:
-    """The text of a token among the tokens of this answer; none of a character that began before them."""
-    text = own.step(token)
-    return text.lstrip(UNKNOWN)
 
 
 def _logprobs(texts: list[str], offset: int) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_vllm import BOX, FINGERPRINT, SmallVllm
+from small_vllm import BOX, BROKEN, FINGERPRINT, SmallVllm
 
 from backends.meters.events import StreamCall, StreamMemo
 from backends.meters.token_ids import ID_BYTES, TokenIdMeter
 from backends.upstream import UpstreamProtocolError
 from gateway.continuation.continued import AnswerComplete, ContinuedMeter
 from gateway.continuation.prepare import prepare
+from gateway.continuation.seam import INCOMPLETE_TOKENS_MAX
 from gateway.continuation.stream import ResumableStream
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -44,6 +45,11 @@ def read(data: bytes) -> dict[str, Any]:
         "offsets": offsets, "last keys": keys, "roles": roles, "usage grows": usages == sorted(usages),
         "usages in chunks": len(usages) > 1,
     }  # fmt: skip
+
+
+def prompt_of(path: str, text: str) -> dict[str, Any]:
+    """What distinguishes one answer of this server from another."""
+    return {"messages": [{"role": "user", "content": text}]} if path == CHAT else {"prompt": f"p{text}"}
 
 
 class Client:
@@ -114,14 +120,40 @@ async def test_a_stream_that_was_cut_equals_one_that_was_not(path, stop, cuts, a
     fields = {"max_tokens": 40, **fields} | ({} if stop is None else {"stop": stop})
     if stop is not None and fields.get("skip_special_tokens", True):  # tokens without text end such a stream: see below
         fields = {name: value for name, value in fields.items() if name not in {"ignore_eos", "logit_bias"}}
-    # What distinguishes one answer of this server from another is its prompt.
-    prompt = (
-        {"messages": [{"role": "user", "content": fields["user"]}]}
-        if path == CHAT
-        else {"prompt": f"p{fields['user']}"}
-    )
-    client = Client(path, {**prompt, **fields}, **ask)
+    client = Client(path, {**prompt_of(path, fields["user"]), **fields}, **ask)
     assert read(await client.interrupted(cuts)) == read(client.uninterrupted())
+
+
+@settings(max_examples=300)
+@given(
+    asked=st.tuples(st.sampled_from([CHAT, COMPLETIONS]), st.text(max_size=3)),
+    cuts=st.lists(st.integers(1, 6), min_size=1, max_size=2),
+    merges=st.integers(1, 8),
+    stop_at=st.tuples(st.integers(0, 15), st.integers(1, 4)),
+    fields=st.fixed_dictionaries(
+        {"include_stop_str_in_output": st.booleans(), "min_tokens": st.integers(0, 10)},
+        optional={"stop_token_ids": st.just(list(b"aest"))},
+    ),
+)
+async def test_a_stop_string_is_found_after_as_many_tokens_beside_bytes_that_are_no_text(
+    asked, cuts, merges, stop_at, fields
+):
+    """A decoder holds such bytes back until the next whole character, also where one event has the tokens of both."""
+    path, (begins, length) = asked[0], stop_at
+    fields = {**prompt_of(*asked), **fields, "max_tokens": INCOMPLETE_TOKENS_MAX, "logit_bias": BROKEN}
+    client = Client(path, fields, usage=True, each=False, merges=merges)
+    text = read(client.uninterrupted())["text"]
+    assume(text[begins:])
+    client.body["stop"] = text[begins:][:length]
+    assert read(await client.interrupted(cuts)) == read(client.uninterrupted())
+
+
+async def test_a_token_that_ends_the_answer_has_no_text_of_the_event_that_it_shares():
+    """A prompt with which it has the name of the token before it, and a broken character is in the same event."""
+    fields = {"prompt": "p207", "max_tokens": 16, "logit_bias": BROKEN, "stop_token_ids": list(b"aest")}
+    client = Client(COMPLETIONS, fields, usage=True, each=False, merges=4)
+    client.body["stop"] = read(client.uninterrupted())["text"][6]
+    assert read(await client.interrupted([1])) == read(client.uninterrupted())
 
 
 @pytest.mark.parametrize("tokens", range(1, 12))

@@ -7,7 +7,7 @@ from gateway.continuation.stops import Stopped, StopStrings
 
 def searched(stops, tokens, *, is_included=False, tokens_min=0, before=""):
     search = StopStrings(stops, is_included=is_included, tokens_min=tokens_min, before=before)
-    return search.passed("".join(tokens), tokens)
+    return search.passed(tokens)
 
 
 @pytest.mark.parametrize("stops", [("bcd", "bc"), ("bc", "bcd"), ("d", "c"), ("c", "d")])
@@ -29,16 +29,11 @@ def test_it_may_begin_before_and_end_in_a_later_token(is_included, text):
     assert stopped == Stopped("stop", 1)
 
 
-def test_text_that_no_token_has_counts_with_the_first():
-    search = StopStrings(("!",), is_included=False, tokens_min=0)
-    assert search.passed("\N{GRINNING FACE}a!", ["", "a", "!"]) == ("\N{GRINNING FACE}a", Stopped("!", 3))
-
-
 def test_none_counts_before_the_least_tokens():
     assert searched(("b",), ["a", "b", "c", "b", "d"], tokens_min=2) == ("abc", Stopped("b", 4))
 
 
 def test_what_may_be_the_beginning_of_one_is_held_back_until_the_end():
     search = StopStrings(("stop",), is_included=False, tokens_min=0)
-    assert search.passed("best", ["best"]) == ("b", None)
+    assert search.passed(["best"]) == ("b", None)
     assert search.rest() == "est"

@@ -1,0 +1,66 @@
+"""TokenTexts: which token of an event adds which part of its text, as the decoder of vLLM has found it.
+
+vLLM may put several tokens into one event, and looks for stop strings after each of them. An event has one text, and
+log probabilities name each token by itself. A token that ends inside a character adds nothing: the next one that ends
+with a whole character adds the text of both. If the character never becomes whole, U+FFFD stands for its bytes. Names
+tell that only in part (v1/engine/logprobs.py): a token that ends inside a character has none, also one that ends a
+character that began in another answer, before the seam.
+
+This is exact where the tokens inside characters are single bytes, and otherwise for events with one such character.
+For more of them in one event, of tokens of several bytes, the shortest text that fits is taken.
+"""
+
+from collections.abc import Sequence
+
+from gateway.continuation.seam import INCOMPLETE, Seam
+
+
+class TokenTexts:
+    """The decoder's state after the tokens of a continuation so far. Mutable."""
+
+    def __init__(self, seam: Seam) -> None:
+        self._is_inside = seam.cut_tokens > 0  # of a character
+        self._cut_chars = seam.cut_chars  # 0 from the first text on
+        self._cut_tokens = seam.cut_tokens
+
+    def of(self, text: str, names: Sequence[str]) -> list[str]:
+        """Split the text of one event into those of its tokens, which have these names. A name that is not in the text
+        is that of a token without one: a special token, or one that ends the answer.
+        """
+        names = [name if (whole := name.lstrip(INCOMPLETE)) and whole in text else "" for name in names]
+        completing = self._completing(text, names)
+        texts, start = [], 0
+        for number, name in enumerate(names):
+            end = self._cut_chars if number == completing else start
+            if name:
+                end = self._end(text, start, name, names[number + 1 :])
+            texts.append(text[start:end])
+            if end > start:
+                self._cut_chars = 0
+            self._cut_tokens += 1
+            self._is_inside, start = end == start, end
+        if texts:
+            texts[-1] += text[start:]
+        return texts
+
+    def _completing(self, text: str, names: Sequence[str]) -> int | None:
+        """The token without a name that ends the character in which the seam is."""
+        nameless = next((number for number, name in enumerate(names) if name), len(names))
+        character = text[self._cut_chars - 1 : self._cut_chars] if self._cut_chars else ""
+        if not nameless or character in ("", INCOMPLETE):
+            return None
+        missing = len(character.encode()) - self._cut_tokens  # tokens, of one byte each
+        if missing > nameless < len(names) and names[nameless].startswith(INCOMPLETE):
+            return None
+        return min(max(missing, 1), nameless) - 1
+
+    def _end(self, text: str, start: int, name: str, later: Sequence[str]) -> int:
+        """Where the text of the token with this name ends, of a text in which it begins at `start`."""
+        if not self._is_inside and text.startswith(name, start):
+            return start + len(name)
+        named = sum(map(bool, later))
+        if all(later[:named]):  # each of the next ones has its own text, up to the end of this one
+            return max(start, len(text) - sum(map(len, later)))
+        whole = name.lstrip(INCOMPLETE)
+        at = text.find(whole, start + self._cut_chars)
+        return at + len(whole) if at >= 0 else start
