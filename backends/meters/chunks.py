@@ -90,11 +90,9 @@ class ChunkMeter(EventMeter):
         return self._other(data)
 
     def _other(self, data: bytes) -> bytes:
-        out = self._more_tokens(data)
-        if out is not None:
-            return out
-        if not self._partial and data.find(b"\n") == len(data) - 2 and data[-1] == _LF:  # one whole event
-            return self._slow(data)
+        if not self._partial and is_one_event(data):
+            out = self._more_tokens(data)
+            return self._slow(data) if out is None else out
         out = self._split(data)
         if self._partial:
             self._like = _LIKE_NONE  # the next bytes begin in the middle of an event
@@ -122,8 +120,7 @@ class ChunkMeter(EventMeter):
         return event if without is None else before + without
 
     def _event(self, event: bytes) -> bytes:
-        out = self._more_tokens(event)
-        return self._slow(event) if out is None else out
+        return self.feed(event) if is_one_event(event) else self._slow(event)
 
     def _slow(self, event: bytes) -> bytes:
         out = self._parsed(event)
@@ -270,6 +267,11 @@ class TranscriptionMeter(ChunkMeter):
             case _:
                 return super()._usage_event(event, message)
         return event
+
+
+def is_one_event(data: bytes) -> bool:
+    """Whether these bytes are an event of one line and no more, if they begin one."""
+    return data.find(b"\n") == len(data) - 2 and data[-1] == _LF
 
 
 def _at_end(event: bytes) -> tuple[bytes, bytes]:

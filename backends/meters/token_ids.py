@@ -37,6 +37,7 @@ _ERROR: Final = b'data: {"error"'
 _FINISH: Final = b'"finish_reason":"'
 _ABORT: Final = b'"finish_reason":"abort"'
 _LF: Final = 0x0A
+_BLANK: Final = b"\n\n"
 
 
 @dataclass(slots=True)
@@ -108,7 +109,10 @@ class TokenIdMeter(ChunkMeter):
         ids_name, end, client_end = self._ids_like
         if data.endswith(end):
             before, _, token_id = data.removesuffix(end).rpartition(ids_name)
-            if token_id.isdigit() and _LF not in before and self.output_tokens < self._outputs_max:
+            if token_id.isdigit() and self.output_tokens < self._outputs_max:
+                if _LF in before:
+                    out = self._several(data)
+                    return self._other(data) if out is None else out
                 self.output_tokens += 1
                 self._append(int(token_id))
                 self.last = data
@@ -116,6 +120,25 @@ class TokenIdMeter(ChunkMeter):
                     return data
                 return b"" if before.endswith(_EMPTY) else before + client_end
         return self._other(data)
+
+    def _several(self, data: bytes) -> bytes | None:
+        """The same for several events, as one read brings where the processor is short; None if one is another."""
+        ids_name, end, client_end = self._ids_like
+        end = end.removesuffix(_BLANK)
+        ids, out, event = array("I"), [], b""
+        for event in data.removesuffix(_BLANK).split(_BLANK):
+            before, _, token_id = event.removesuffix(end).rpartition(ids_name)
+            if not token_id.isdigit() or not event.endswith(end) or _LF in before:
+                return None
+            ids.append(int(token_id))
+            if client_end is not None and not before.endswith(_EMPTY):
+                out.append(before + client_end)
+        if self.output_tokens + len(ids) > self._outputs_max:
+            return None
+        self.output_tokens += len(ids)
+        self._ids.output.extend(ids)
+        self.last = event + _BLANK
+        return data if client_end is None else b"".join(out)
 
     def complete(self) -> bytes:
         held, self._held, fingerprint = self._held, None, self.call.memo.fingerprint

@@ -1,13 +1,13 @@
 """What a chunk costs in this process alone: `data_received`, the meter and the write to the client, without a kernel.
 
     python tests/benchmarks/relay/chunk.py [--streams 500] [--chunks 40] [--per-read 1] [--beside CHECKOUT]
-    python tests/benchmarks/relay/chunk.py --token-ids
+    python tests/benchmarks/relay/chunk.py --token-ids [--beside CHECKOUT]
 
 Each of so many streams gets one chunk in turn, as a backend's independent streams do: what a stream holds is in no
 near cache when its next chunk comes. The bytes are those of a real vLLM 0.32 that reports its usage in each chunk. The
 transport takes what is written and does nothing with it. --beside takes turns with another checkout, each round in a
-process of its own, and prints the ratio of the medians. --token-ids takes turns with streams whose token ids are kept
-and taken out again, as those are that another backend may continue.
+process of its own, and prints the ratio of the medians. --token-ids is for streams whose token ids are kept and taken out
+again, as those are that another backend may continue; without --beside it takes turns with streams that are not.
 """
 
 import argparse
@@ -84,16 +84,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--per-read", type=int, default=1, help="chunks that come in one read, as when CPU is short")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--token-ids", action="store_true", help="take turns with streams whose ids are kept")
+    parser.add_argument("--token-ids", action="store_true", help="streams whose ids are kept")
     options = parser.parse_args()
     if options.rounds == 1:
         print(asyncio.run(measure(options.streams, options.chunks, options.per_read, has_ids=options.token_ids)))
         return
-    turns = {"this": (ROOT, False)}
-    if options.token_ids:
-        turns = {"ids": (ROOT, True), "without": (ROOT, False)}
-    elif options.beside is not None:
-        turns["beside"] = (options.beside.resolve(), False)
+    turns = {"this": (ROOT, options.token_ids)}
+    if options.beside is not None:
+        turns["beside"] = (options.beside.resolve(), options.token_ids)
+    elif options.token_ids:
+        turns["without"] = (ROOT, False)
     figures: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(options.rounds):
         for name, (checkout, has_ids) in turns.items():

@@ -1,5 +1,6 @@
 """The meter that keeps token ids, against streams as vLLM 0.32 writes them with `return_token_ids`."""
 
+import itertools
 import json
 
 import pytest
@@ -130,6 +131,54 @@ def test_one_event_at_a_time_is_recognised_without_parsing(shape, keeps_ids, has
     assert has_usage or len(parsed) <= 5
     assert keeps_ids or len(parsed) <= 5
     assert list(ids.output) == [*range(20), 5, 6, 7, 8]
+
+
+def odd(each):
+    """Events that no vLLM sends, and that are not to be taken for the common one."""
+    return [
+        each,
+        each.removesuffix(b"]}]}\n\n") + b"\n\n",  # half an event
+        each.replace(b"\n\n", b"\r\n\r\n"),
+        each + b"\n",
+        b": a comment\n\n" + each,
+        b": a line\n" + each,
+        each.replace(b"{", b"{\n", 1),
+        each.replace(b'"content":"co"', b'"content":"\\n\\n"'),
+        each.replace(b'"delta":{"content":"co"}', b'"delta":{}'),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(9))
+@pytest.mark.parametrize("keeps_ids", [False, True])
+@pytest.mark.parametrize("shape", STREAMS)
+def test_events_that_come_in_one_read_pass_as_those_that_come_alone(shape, keeps_ids, kind):
+    """As they do where the processor is short: the same bytes, ids and count, also beyond the limit of ids."""
+    pieces = [("co", [1000 + number]) for number in range(12)]
+    for has_usage, ids_max, size, at in itertools.product([False, True], [*range(1, 9), 100], [2, 3, 4], range(2, 6)):
+        asked = written(shape, pieces, "stop", ids=True, usages=has_usage, at_end=False)[:8]
+        asked[at] = odd(asked[at])[kind]
+        grouped = [b"".join(asked[start : start + size]) for start in range(2, 8, size)]
+        found = []
+        for reads in (asked, [*asked[:2], *grouped]):
+            meter, ids = make_meter(keeps_ids=keeps_ids, bytes_max=len(b"1,1516,43") + ID_BYTES * ids_max)
+            out = b"".join(map(meter.feed, reads))
+            found.append((out, list(ids.output), ids.is_full, meter.last, meter.usage))
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("keeps_ids", [False, True])
+@pytest.mark.parametrize("shape", STREAMS)
+def test_several_events_of_one_read_are_recognised_at_once(shape, keeps_ids, monkeypatch):
+    pieces = [("co", [number]) for number in range(20)]
+    meter, ids = make_meter(keeps_ids=keeps_ids)
+    asked = written(shape, pieces, "stop", ids=True, usages=False, at_end=False)
+    wanted = b"".join(written(shape, pieces, "stop", ids=keeps_ids, usages=False, at_end=False))
+    out = b"".join(map(meter.feed, asked[:3]))
+    monkeypatch.setattr(TokenIdMeter, "_other", None)
+    out += meter.feed(b"".join(asked[3:6])) + meter.feed(b"".join(asked[6:18]))
+    monkeypatch.undo()
+    assert out + b"".join(map(meter.feed, asked[18:])) == wanted
+    assert list(ids.output) == list(range(20))
 
 
 @given(
