@@ -94,17 +94,19 @@ class GroupedFairness:
         first_id = level.least(())
         if first_id is None:
             return None
-        found: Request | None = members[first_id].order.pick(eligible, besides)
-        if found is not None:
-            return found
+        first = members[first_id].order.pick(eligible, besides)
+        if first is not None:
+            return first
+        found: list[Request] = []  # compiled, a variable that `has_one` sets would be of the type that it had before
 
         def has_one(member_id: str) -> bool:
-            nonlocal found
-            found = members[member_id].order.pick(eligible, besides)
-            return found is not None
+            request = members[member_id].order.pick(eligible, besides)
+            if request is not None:
+                found.append(request)
+            return request is not None
 
         level.first_such(has_one)
-        return found
+        return found[0] if found else None
 
     def pick_beside(self, tenant_id: str, eligible: Eligible, besides: Collection[str]) -> Request | None:
         """The next request of the tenant's own group."""

@@ -76,3 +76,10 @@ def test_no_interpreted_class_inherits_from_a_compiled_one_that_is_not_open(monk
         if is_closed(*base_class(path, base), compiled)
     ]
     assert wrong == []
+
+
+def test_no_compiled_function_sets_a_variable_of_the_function_around_it(monkeypatch):
+    """The compiler reads the variable by the type that it had before, and raises TypeError where it is another now."""
+    monkeypatch.chdir(ROOT)
+    wrong = [name for name in setup.modules() for node in ast.walk(tree(ROOT / name)) if isinstance(node, ast.Nonlocal)]
+    assert wrong == []

@@ -81,6 +81,7 @@ def test_kubernetes_prefers_short_queues_and_empty_caches():
     assert rule.place(make_request(), backends(a=(1, 0.9), b=(1, 0.2))).id == "b"
 
 
+@pytest.mark.interpreted
 def test_kubernetes_rejects_sheddable_tiers_alone_and_only_while_its_pool_is_saturated():
     rule = Kubernetes(Random(1), lambda request: -1 if request.tenant_id == "batch" else 3)
     gateway = KubernetesGateway(rule, ["batch", "chat"])
