@@ -26,7 +26,7 @@ RATIOS = bench.HERE / "ratios.json"
 TRIES = 3
 WORSE_MAX = 0.15  # of the recorded ratio; the ratio of one try wanders by about half as much on a shared machine
 TESTS = {
-    "chunk": bench.Test(20_000, "-c 300 -n 100 -w 1.5 -d 1.5 -R 1 -g 3", "cpu_us_per_chunk"),
+    "chunk": bench.Test(20_000, "-c 100 -n 100 -w 1.5 -d 2.5 -R 1 -g 3", "cpu_us_per_chunk"),
     "answer": bench.Test(0, "-c 32 -N -w 0.4 -d 1.5 -g 1", "cpu_us_per_req"),
 }
 

@@ -6,8 +6,8 @@
 Each of so many streams gets one chunk in turn, as a backend's independent streams do: what a stream holds is in no
 near cache when its next chunk comes. The bytes are those of a real vLLM 0.32 that reports its usage in each chunk. The
 transport takes what is written and does nothing with it. --beside takes turns with another checkout, each round in a
-process of its own, and prints the ratio of the medians. --token-ids is for streams whose token ids are kept and taken out
-again, as those are that another backend may continue; without --beside it takes turns with streams that are not.
+process of its own, and prints the ratio of the medians. --token-ids is for streams whose token ids are kept and taken
+out again, as those are that another backend may continue; without --beside it takes turns with streams that are not.
 """
 
 import argparse
