@@ -5,11 +5,13 @@ BIN     = $(VENV)/bin
 RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 COPY    = build/compiled
+RUN_COMPILED = unit/policies unit/backends unit/gateway properties conformance simulation \
+               integration/gateway integration/test_relay.py
 LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --python-version 3.11.16 \
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -63,9 +65,12 @@ test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where th
 
 test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the tests of what runs compiled
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
-	$(PYTHON) install.py $(COPY)/.venv -c constraints.txt -e "$(COPY)[export,kubernetes,simulate]" --group dev
+	ln -s $(abspath $(VENV)) $(COPY)/.venv
 	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
-	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix --ignore=tests/,clients docs helm image unit/pages)
+	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix tests/,$(RUN_COMPILED))
+
+test-newer: $(STAMP)  ## the unit tests on each Python newer than 3.11 that is found, in environments in build/
+	tests/newer_pythons.sh
 
 test-calm: $(STAMP)  ## 64 checks under load, faults, bad input and upgrades, with their figures; ONLY="5 12" names some
 	$(BIN)/python -m tests.calm $(ONLY)
