@@ -11,8 +11,8 @@ import sys
 from tests.mutants.sources import Mutant, run_chosen
 
 UNIT = "tests/unit/gateway/continuation"
-CONTINUED, BODIES, EXCLUSIONS, STOPS, TEXTS = (
-    f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "stops", "token_texts")
+CONTINUED, BODIES, EXCLUSIONS, SEAM, STOPS, TEXTS = (
+    f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "seam", "stops", "token_texts")
 )
 METERS = "tests/unit/backends/meters/test_token_ids.py"
 GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens before the seam are a part of a character", "gateway/continuation/seam.py",
-        "cut_tokens += len(whole_text) == len(text)", "pass", (CONTINUED,),
+        "cut_tokens += len(whole_text) == len(text)", "pass", (SEAM,),
     ),
     Mutant(
         "a token without a name may end the character in which the seam is", "gateway/continuation/token_texts.py",

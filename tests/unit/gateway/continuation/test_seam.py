@@ -1,0 +1,24 @@
+"""Where the text of a continuation begins, asked of a backend that has each byte as a token."""
+
+from array import array
+
+import pytest
+from small_vllm import SmallVllm
+
+from gateway.continuation.seam import Generated, Seam, Shown, find_seam
+
+PROMPT = array("I", list(b"a prompt"))
+
+
+@pytest.mark.parametrize(
+    ("output", "seam"),
+    [
+        (b"xy", Seam()),
+        (b"x\xc3", Seam(skip=len("a promptx"), cut_chars=1, cut_tokens=1)),
+        (b"x\xf0\x9f", Seam(skip=len("a promptx"), cut_chars=1, cut_tokens=2)),
+        (b"x\xe2\xe2\x82", Seam(skip=len("a promptx"), cut_chars=2, cut_tokens=2)),
+    ],
+)
+async def test_a_seam_inside_a_character_tells_how_many_of_its_tokens_are_before(output, seam):
+    tokens = Generated("tiny", PROMPT, array("I", list(output)), {})
+    assert await find_seam(SmallVllm().ask, tokens, Shown("x", 0), chars=0) == seam
