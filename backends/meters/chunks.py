@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from backends.meters.events import EventEnd, EventMeter, StreamCall, Uncounted, json_object, payload
+from backends.meters.events import EventEnd, EventMeter, StreamCall, Uncounted, is_one_event, json_object, payload
 from backends.meters.usage import count, openai_usage, response_usage, texts
 from policies.types import Usage
 
@@ -267,11 +267,6 @@ class TranscriptionMeter(ChunkMeter):
             case _:
                 return super()._usage_event(event, message)
         return event
-
-
-def is_one_event(data: bytes) -> bool:
-    """Whether these bytes are an event of one line and no more, if they begin one."""
-    return data.find(b"\n") == len(data) - 2 and data[-1] == _LF
 
 
 def _at_end(event: bytes) -> tuple[bytes, bytes]:

@@ -214,9 +214,14 @@ class EventMeter(ABC):
         return bytes_ > 0
 
 
+def is_one_event(data: bytes) -> bool:
+    """Whether these bytes are an event of one line and no more, if they begin one."""
+    return data.find(b"\n") == len(data) - 2 and data.endswith(b"\n")
+
+
 def payload(event: bytes) -> bytes:
     """Return the data lines of an event, joined as the SSE standard says; empty if it has none."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+    if event.startswith(b"data: ") and is_one_event(event):
         return event[6:-2]
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from backends.meters import AnswerKind
-from backends.meters.events import StreamMeter, event_ends
+from backends.meters.events import StreamMeter, event_ends, is_one_event
 from backends.meters.long import at_once, member_at, with_text
 from backends.upstream import HttpExchange
 from gateway.api.bodies import compact
@@ -62,7 +62,7 @@ class EventRenamer:
 
     def __call__(self, events: bytes) -> bytes:
         """Whole events, with the asked name."""
-        if events.startswith(self._old) and events.find(b"\n") == len(events) - 2:  # one event
+        if events.startswith(self._old) and is_one_event(events):
             return self._new + events[len(self._old) :]
         if events.find(_MODEL) < 0:
             return events
