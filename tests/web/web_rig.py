@@ -26,12 +26,17 @@ ROOT = Path(__file__).parents[2]
 START_S_MAX = 60.0  # it imports all that it serves with, on a machine that others use too
 PATIENCE_MS = 20_000  # for what takes a second on a calm machine
 MODEL = "llama-8b"
-# The page reports what its policy stopped; and a script that should never run would set `stolen`.
+# The page reports what its policy stopped, and an object shown as text. A script that should never run would set
+# `stolen`.
 WATCH = """
 window.violations = [];
 addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(event.violatedDirective + " " + event.blockedURI);
 });
+// An object in a sentence is a fault of the page, wherever it stands.
+addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
+  if (document.body.textContent.includes("[object ")) window.violations.push("an object is shown as text");
+}).observe(document.body, {subtree: true, characterData: true, childList: true}));
 """
 
 

@@ -4,6 +4,9 @@ export const NONE = "–";
 
 const COUNT = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 
+/** How exact quantiles of latencies are: they are counted in buckets (gateway/live/recent_counts.py). */
+export const COUNTED = "±9 %";
+
 export const count = (value) => (value == null ? NONE : COUNT.format(value));
 
 export function percent(ratio) {

@@ -56,7 +56,7 @@ export function Group({ id }) {
     ${settings.value ? html`<${Members} id=${id} members=${settings.value.members} />
       <${Settings} kind="groups" id=${id} settings=${settings.value} now=${pools.map((pool) => pool.groups[id])} again=${again} />` : null}
     <${Budgets} of="group" id=${id} />
-    ${ownGroup() === null ? html`<${Keys} group=${id} /><${Changes} kind="groups" id=${id} etag=${settings.value?.etag} />` : null}
+    ${ownGroup() === null ? html`<${Keys} group=${id} /><${Changes} kind="groups" id=${id} settings=${settings.value} />` : null}
     ${settings.value ? html`<${Remove} kind="groups" id=${id} settings=${settings.value} loses="A group without tenants can be removed; keys of its administrators go with it." leads=${link("groups")} />` : null}`;
 }
 

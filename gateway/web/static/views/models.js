@@ -67,7 +67,7 @@ export function Alias({ id }) {
   return html`<p><a href=${link("models")}>All models</a></p><h1>${id} <small class="dim">alias</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${settings.value ? html`<${Settings} kind="aliases" id=${id} settings=${settings.value} now=${[]} again=${again} />` : null}
-    <${Changes} kind="aliases" id=${id} etag=${settings.value?.etag} />
+    <${Changes} kind="aliases" id=${id} settings=${settings.value} />
     ${settings.value ? html`<${Remove} kind="aliases" id=${id} settings=${settings.value} loses="Clients that use this name get 404 then." leads=${link("models")} />` : null}`;
 }
 
@@ -76,7 +76,7 @@ export function Price({ id }) {
   return html`<p><a href=${link("models")}>All models</a></p><h1>${id} <small class="dim">price list</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${settings.value ? html`<${Periods} id=${id} settings=${settings.value} again=${again} />` : null}
-    <${Changes} kind="prices" id=${id} etag=${settings.value?.etag} />
+    <${Changes} kind="prices" id=${id} settings=${settings.value} />
     ${settings.value ? html`<${Remove} kind="prices" id=${id} settings=${settings.value} loses="Calls of this model cost nothing then." leads=${link("models")} />` : null}`;
 }
 

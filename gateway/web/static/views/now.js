@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
-import { bound, count, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
+import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
@@ -64,13 +64,15 @@ function Pool({ name, pool }) {
 function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
     <p>${mostServed(tenants, tiers)}</p>
-    <p>${gapOf(tiers)}</p>
+    <p>${gapOf(tiers, tenants)}</p>
     <p>${bottleneck(backends, pool.bottleneck)}</p>
   </div>`;
 }
 
 const isShort = (got, part) => part != null && (got || 0) < part - Math.max(0.01, 0.1 * part);
 const shareOf = (each) => each.share?.[MINUTE] || 0;
+/** Whether it waits although it got less than its due of the last minute. */
+const isHeldShort = (each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]);
 
 /** Why its share is due: asks (it gets all it asks for), weight, or limit. Null: the gateway does not say. */
 export const dueBy = (each, at = MINUTE) => each.due_by?.[at] ?? null;
@@ -81,7 +83,7 @@ function mostServed(tenants, tiers) {
   const isDue = most.due?.[MINUTE];
   const start = html`<${TenantLink} id=${most.id} /> gets the most: <strong>${percent(shareOf(most))}</strong> of the last minute`;
   if (isDue == null || isShort(shareOf(most), isDue)) return html`${start}, which is less than its due: ${percent(isDue)}.`;
-  const waiting = tenants.filter((each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]));
+  const waiting = tenants.filter(isHeldShort);
   if (waiting.length === 0) return html`${start}, and that is right: ${whyRight(most, tenants, tiers)}`;
   const isOne = waiting.length === 1;
   const limited = waiting.filter((each) => each.waits === "tenant_limit").length;
@@ -100,15 +102,15 @@ function whyRight(most, tenants, tiers) {
   return `it and ${beside} ask for more than there is. All others get what they ask for, and of the rest its ${weightOf(most)} gives it ${percent(most.due[MINUTE])}.`;
 }
 
-/** The largest service gap beside its bound; where there is none, why. */
-function gapOf(tiers) {
+/** The largest service gap beside its bound, and what that says of the last minute; where there is no gap, why. */
+function gapOf(tiers, tenants) {
   const known = tiers.filter((each) => each.gap != null && each.bound);
   if (known.length === 0) return noGap(tiers);
   const worst = known.reduce((a, b) => (a.gap / a.bound >= b.gap / b.bound ? a : b));
   const ratio = worst.gap / worst.bound;
   const age = worst.gap_age_s > 2 ? `, ${seconds(worst.gap_age_s)} ago` : "";
   return html`The service gap between tenants that wait is <strong>${percent(ratio)}</strong> of its bound
-    (tier ${worst.id}${age}: ${count(worst.gap)} of ${count(worst.bound)} service units)${ratio <= 1 ? ", so the order keeps its promise." : ": it is above what the order promises."}`;
+    (tier ${worst.id}${age}: ${count(worst.gap)} of ${count(worst.bound)} service units)${ratio > 1 ? ": it is above what the order promises." : tenants.some(isHeldShort) ? ". That is within its promise, which is too wide to judge one minute." : ", so the order keeps its promise."}`;
 }
 
 function noGap(tiers) {
@@ -123,7 +125,7 @@ function noGap(tiers) {
 function bottleneck(backends, found) {
   const down = backends.filter((each) => !each.available && !each.draining);
   const start = down.length > 0 ? `${listed(down.map((each) => each.id))} ${down.length === 1 ? "is" : "are"} not available. ` : "";
-  if (found == null) return `${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
+  if (found == null) return html`${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
   const others = found.full.length - 1;
   const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
   return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by)}.${rest}${slowest(backends, found.backend)}`;
@@ -204,7 +206,7 @@ export function Tenants({ tenants }) {
 }
 
 const pair = (values) => (values == null ? NONE : html`${seconds(values[0])} <span class="dim">/ ${seconds(values[1])}</span>`);
-const QUANTILES = "median / 99 %, last 15 min";
+const QUANTILES = `median / 99 %, last 15 min, ${COUNTED}`;
 
 /** Why the oldest request of a tenant waits; its own limit leads to the setting. */
 export function WaitCause({ tenant }) {
@@ -216,16 +218,16 @@ const TENANT_COLUMNS = [
   { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
   { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
   { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
-  ...shareColumns(["middle", "", "long"]), // a tenant's own page has all three at any width
-  { id: "due", label: "Its due is", hide: "roomy", value: (each) => dueBy(each), cell: (each) => due(dueBy(each)) },
+  ...shareColumns(["long", "", "long"]), // a tenant's own page has all three at any width
+  { id: "due", label: "Its due is", kind: "wraps", hide: "roomy", value: (each) => dueBy(each), cell: (each) => due(dueBy(each)) },
   ...queueColumns,
   { id: "oldest", label: "Oldest wait", kind: "number", value: (each) => each.oldest_wait_s, cell: (each) => seconds(each.oldest_wait_s) },
-  { id: "waits", label: "Waits because", lead: true, value: (each) => each.waits, cell: (each) => (each.waits == null ? NONE : html`<${WaitCause} tenant=${each} />`) },
+  { id: "waits", label: "Waits because", kind: "wraps", lead: true, value: (each) => each.waits, cell: (each) => (each.waits == null ? NONE : html`<${WaitCause} tenant=${each} />`) },
   { id: "pace", label: "Output", card: "Output tokens/s", kind: "number", note: "tokens/s", value: (each) => each.output_tokens_per_s || 0, cell: (each) => short(each.output_tokens_per_s || 0) },
   { id: "ttft", label: "TTFT", card: "TTFT, 15 min", kind: "number", note: `time to first token: ${QUANTILES}`, value: (each) => each.ttft_s?.[1], cell: (each) => pair(each.ttft_s) },
-  { id: "tpot", label: "TPOT", kind: "number", hide: "wide", note: `time per output token: ${QUANTILES}`, value: (each) => each.tpot_s?.[1], cell: (each) => pair(each.tpot_s) },
-  { id: "cached", label: "Cached", kind: "number", hide: "wide", note: "of its prompt tokens, last 15 min", value: (each) => each.cached_ratio, cell: (each) => percent(each.cached_ratio) },
-  { id: "met", label: "In time", kind: "number", hide: "wide", note: "of requests with a target, last 15 min", value: (each) => each.attainment_ratio, cell: (each) => percent(each.attainment_ratio) },
+  { id: "tpot", label: "TPOT", kind: "number", hide: "desk", note: `time per output token: ${QUANTILES}`, value: (each) => each.tpot_s?.[1], cell: (each) => pair(each.tpot_s) },
+  { id: "cached", label: "Cached", kind: "number", hide: "desk", note: "of its prompt tokens, last 15 min", value: (each) => each.cached_ratio, cell: (each) => percent(each.cached_ratio) },
+  { id: "met", label: "In time", kind: "number", hide: "desk", note: "of requests with a target, last 15 min", value: (each) => each.attainment_ratio, cell: (each) => percent(each.attainment_ratio) },
   { id: "refused", label: "Refused", kind: "number", note: "last minute", value: (each) => each.refused || 0, cell: (each) => count(each.refused || 0) },
 ];
 

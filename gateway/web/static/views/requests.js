@@ -42,18 +42,19 @@ function Find() {
   return html`<form onSubmit=${submit}><label>Find by x-request-id <input type="search" name="id" value=${id} onInput=${(event) => setId(event.target.value)} /></label> <button>Find</button></form>`;
 }
 
-const PHASES = [["queue", "in the queue"], ["prefill", "until its first token"], ["decode", "writing"]];
+// The time in an engine's own queue is not told apart from that of its prefill: an answer shows its first token alone.
+const PHASES = [["queue", "queue", "in the queue here"], ["prefill", "first token", "inside the engine, until its first token: its wait there and its prefill"], ["decode", "decode", "writing"]];
 
 /** Its time so far by phase, as a bar of which `scale` seconds are the whole. */
 export function Phases({ phases, scale }) {
-  const parts = PHASES.map(([name]) => [name, phases?.[`${name}_s`]]).filter(([, value]) => value != null);
+  const parts = PHASES.map(([name, label]) => [name, phases?.[`${name}_s`], label]).filter(([, value]) => value != null);
   const whole = scale || parts.reduce((sum, [, value]) => sum + value, 0) || 1;
   return html`<div class="phases"><div class="track" aria-hidden="true">${parts.map(
     ([name, value]) => html`<div key=${name} class=${name} style=${{ width: `${(100 * value) / whole}%` }}></div>`,
-  )}</div><span>${parts.map(([name, value]) => `${name} ${seconds(value)}`).join(", ") || NONE}</span></div>`;
+  )}</div><span>${parts.map(([, value, label]) => `${label} ${seconds(value)}`).join(", ") || NONE}</span></div>`;
 }
 
-export const PhaseLegend = () => html`<p class="legend dim">${PHASES.map(([name, meaning]) => html`<span key=${name}><i class=${name} aria-hidden="true"></i>${name}: ${meaning}</span>`)}</p>`;
+export const PhaseLegend = () => html`<p class="legend dim">${PHASES.map(([name, label, meaning]) => html`<span key=${name}><i class=${name} aria-hidden="true"></i>${label}: ${meaning}</span>`)}</p>`;
 
 const total = (each) => (each.phases?.queue_s || 0) + (each.phases?.prefill_s || 0) + (each.phases?.decode_s || 0);
 

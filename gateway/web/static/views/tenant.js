@@ -1,15 +1,16 @@
 // One tenant: what it gets, what it was promised, what it may spend, and its settings, which an operator edits in place.
 
+import { useState } from "preact/hooks";
 import { all, get, path } from "../api.js";
 import { Plot } from "../plot.js";
-import { may, ownGroup } from "../session.js";
+import { may, mayChange, ownGroup } from "../session.js";
 import { Budgets } from "./budgets.js";
 import { Changes } from "./changes.js";
 import { Keys } from "./keys.js";
 import { Remove } from "./making.js";
 import { dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
-import { count, due, NONE, percent, seconds, short } from "../words.js";
+import { count, COUNTED, due, NONE, percent, seconds, short } from "../words.js";
 import { Settings } from "./settings.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
@@ -22,6 +23,11 @@ export function Tenant({ id, setting }) {
   const rows = history.get(id) || [];
   const tier = settings.value?.tier;
   const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
+  const [isNew, setNew] = useState(false);
+  // A tenant needs no settings to call, so a name without them may be one; a name that did nothing is most likely mistyped.
+  if (settings.value?.isStored === false && state !== null && pools.length === 0 && !isNew) {
+    return html`<${Unknown} id=${id} makes=${() => setNew(true)} />`;
+  }
   return html`<h1>${id} <small class="dim">tenant${settings.value ? placeOf(settings.value.fields) : ""}</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${{ ...pool.tenants[id], id }} envelope=${envelope} />`)}
@@ -34,8 +40,15 @@ export function Tenant({ id, setting }) {
     ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
     <${Budgets} of="tenant" id=${id} />
     <${Keys} tenant=${id} />
-    ${may("viewer") ? html`<${Changes} kind="tenants" id=${id} etag=${settings.value?.etag} />` : null}
+    ${may("viewer") ? html`<${Changes} kind="tenants" id=${id} settings=${settings.value} />` : null}
     ${settings.value ? html`<${Remove} kind="tenants" id=${id} settings=${settings.value} loses="Its keys go with it, and its queued requests are rejected." leads=${link("now")} />` : null}`;
+}
+
+/** No tenant of this name is stored, and none of it sent anything of late. */
+function Unknown({ id, makes }) {
+  return html`<h1>${id}</h1>
+    <p role="alert">No tenant of this name has settings, and none sent anything in the last 15 minutes.</p>
+    ${mayChange("tenants") ? html`<p><button onClick=${makes}>Give ${id} settings</button></p>` : null}`;
 }
 
 /** Its group and its tier, with ways there. */
@@ -72,7 +85,7 @@ const envelopeOf = (fields, tier) => ({
 /** A latency beside its target: the 99th percentile may be above it. */
 function Latency({ label, values, targetMs }) {
   const isLate = values != null && targetMs != null && values[1] * 1000 > targetMs;
-  return html`<${Figure} label=${`${label}, last 15 min: median / 99 %`} value=${values == null ? NONE : `${seconds(values[0])} / ${seconds(values[1])}`}
+  return html`<${Figure} label=${`${label}, last 15 min: median / 99 %, ${COUNTED}`} value=${values == null ? NONE : `${seconds(values[0])} / ${seconds(values[1])}`}
     tone=${targetMs == null || values == null ? "" : isLate ? "warn" : "ok"} note=${targetMs == null ? "no target" : `target ${seconds(targetMs / 1000)}`} />`;
 }
 

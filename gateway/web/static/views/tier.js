@@ -18,7 +18,7 @@ export function Tier({ id }) {
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} tier=${pool.tiers[id]} />`)}
     ${settings.value ? html`<${Settings} kind="tiers" id=${id} settings=${settings.value} now=${pools.map((pool) => pool.tiers[id])} again=${again} />` : null}
     ${pools.map((pool) => html`<${Tenants} key=${pool.id} tenants=${entries(pool.tenants).filter((each) => each.tier === id)} />`)}
-    <${Changes} kind="tiers" id=${id} etag=${settings.value?.etag} />`;
+    <${Changes} kind="tiers" id=${id} settings=${settings.value} />`;
 }
 
 /** Its stored settings, or the defaults where it has none. */

@@ -1,0 +1,143 @@
+"""What the page says is what the gateway said: sentences, cells and columns by documents that are made up."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+LONG = "research-and-development-batch-evaluation-no-001"  # 48 letters
+WINDOWS = [0.25, 0.25, 0.25]
+
+
+def a_tenant(**given):
+    return {"tier": "batch", "weight": 1, "share": WINDOWS, "due": WINDOWS, "queued": 0, "in_flight": 1, **given}
+
+
+def a_backend(**given):
+    return {
+        "available": True,
+        "draining": False,
+        "in_flight": 1,
+        "requests_limit": 8,
+        "tokens": 1,
+        "tokens_limit": 9,
+        **given,
+    }
+
+
+def a_pool(**given):
+    tier = {"weight": 1, "share": WINDOWS, "due": WINDOWS, "queued": 0, "in_flight": 1}
+    return {"policy": "vtc", "tiers": {"batch": tier}, "groups": {}, "backends": {}, "tenants": {}, **given}
+
+
+def shows(page, pool):
+    """The live document has this pool alone, whatever the gateway says."""
+    document = {"at": 1, "gateway": {"name": "one"}, "cluster": {}, "pools": {"llama": pool}}
+    event = f"id: 1\nevent: state\ndata: {json.dumps(document)}\n\n"
+    page.route("**/admin/v1/live", lambda route: route.fulfill(content_type="text/event-stream", body=event))
+
+
+@pytest.fixture
+def looking(visit, loaded, keys):
+    """Opens the page at a view, with this pool."""
+
+    def opened(pool, route="", **context):
+        visitor = visit(loaded, **context)
+        shows(visitor.page, pool)
+        return visitor.sign_in(keys["operator"], route)
+
+    return opened
+
+
+def test_a_slow_backend_is_named_where_none_limits_the_pool(looking):
+    backends = {"fast": a_backend(token_s=0.01), "slow": a_backend(token_s=0.032)}
+    verdict = looking(a_pool(backends=backends, bottleneck=None)).locator(".pool .verdict")
+    expect(verdict).to_contain_text(
+        "No backend limits the pool. slow takes 3.2 times as long for an output token as fast: 32 ms, not 10 ms."
+    )
+
+
+def test_an_order_is_not_praised_beside_a_tenant_that_waits_and_got_less_than_its_due(looking):
+    tier = {"weight": 1, "share": WINDOWS, "due": WINDOWS, "gap": 100.0, "bound": 1000.0, "gap_age_s": 0}
+    short = {"share": [0.57] * 3, "due": [0.81] * 3, "queued": 4}
+    most = {"share": [0.43] * 3, "due": [0.19] * 3}
+    pool = a_pool(tiers={"batch": tier}, tenants={"flood": a_tenant(**most), "chat": a_tenant(**short)})
+    verdict = looking(pool).locator(".pool .verdict")
+    expect(verdict).to_contain_text("which is too wide to judge one minute")
+    expect(verdict).not_to_contain_text("keeps its promise")
+
+
+def test_an_order_within_its_bound_keeps_its_promise_where_no_tenant_is_short(looking):
+    tier = {"weight": 1, "share": WINDOWS, "due": WINDOWS, "gap": 100.0, "bound": 1000.0, "gap_age_s": 0}
+    verdict = looking(a_pool(tiers={"batch": tier}, tenants={"chat": a_tenant()})).locator(".pool .verdict")
+    expect(verdict).to_contain_text("so the order keeps its promise")
+
+
+def test_the_time_until_the_first_token_is_not_called_prefill(visit, loaded, keys):
+    """An engine's own queue is in it: what waited there for 66 s has not computed a prompt for 66 s."""
+    visitor = visit(loaded)
+    request = {
+        "id": "one", "tenant": "chat", "model": "llama", "state": "running", "backend": "vllm-0", "age_s": 70.0,
+        "phases": {"queue_s": 1.0, "prefill_s": 66.0, "decode_s": 3.0}, "prompt_tokens": 9, "output_tokens": 1,
+    }  # fmt: skip
+    listed = {"items": [request], "next_cursor": None}
+    visitor.page.route("**/admin/v1/requests?**", lambda route: route.fulfill(json=listed))
+    page = visitor.sign_in(keys["viewer"], "#/requests?state=running")
+    expect(page.locator(".phases")).to_have_text("queue 1.0 s, first token 66 s, decode 3.0 s")
+    expect(page.locator(".legend")).to_contain_text("inside the engine, until its first token")
+
+
+def test_quantiles_of_latencies_say_how_exact_they_are(looking):
+    page = looking(a_pool(tenants={"chat": a_tenant(ttft_s=[0.3, 1.2])}))
+    expect(page.get_by_role("columnheader", name=re.compile("^TTFT"))).to_contain_text("±9 %")
+
+
+def test_a_tenant_that_no_setting_and_no_call_has_is_said_to_be_unknown(visit, loaded, keys):
+    """An operator may give it settings all the same."""
+    page = visit(loaded).sign_in(keys["operator"], "#/tenant/nosuch")
+    expect(page.get_by_role("alert")).to_contain_text("No tenant of this name has settings")
+    expect(page.get_by_role("button", name="Edit weight")).to_have_count(0)
+    page.get_by_role("button", name="Give nosuch settings").click()
+    expect(page.get_by_role("button", name="Edit weight")).to_be_visible()
+    page = visit(loaded).sign_in(keys["viewer"], "#/tenant/nosuch")
+    expect(page.get_by_role("alert")).to_contain_text("No tenant of this name has settings")
+    expect(page.get_by_role("button", name="Give nosuch settings")).to_have_count(0)
+
+
+def test_a_change_of_what_the_file_declares_and_its_undo_are_neither_made_nor_removed(visit, loaded, keys):
+    loaded.ask("PATCH", "/tenants/search", {"weight": 3})
+    loaded.ask("DELETE", "/tenants/search")  # what the file says holds again
+    page = visit(loaded).sign_in(keys["viewer"], "#/tenant/search")
+    changes = page.get_by_role("region", name="Changes")
+    expect(changes).to_contain_text("back to what the configuration file says")
+    expect(changes).to_contain_text(re.compile("set instead of the file's: .*weight: 3"))
+    expect(changes).not_to_contain_text("made")
+    expect(changes).not_to_contain_text("removed")
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_what_if_fits_a_phone_whatever_the_names(looking, width):
+    page = looking(a_pool(tenants={LONG: a_tenant()}), "#/what-if", viewport={"width": width, "height": 800})
+    page.get_by_label("Tenant 1", exact=True).select_option(LONG)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    right = page.locator(".ask select, .ask input").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect().right)"
+    )
+    assert max(right) <= width
+
+
+def test_a_laptop_shows_what_tenants_get_and_whether_it_is_in_time(looking):
+    """At 1,440 px no figure of a tenant but the two other windows of its share is hidden, and no row is cut."""
+    busy = {
+        "queued": 1234, "in_flight": 123, "oldest_wait_s": 71.0, "waits": "tenant_limit", "output_tokens_per_s": 12345,
+        "ttft_s": [0.31, 12.4], "tpot_s": [0.0123, 0.0456], "cached_ratio": 0.123, "attainment_ratio": 0.987,
+        "refused": 4321, "due_by": ["weight"] * 3,
+    }  # fmt: skip
+    pool = a_pool(tenants={"customer-support-eu": a_tenant(tier="interactive", **busy)})
+    page = looking(pool, viewport={"width": 1440, "height": 900})
+    region = page.get_by_role("region", name="Tenants")
+    for name in ("TTFT", "TPOT", "Cached", "In time", "Refused", "Queued", "In flight"):
+        expect(region.get_by_role("columnheader", name=re.compile(f"^{name}"))).to_be_visible()
+    widths = region.evaluate("(each) => [each.scrollWidth, each.clientWidth]")
+    assert widths[0] <= widths[1] + 1, widths
