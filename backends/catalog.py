@@ -11,6 +11,7 @@ from typing import Any
 
 MODELS_MAX = 1024  # per backend: base model, aliases and adapters
 MODEL_ID_CHARS_MAX = 512
+CONTEXT_TOKENS_MAX = 1 << 24  # no published model has a longer context (the longest has 10 million tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def _card(entry: Mapping[str, Any]) -> ModelCard:
         id=entry["id"],
         root=root if isinstance(root, str) else None,
         parent=parent if isinstance(parent, str) else None,
-        max_model_len=length if isinstance(length, int) and length > 0 else None,
+        max_model_len=min(length, CONTEXT_TOKENS_MAX) if isinstance(length, int) and length > 0 else None,
         entry=entry,
     )
 
@@ -59,6 +60,7 @@ class Catalog:
         self._pool_of_backend: dict[str, str] = dict(pools)
         self._pool_of_model: dict[str, str] = {}
         self._merged: dict[str, ModelCard] = {}
+        self._contexts: dict[str, int] = {}
         self._backends_of: dict[str, tuple[str, ...]] = {}  # by pool; a cache, cleared by every change
 
     def update(self, backend_id: str, cards: tuple[ModelCard, ...]) -> bool:
@@ -126,9 +128,14 @@ class Catalog:
         """Return the card of this model, None if no backend serves it."""
         return self._merged.get(model)
 
+    def context_tokens_max(self, model: str) -> int:
+        """The longest context that any backend has for this model; CONTEXT_TOKENS_MAX where one does not tell."""
+        return self._contexts.get(model, CONTEXT_TOKENS_MAX)
+
     def _regroup(self) -> None:
         self._pool_of_model.clear()
         self._merged.clear()
+        self._contexts.clear()
         self._backends_of.clear()
         for backend_id, cards in self._cards.items():
             if not cards:
@@ -138,6 +145,8 @@ class Catalog:
             for card in cards:
                 self._pool_of_model.setdefault(card.id, pool)
                 self._merged.setdefault(card.id, card)
+                context = card.max_model_len or CONTEXT_TOKENS_MAX
+                self._contexts[card.id] = max(context, self._contexts.get(card.id, 0))
 
     def _derived_pool(self, bases: list[str]) -> str:
         known = (self._pool_of_base[base] for base in bases if base in self._pool_of_base)

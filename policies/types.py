@@ -177,6 +177,11 @@ class Usage(NamedTuple):
     cached_tokens: int
     output_tokens: int
 
+    def within(self, most: "Usage") -> "Usage":
+        """The usage, or, of each kind, the most that there can be."""
+        prompt_tokens = min(self.prompt_tokens, most.prompt_tokens)
+        return Usage(prompt_tokens, min(self.cached_tokens, prompt_tokens), min(self.output_tokens, most.output_tokens))
+
 
 class Timing(NamedTuple):
     """Measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
@@ -191,6 +196,13 @@ class Timing(NamedTuple):
     tpot_envelope_s: float | None
     tokens: int
     tokens_in_time: int
+
+    def within(self, tokens_max: int) -> "Timing":
+        """The timing of an answer that had at most so many tokens. Those that were late stay late."""
+        if self.tokens <= tokens_max:
+            return self
+        late = self.tokens - self.tokens_in_time
+        return self._replace(tokens=tokens_max, tokens_in_time=max(0, tokens_max - late))
 
 
 class ReplicaShare(NamedTuple):

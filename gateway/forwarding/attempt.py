@@ -169,7 +169,7 @@ class Attempt:
             if exchange is not None:
                 exchange.release()
             if self._timeliness is not None:
-                self._lease.timing = self._trace.timing = self._timeliness.timing()
+                self._lease.timing = self._trace.timed(self._timeliness.timing())
         if result.interrupted:
             self._backend_client.memo.ids_at.clear()  # it may come back as another server
             raise StreamInterrupted(result.failure)
@@ -286,9 +286,10 @@ class Attempt:
         self._trace.continued()
         meter, resumes = self._make_meter(uncounted, continuing)
         self._meter = meter
+        settlement.streams(meter)
         if resumes is not None:
             exchange.limit_silence(self._silence_s)
-        self._lease.passed = lambda: settlement.true(meter.usage) if meter.usage else None
+        self._lease.passed = settlement.passed
         self._lease.cut = partial(_cancel, exchange, self._call.parsed.answer)
         try:
             result = await relay_stream(

@@ -207,6 +207,7 @@ class _Running:
             self.trace.estimated = True
         elif status not in _RUNNING:
             self.trace.estimated = False
+        usage = self.trace.believed(usage)
         self.trace.passed(usage)
         self.lease.tokens(usage)
         return body is not None and status not in _RUNNING

@@ -100,6 +100,7 @@ class Generation:
 
     async def _run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         trace.request, trace.queued_s = call.request, trace.queued_s or time.perf_counter()
+        trace.usage_max = call.usage_max
         if trace.spans is not None:
             trace.spans.queued()
         may_wait = call.parsed.stream and call.parsed.answer in STREAMED and HEARTBEAT not in request

@@ -1,10 +1,10 @@
 """Settlement: reports the usage of a call to its lease, its trace and, once, to the estimator of prompt tokens.
 
-Reported usage is charged as it stands. Where a server reports none, the answer's text is counted: by the configured
-encoding where there is one, else by the tokens per byte of this tenant's prompts. After a client's disconnect, the
-call is charged what its backend has done by then: what was reported; else, for the prompt, the model of the backend's
-steps; for the answer, the steps that the backend counted, else the clock. All usage that is not reported is marked as
-estimated.
+Reported usage is charged as it stands, up to what the call can use by what it asks for. Where a server reports none,
+all text of the answer is counted: by the configured encoding where there is one, else by the tokens per byte of this
+tenant's prompts. After a client's disconnect, the call is charged what its backend has done by then: what was reported;
+else, for the prompt, the model of the backend's steps; for the answer, the steps that the backend counted, else the
+clock. All usage that is not reported is marked as estimated.
 """
 
 import time
@@ -32,6 +32,7 @@ class Settlement:
         "_call",
         "_learnt",
         "_lease",
+        "_meter",
         "_on_id",
         "_output_tokens",
         "_pace",
@@ -58,17 +59,29 @@ class Settlement:
         self._lease = lease
         self._trace = trace
         self._on_id = on_id
+        self._meter: StreamMeter | None = None
         self._learnt = False
         self._unread_s = 0.0
 
     def tokens(self, reported: Usage) -> float:
         """Charge this cumulative usage. Returns at how many output tokens it has to be called again."""
+        tell_at = self._report(self._true(reported))
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
-            self._request_admission.learn(self._call, reported.prompt_tokens)
-        return self._report(self.true(reported))
+            if not self._trace.overstated:
+                self._request_admission.learn(self._call, reported.prompt_tokens)
+        return tell_at
 
-    def true(self, usage: Usage) -> Usage:
+    def streams(self, meter: StreamMeter) -> None:
+        """The answer is a stream that this meter counts."""
+        self._meter = meter
+
+    def passed(self) -> Usage | None:
+        """The usage of the stream so far; None: nothing is known of it."""
+        usage = None if self._meter is None else self._meter.usage
+        return None if usage is None else self._believed(self._true(usage))
+
+    def _true(self, usage: Usage) -> Usage:
         """The usage, with the gateway's estimate of the prompt where the server reports none."""
         if usage.prompt_tokens or not usage.output_tokens:
             return usage
@@ -94,11 +107,10 @@ class Settlement:
             self._trace.estimated = True
             counted = audio_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
             prompt_tokens = counted or self._call.request.prompt_tokens
-            usage = Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key))
-            self._report(usage)
+            self._report(Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key)), is_counted=True)
         else:
             self.tokens(usage)
-        if usage.output_tokens:
+        if (usage := self._trace.usage) is not None and usage.output_tokens:
             self._pace.whole(tokens=usage.output_tokens / self._call.parsed.choices, duration_s=self._elapsed_s())
 
     async def streamed(self, usage: Usage | None, text: str | None) -> None:
@@ -109,14 +121,14 @@ class Settlement:
             return
         exact = await self._output_tokens.exact(text) if text else None
         if exact is not None:
-            self._report(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)))
+            self._report(self._true(Usage(usage.prompt_tokens, usage.cached_tokens, exact)), is_counted=True)
 
     def paced(self, usage: Usage | None) -> None:
         """Observe the decode pace of a completed stream that did not wait for its client."""
         first_token_s, dispatched_s = self._trace.first_token_s, self._trace.dispatched_s
         if usage is not None and usage.output_tokens and first_token_s is not None and dispatched_s is not None:
             self._pace.streamed(
-                tokens=usage.output_tokens / self._call.parsed.choices,
+                tokens=self._believed(usage).output_tokens / self._call.parsed.choices,
                 first_s=first_token_s - dispatched_s,
                 duration_s=self._elapsed_s(),
             )
@@ -157,9 +169,16 @@ class Settlement:
         most = max(request.output_tokens_max, usage.output_tokens)
         output_tokens = round(min(usage.output_tokens + tokens * request.choices, most))
         self._trace.estimated = True
-        self._report(self.true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
+        self._report(self._true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
 
-    def _report(self, usage: Usage) -> float:
+    def _believed(self, usage: Usage) -> Usage:
+        """The usage, within what the call can use where its backend reported it."""
+        is_counted = self._meter is not None and self._meter.tokens_estimated
+        return usage if is_counted else self._trace.believed(usage)
+
+    def _report(self, usage: Usage, *, is_counted: bool = False) -> float:
+        """Tell the usage, which was reported, or `is_counted` here by the text that has passed."""
+        usage = usage if is_counted else self._believed(usage)
         self._trace.passed(usage)
         tell_at = self._lease.tokens(usage)
         if not usage.output_tokens:

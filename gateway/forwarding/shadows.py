@@ -102,6 +102,7 @@ class Shadows:
         trace = CallTrace(request.endpoint, request_id=request.id, tenant_id=SHADOW_TENANT.id, model=request.model)
         trace.alias, trace.is_shadow, trace.stream = alias, True, call.parsed.stream
         trace.tier_id, trace.request, trace.outcome = SHADOW_TIER.id, request, Outcome.BACKEND_FAILED
+        trace.usage_max = call.usage_max
         try:
             with suppress(Rejected, Preempted, TimeoutError):
                 await self._send(call, trace, headers)
@@ -171,5 +172,6 @@ class Shadows:
             raise UpstreamError("the stream ended without saying so")
 
     def _used(self, lease: Lease, trace: CallTrace, usage: Usage) -> None:
+        usage = trace.believed(usage)
         trace.passed(usage)
         lease.tokens(usage)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from backends.catalog import ModelCard
+from backends.catalog import CONTEXT_TOKENS_MAX, ModelCard
+from backends.meters import AnswerKind
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, idle_backends
 from gateway.api import errors
 from gateway.api.bodies import Body
@@ -32,7 +33,7 @@ from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.state.budgets import BudgetClaim, Budgets, Overrun
-from policies.types import Reason, Request, Tenant
+from policies.types import Reason, Request, Tenant, Usage
 
 # The context that is assumed where the backend does not report `max_model_len`.
 CONTEXT_TOKENS_UNKNOWN = 8192
@@ -46,7 +47,7 @@ class Call(NamedTuple):
     cannot be continued at another backend; None: it can. `alias` is the name that the client used, where that is not
     the model's own; `pass_on` then admits the call at the alias's next model that has a live backend. It returns None
     where there is none, and raises ProblemError. `copied` makes a copy of the call for another model: see
-    `RequestAdmission.copy`; None: the call is not one to copy.
+    `RequestAdmission.copy`; None: the call is not one to copy. `usage_max` is the most that a backend can use for it.
     """
 
     parsed: ParsedCall
@@ -60,6 +61,7 @@ class Call(NamedTuple):
     alias: str | None = None
     pass_on: "Callable[[], Awaitable[Call | None]] | None" = None
     copied: "Callable[[str, str], Call | None] | None" = None
+    usage_max: Usage | None = None
 
 
 class RequestAdmission:
@@ -173,6 +175,7 @@ class RequestAdmission:
             arrival.alias,
             partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
             partial(self.copy, arrival, endpoint) if _may_be_copied(arrival, endpoint) else None,
+            self._usage_max(parsed, card.id, arrival),
         )
 
     def copy(self, arrival: ParsedRequest, endpoint: Endpoint, model: str, request_id: str) -> Call | None:
@@ -204,7 +207,24 @@ class RequestAdmission:
             backend_ids=backend_ids,
             endpoint=endpoint.path,
         )
-        return Call(parsed, queued, SHADOW_TENANT, dispatcher, SHADOW_TENANT.id)
+        most = self._usage_max(parsed, model, arrival)
+        return Call(parsed, queued, SHADOW_TENANT, dispatcher, SHADOW_TENANT.id, usage_max=most)
+
+    def _usage_max(self, parsed: ParsedCall, model: str, arrival: ParsedRequest) -> Usage:
+        """The most that a backend can use for the call, of which it may report less: a context for each sequence, and
+        no more output than was asked for.
+
+        Some calls take a context for each of their parts: of a text that is embedded, where a token has at least one
+        byte; of a sound, where it has many more; of a response, for each tool that the backend itself runs.
+        """
+        context = self._pools.routes.context_tokens_max(model)
+        if parsed.answer is AnswerKind.TRANSCRIPTION:
+            context = max(context, arrival.body_bytes)
+        elif parsed.answer is AnswerKind.RESPONSES and _runs_tools(arrival.body.values):
+            return Usage(CONTEXT_TOKENS_MAX, CONTEXT_TOKENS_MAX, CONTEXT_TOKENS_MAX)
+        prompt_tokens = max(context * parsed.prompts, parsed.prompt_bytes)
+        asked, room = parsed.output_tokens_max, context * parsed.choices
+        return Usage(prompt_tokens, prompt_tokens, room if asked is None else min(asked, room))
 
     def _exclusion(self, endpoint: Endpoint, parsed: ParsedCall, values: Mapping[str, Any]) -> Exclusion | None:
         if not self._continues:
@@ -266,6 +286,12 @@ class RequestAdmission:
 def _may_be_copied(arrival: ParsedRequest, endpoint: Endpoint) -> bool:
     """Whether a shadow may get the call. A backend may store responses; and a long body would have to be held twice."""
     return arrival.alias is not None and endpoint is not RESPONSES and arrival.body_bytes < LONG_BYTES
+
+
+def _runs_tools(values: Mapping[str, Any]) -> bool:
+    """Whether the backend runs tools of its own for the response, and generates again with what they return."""
+    tools = values.get("tools")
+    return type(tools) is list and any(type(tool) is dict and tool.get("type") != "function" for tool in tools)
 
 
 def _in_background(values: Mapping[str, Any]) -> bool:

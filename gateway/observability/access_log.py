@@ -16,7 +16,7 @@ class AccessRecord(TypedDict):
     the first token; a target that is not set is met); `envelope_met`, whether every token was in time;
     `tokens_in_time`, how many tokens were. `cost` is by the price list of the model, as exact decimal text; None where
     there is none. `estimated`: the gateway estimated token counts that the backend did not
-    report.
+    report. `overstated`: the backend reported more than the call can use, and the most that it can is counted.
     """
 
     ts: float
@@ -44,6 +44,7 @@ class AccessRecord(TypedDict):
     envelope_met: bool | None
     tokens_in_time: int | None
     estimated: bool
+    overstated: bool
     outcome: str | None
 
 

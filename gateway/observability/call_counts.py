@@ -4,6 +4,7 @@ A tenant's counts are plain numbers; a model's histograms are looked up once and
 selects the tenants with series of their own, and beyond MODELS_MAX models the rest is "other".
 """
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,7 @@ from gateway.observability import genai
 from gateway.observability.histograms import Histogram
 from gateway.observability.instruments import (
     ALIAS_CALLS,
+    BACKEND_OVERSTATED,
     TENANT_COST,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -29,12 +31,15 @@ from policies.types import Outcome, Reason, Usage
 
 MODELS_MAX: Final = 50  # combinations of operation, model and tier
 ALIAS_SERIES_MAX: Final = 500  # combinations of alias, model, kind and outcome
+BACKEND_SERIES_MAX: Final = 500  # a discovery may name any number of backends over time
 SERVED, SHADOW = "served", "shadow"
 UNKNOWN_TENANT: Final = "unknown"  # the tenant of a call without a valid key
 ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
 REFUSED: Final = "refused"
 DISPATCHED: Final = "dispatched"
 INPUT, CACHED, OUTPUT = "input", "cached_input", "output"
+
+log = logging.getLogger(__name__)
 
 _SHED: Final = frozenset(Reason)
 
@@ -72,12 +77,15 @@ class CallMeter:
         self._tenants: dict[str, _OfTenant] = {}
         self._models: dict[tuple[str, str, str], _OfModel] = {}
         self._aliases: Values = {}  # by alias, model, kind and outcome
+        self._overstated: Values = {}  # by backend
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
             return  # it only started a background response, which is counted when it ends
         now_s = time.perf_counter()
         outcome = outcome_of(trace)
+        if trace.overstated:
+            self._count_overstated(trace)
         if trace.alias is not None:
             self._count_alias(trace, trace.alias, outcome)
             if trace.is_shadow:
@@ -111,6 +119,7 @@ class CallMeter:
             TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
             TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
             ALIAS_CALLS: dict(self._aliases),
+            BACKEND_OVERSTATED: dict(self._overstated),
         }
 
     def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
@@ -118,6 +127,21 @@ class CallMeter:
         if labels not in self._aliases and len(self._aliases) >= ALIAS_SERIES_MAX:
             labels = (OTHER, OTHER, *labels[2:])
         self._aliases[labels] = self._aliases.get(labels, 0) + 1
+
+    def _count_overstated(self, trace: CallTrace) -> None:
+        """Count evidence against a backend, and log the first, the tenth, the hundredth ... call."""
+        label = (trace.backend_id or "",)
+        if label not in self._overstated and len(self._overstated) >= BACKEND_SERIES_MAX:
+            label = (OTHER,)
+        count = self._overstated[label] = self._overstated.get(label, 0) + 1
+        if set(str(count)[1:]) <= {"0"} and str(count)[0] == "1":
+            log.warning(
+                "backend %s reported more usage than call %s can have, which is charged its most, %s (%d calls so far)",
+                label[0],
+                trace.request_id,
+                trace.usage,
+                count,
+            )
 
     def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
         model = self._model(trace)

@@ -125,6 +125,12 @@ ALIAS_CALLS: Final = Family(
     ("alias", "model", "kind", "outcome"),
     total=True,
 )
+BACKEND_OVERSTATED: Final = Family(
+    "fairlead_backend_usage_overstated_total",
+    "Calls of which the backend reported more tokens than they can use; the most that they can is charged.",
+    ("backend",),
+    total=True,
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -264,7 +270,7 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
-    ALIAS_CALLS, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
+    ALIAS_CALLS, BACKEND_OVERSTATED, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
     TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
     TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,

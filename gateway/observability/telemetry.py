@@ -25,7 +25,8 @@ class CallTrace:
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
     the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
     `pauses` are the causes and seconds of its interruptions that are over. `answer_id` is set where the API has answers
-    to fetch later. `cors` are the CORS headers of the response.
+    to fetch later. `cors` are the CORS headers of the response. `usage_max` is the most that the call can use, by what
+    it asks for; None: not known. A backend that reported more has `overstated` it, and the most is charged.
     `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
     that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
     is passed on.
@@ -55,6 +56,8 @@ class CallTrace:
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None
+    usage_max: Usage | None = None
+    overstated: bool = False
     timing: Timing | None = None
     reserved: tuple[int, int] = (0, 0)  # tokens and picos of its tenant's and key's budgets, until it has ended
     cost: int | None = None  # in picos of `currency` (money/amounts.py)
@@ -72,6 +75,22 @@ class CallTrace:
         if self.first_token_s is None and usage.output_tokens:
             self.first_token_s = time.perf_counter()
         self.usage = usage
+
+    def believed(self, usage: Usage) -> Usage:
+        """The usage that a backend reported, within what the call can use."""
+        if self.usage_max is None:
+            return usage
+        within = usage.within(self.usage_max)
+        if within != usage:
+            self.overstated = True
+        return within
+
+    def timed(self, timing: Timing) -> Timing:
+        """Set the timing of the answer, and return what is believed of it."""
+        if self.overstated and self.usage_max is not None:
+            timing = timing.within(self.usage_max.output_tokens)
+        self.timing = timing
+        return timing
 
     def interrupted(self, cause: Cause) -> None:
         """The stream's client gets nothing from now on, until `continued`. Of several in a row the first one counts."""
@@ -209,6 +228,7 @@ def _record(trace: CallTrace) -> AccessRecord:
         "envelope_met": result.all if result else None,
         "tokens_in_time": timing.tokens_in_time if result and timing else None,
         "estimated": trace.estimated,
+        "overstated": trace.overstated,
         "outcome": trace.outcome,
     }
 

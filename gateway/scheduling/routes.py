@@ -55,6 +55,10 @@ class Routes:
             self._holders[model] = None if len(having) == len(mates) else having
         return self._holders[model]
 
+    def context_tokens_max(self, model: str) -> int:
+        """The longest context that a call of this model may meet."""
+        return self._catalog.context_tokens_max(model)
+
     def available(self, model: str) -> list[str]:
         """The available backends of this model's pool."""
         return [load.backend_id for load in self._loads(model) if load.available]

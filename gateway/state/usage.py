@@ -20,6 +20,7 @@ FLUSH_S = 0.4
 ROWS_MAX = 100_000  # of today and of days not yet written
 OTHER = "other"  # tenant and model of usage beyond ROWS_MAX
 WRITER_BYTES = 9
+TOTAL_MAX = 2**53 - 1  # what every store and every JSON parser holds exactly
 DAY_S = 86_400
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class _UsageRow:
     output_tokens: int = 0
 
     def totals(self) -> Totals:
-        return Totals(self.requests, self.prompt_tokens, self.cached_tokens, self.output_tokens)
+        counts = (self.requests, self.prompt_tokens, self.cached_tokens, self.output_tokens)
+        return Totals(*(min(count, TOTAL_MAX) for count in counts))
 
 
 class UsageBook:

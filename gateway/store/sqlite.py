@@ -5,6 +5,7 @@ statements at the end.
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ from gateway.store.base import (
 from gateway.store.state_file import connect, lock_state_file, transaction
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class SqliteStore:
@@ -211,6 +214,18 @@ class SqliteStore:
             _prune(database)
 
     def _put_usage(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
+        """Write the rows in one transaction. One that SQLite cannot represent is left out, and does not hold others."""
+        try:
+            self._put_usage_at_once(rows, database)
+        except (OverflowError, UnicodeEncodeError) as error:
+            if len(rows) == 1:
+                log.error("usage that cannot be written is left out, %s: %s", error, rows[0])  # noqa: TRY400
+                return
+            half = len(rows) // 2
+            self._put_usage(rows[:half], database)
+            self._put_usage(rows[half:], database)
+
+    def _put_usage_at_once(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
         newest = max(row.of.day for row in rows)
         with transaction(database):
             database.executemany(MERGE_USAGE, [(*row.of, row.writer, *row.totals) for row in rows])

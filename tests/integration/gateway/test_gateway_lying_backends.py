@@ -1,10 +1,11 @@
 """Backends that lie about themselves: what they say is ignored or believed too much, and no call waits for ever."""
 
 import asyncio
+import json
 import logging
 
 import pytest
-from gateway_rig import answer, gateway, scripted, until
+from gateway_rig import answer, call, gateway, scripted, stream, until
 
 CALLS = 6
 ENVELOPE = {"ttft_ms": 200, "tpot_ms": 20}
@@ -57,3 +58,27 @@ async def test_no_call_is_stuck_behind_a_backend_that_lies_in_its_metrics(lie, c
             await until(rig.idle)
     complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(complaints) <= 2, [record.getMessage() for record in complaints]
+
+
+ABSURD = {"prompt_tokens": 10**18, "completion_tokens": 10**18, "total_tokens": 2 * 10**18}
+CONTEXT_TOKENS = 4096  # of a scripted backend
+
+
+def absurd_stream():
+    event = {"choices": [{"index": 0, "delta": {"content": "one"}}], "usage": ABSURD}
+    return stream(b"data: %b\n\n" % json.dumps(event).encode(), b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+async def test_usage_beyond_what_a_call_can_use_is_charged_as_its_most_and_told_of_the_backend(is_stream, caplog):
+    absurd = absurd_stream() if is_stream else answer({"choices": [], "usage": ABSURD})
+    async with scripted(answer(), absurd, absurd) as backend, gateway(backend) as rig:
+        for _ in range(2):
+            assert (await rig.post(call(max_tokens=7, stream=is_stream))).status == 200
+        await until(rig.idle)
+        assert rig.service() == 2 * (CONTEXT_TOKENS + 2 * 7)
+        assert (await rig.post()).status == 200
+        metrics = (await rig.gateway.metrics.exposition()).decode()
+        assert 'fairlead_backend_usage_overstated_total{backend="b0"} 2.0' in metrics
+        assert rig.service() == 2 * (CONTEXT_TOKENS + 2 * 7) + 9 + 2 * 3
+    assert sum("reported more usage" in record.getMessage() for record in caplog.records) == 1

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.catalog import MODEL_ID_CHARS_MAX, MODELS_MAX, Catalog, read_models
+from backends.catalog import CONTEXT_TOKENS_MAX, MODEL_ID_CHARS_MAX, MODELS_MAX, Catalog, read_models
 
 
 def entry(model, parent=None, **more):
@@ -126,3 +126,14 @@ def test_a_backend_that_serves_another_model_than_before_moves():
 
 def test_a_list_of_adapters_alone_names_its_base():
     assert catalog(cards(entry("sql", parent="llama"))).pool_of_backend("b0") == "llama"
+
+
+def test_the_longest_context_of_a_model_is_that_of_any_backend_and_unknown_where_one_does_not_tell():
+    short, long, untold = (cards(entry("tiny", max_model_len=length)) for length in (4096, 8192, None))
+    assert catalog(short, long).context_tokens_max("tiny") == 8192
+    assert catalog(short, untold).context_tokens_max("tiny") == CONTEXT_TOKENS_MAX
+
+
+def test_a_context_longer_than_any_is_not_believed():
+    (card,) = cards(entry("tiny", max_model_len=10**18))
+    assert card.max_model_len == CONTEXT_TOKENS_MAX

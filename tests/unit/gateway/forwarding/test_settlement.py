@@ -73,7 +73,18 @@ def test_of_several_prompts_every_token_is_told_because_any_may_be_the_first_of_
 
 
 def test_a_server_that_counts_no_prompt_leaves_our_estimate_standing():
-    assert Account().settlement.true(Usage(0, 0, 3)) == Usage(PROMPT_TOKENS, 0, 3)
+    account = Account()
+    account.settlement.tokens(Usage(0, 0, 3))
+    assert account.usages == [Usage(PROMPT_TOKENS, 0, 3)]
+
+
+def test_of_usage_beyond_what_the_call_can_use_the_most_is_charged_and_nothing_is_learnt():
+    account = Account()
+    account.trace.usage_max = Usage(40, 40, 100)
+    account.settlement.tokens(Usage(10**18, 10**17, 10**18))
+    assert account.usages == [Usage(40, 40, 100)]
+    assert account.trace.overstated
+    assert account.learnt == []
 
 
 USAGES = {

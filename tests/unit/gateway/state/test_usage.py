@@ -7,7 +7,7 @@ import pytest
 from gateway.observability.telemetry import CallTrace
 from gateway.state import usage
 from gateway.state.usage import UsageBook
-from gateway.store.base import StoreUnavailable, Totals, UsageKey
+from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.sqlite import SqliteStore
 from policies.types import Usage
 
@@ -139,3 +139,24 @@ async def test_usage_is_written_by_itself_and_at_the_end(store, monkeypatch, clo
     use(book)
     await book.stop()
     assert [totals.requests for totals in (await kept(store)).values()] == [2]
+
+
+async def test_a_total_beyond_what_stores_hold_is_written_as_the_most_that_they_do(store):
+    book = UsageBook(store)
+    use(book, tokens=10**19)
+    use(book, "bob")
+    await book.flush()
+    assert {of.tenant: totals.prompt_tokens for of, totals in (await kept(store)).items()} == {
+        "alice": usage.TOTAL_MAX,
+        "bob": 10,
+    }
+
+
+async def test_a_row_that_cannot_be_written_holds_no_other(store, caplog):
+    today = "2026-11-20"
+    rows = [UsageRow("w", UsageKey(today, f"t{number}", "", "m"), Totals(1, number)) for number in range(9)]
+    rows[3] = UsageRow("w", UsageKey(today, "huge", "", "m"), Totals(1, 2**63))
+    rows[7] = UsageRow("w", UsageKey(today, "\ud800", "", "m"), Totals(1, 1))
+    await store.put_usage(rows)
+    assert {of.tenant for of in await kept(store)} == {"t0", "t1", "t2", "t4", "t5", "t6", "t8"}
+    assert len(caplog.records) == 2
