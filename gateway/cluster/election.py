@@ -102,12 +102,13 @@ class Candidate:
         """The store was connected to anew: it may be another one, which knows less (rule 2)."""
         self._stands_from = now + self._lease_s + self._margin_s
 
-    def resigned_by(self, leader: str, now: float) -> None:
-        """The leader said that it resigns: the key is free in a moment. It has no promise to wait for, so the next
-        leader begins without it, unless the store lists it again.
+    def resigned_by(self, leader: str, now: float, *, returns: bool) -> None:
+        """The leader said that it resigns: the key is free in a moment. The next leader waits until it has told what
+        its clients run, for that fills slots; if it has none, the next one begins without it.
         """
-        self.members.pop(leader, None)
-        self._listed_at.pop(leader, None)
+        if not returns:
+            self.members.pop(leader, None)
+            self._listed_at.pop(leader, None)
         self._hurry(now)
 
     def knows(self, epoch: int) -> None:

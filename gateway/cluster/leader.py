@@ -335,15 +335,17 @@ class Leader:
         if now >= self._checkpoint_at:
             self._take_checkpoint(now)
 
-    def resign(self, now: float) -> None:
-        """The process is told to stop: a last checkpoint, then every promise is released; `frames` has them."""
+    def resign(self, now: float, *, returns: bool) -> None:
+        """The process is told to stop: a last checkpoint, then every promise is released; `frames` has them. It
+        `returns` as a follower if it has requests.
+        """
         if self.is_over:
             return
         if self.is_deciding:
             self._take_checkpoint(now)
         self.is_over, self.is_deciding = True, False
         for there in self._members.values():
-            there.outbox.append(("", Release()))
+            there.outbox.append(("", Release(returns)))
         self._wishes.append(StepDown("it resigns"))
 
     def step_down(self, reason: str, epoch: Epoch = 0, *, is_blind: bool = False) -> None:

@@ -100,7 +100,7 @@ class Member:
     def resign(self, now: float) -> None:
         """The process is told to stop: it leads no more, and does not stand again."""
         if self.leader is not None:
-            self.leader.resign(now)
+            self.leader.resign(now, returns=bool(self.follower.requests()))
             self._step_down(now, stops=True)
         elif self.candidate is not None:
             self.candidate.stands = False
@@ -129,9 +129,9 @@ class Member:
             self.follower.received(frame, now)
             epoch = self.follower.link.epoch
             self._knows(epoch)
-            resigns = frame.epoch == epoch and any(isinstance(each, Release) for each in frame.messages)
-            if self.candidate is not None and resigns:
-                self.candidate.resigned_by(leader, now)
+            releases = [each for each in frame.messages if isinstance(each, Release)]
+            if self.candidate is not None and releases and frame.epoch == epoch:
+                self.candidate.resigned_by(leader, now, returns=releases[0].returns)
 
     def cannot_join(self, leader: str) -> None:
         """The leader of this name is of another version: while it leads, this member is alone (rule 28)."""

@@ -153,6 +153,8 @@ class PoolOrder:
         known = self._known[id_] = OrderedRequest(sender, message.number, asked, is_traced=message.is_traced)
         before = self.scheduler.counter(request.tenant_id) if message.is_traced else 0.0
         self.scheduler.submit(self._reachable(known), now)
+        if sender.is_away:  # its connection was lost before this was taken in
+            self._park(id_, known, now)
         if message.is_traced:
             known.lift = max(0.0, self.scheduler.counter(request.tenant_id) - before)
             self._curious.append(id_)
@@ -417,8 +419,6 @@ class PoolOrder:
             if self.tenants.learn(message.request.tenant_id, now):
                 del self._strangers[id_]
                 self._enter(sender, id_, message, now, came_at=came_at)
-                if sender.is_away:
-                    self._park(id_, self._known[id_], now)
             elif now >= came_at + TENANT_WAIT_S:
                 del self._strangers[id_]
                 self._said.append((sender, Refused(message.number, Reason.TENANT_UNKNOWN, 0.0)))

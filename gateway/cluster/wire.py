@@ -224,7 +224,11 @@ class Pong(WireMessage, frozen=True, tag="o"):
 
 
 class Release(WireMessage, frozen=True, tag="q"):
-    """The leader stops: its promises end now, and it decides nothing more in this epoch."""
+    """The leader stops: its promises end now, and it decides nothing more in this epoch. It `returns` to tell the next
+    leader what its own clients have; without any, the next one need not wait for it.
+    """
+
+    returns: bool = False
 
 
 class HigherEpoch(WireMessage, frozen=True, tag="^"):

@@ -39,10 +39,23 @@ def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_c
         1455,  # a frozen member drops a Dispatch, leads itself, and sends the request to the same backend
         1697,  # a member that leads itself for a moment takes in nothing of what ended before
         1862,  # a leader that gathered decides and goes, and no Pong arrives
+        20098,  # a leader resigns, and the next one sends to the slots that its requests fill
     ],
 )
 def test_a_seed_that_once_broke_a_rule_keeps_it(seed):
     scene(seed)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        30420,  # a leader resigns, and the next one sends to the slots that its requests fill
+        30423,  # a frozen leader reads of a request after its connection's end, and dispatches it at once
+        30830,  # as 30420
+    ],
+)
+def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
+    interrupted_scene(seed)
 
 
 def test_a_seed_is_a_run():

@@ -86,18 +86,19 @@ def test_a_member_that_did_not_run_hears_the_store_before_it_takes_it_for_gone()
     assert not candidate.is_reached(5.0)
 
 
-def test_when_a_leader_resigns_the_others_ask_at_once_and_begin_without_it():
+@pytest.mark.parametrize("returns", [False, True])
+def test_when_a_leader_resigns_the_others_ask_at_once_and_wait_for_it_if_it_has_requests(returns):
     candidate = Candidate("m2", now=-10.0)
     listed = {"m1": "a", "m2": "b"}
     candidate.answered(candidate.call(0.0), StoreView("m1", 1, listed), 0.0)
     assert candidate.call(0.1) is None
-    candidate.resigned_by("m1", 0.1)
+    candidate.resigned_by("m1", 0.1, returns=returns)
     asked = candidate.call(0.1)
     assert asked.ask is Ask.LOOK
-    assert "m1" not in candidate.members
+    assert ("m1" in candidate.members) is returns
     candidate.answered(asked, StoreView("m1", 1, {"m2": "b"}, 1), 0.11)  # its key is there for a moment more
     asked = candidate.call(0.2)
     assert asked is not None, "it asks often until the key is free"
     candidate.answered(asked, StoreView(None, 0, {"m2": "b"}, 1), 0.21)
     assert candidate.call(0.21).ask is Ask.ACQUIRE
-    assert candidate.members == {"m2": "b"}
+    assert candidate.members == (listed if returns else {"m2": "b"})

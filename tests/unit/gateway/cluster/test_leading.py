@@ -111,7 +111,7 @@ def test_a_member_that_does_not_read_is_dropped_and_one_whose_leader_does_not_re
 def test_a_leader_that_stops_releases_its_promises_and_decides_no_more():
     cluster = Cluster()
     assert cluster.followers["m2"].link.may_decide(cluster.now)
-    cluster.leader.resign(cluster.now)
+    cluster.leader.resign(cluster.now, returns=False)
     cluster.exchange()
     assert not cluster.followers["m2"].link.may_decide(cluster.now)
     assert cluster.followers["m2"].link.closes(cluster.now) == "the leader resigns"
