@@ -69,7 +69,7 @@ class BackendHealth:
         self._trial_polls = 0
         self._healthy_since = 0.0
         self._failed_at = -inf  # the last failure that counted
-        self._heard_at = -inf  # the last poll that it answered
+        self.heard_at = -inf  # the last poll that it answered
         self._back_at = -inf  # the last time that it was put on trial
 
     @property
@@ -105,7 +105,7 @@ class BackendHealth:
     def poll_answered(self, now: float) -> None:
         """Record a good health poll."""
         self._unreachable = 0
-        self._heard_at = now
+        self.heard_at = now
         if self.state is HealthState.UNKNOWN:
             self._become_healthy(now)
         elif self.state is HealthState.TRIAL:
@@ -124,7 +124,7 @@ class BackendHealth:
 
     def _is_news(self, sent_at: float) -> bool:
         """Whether a failure of a request sent then is another incident than the last one."""
-        return sent_at > self._back_at and max(sent_at, self._heard_at) > self._failed_at
+        return sent_at > self._back_at and max(sent_at, self.heard_at) > self._failed_at
 
     def _served(self, now: float) -> None:
         self._unreachable = self._broken = 0

@@ -40,6 +40,7 @@ class LiveBackend:
     task: asyncio.Task[None] | None = None
     draining: bool = False  # nothing more is dispatched to it
     leaving: bool = False  # retired: no longer in the catalog
+    lost_at: float = float("-inf")  # when a call here last lost its engine
 
     @property
     def known_kind(self) -> BackendKind:

@@ -88,8 +88,8 @@ class Upstream:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
         The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
-        request is retried once on a new connection, unless `resends` is off. Raises UpstreamError; ValueError for a
-        request that cannot be written.
+        request is retried once on a new connection, unless `resends` is off. Where there is none to be had, the request
+        may have been what ended the backend. Raises UpstreamError; ValueError for a request that cannot be written.
         """
         request = self._serialize(method, target, headers, body)
         connection = self._take_idle()
@@ -99,6 +99,9 @@ class Upstream:
             except UpstreamClosed as error:
                 if error.bytes_received or not self._resends:
                     raise
+                with suppress(ConnectFailed):
+                    return await self._send(await self._connect(), request)
+                raise
         return await self._send(await self._connect(), request)
 
     async def aclose(self) -> None:

@@ -6,8 +6,6 @@ from backends.meters.token_ids import ResumableMeter, TokenIds
 from gateway.continuation.exclusions import Exclusion
 from policies.types import NO_USAGE, Usage
 
-LOST_MAX: Final = 3
-"""A stream that has lost so many backends after tokens is not continued at another one: it may be what breaks them."""
 _IDS: Final = b'"prompt_token_ids":['
 _REASONING: Final = b'"reasoning'  # of a delta, and of the usage of every chat where a parser of it is on
 _TOKEN_NAME: Final = b'"token_id:'  # of a server whose log probabilities name tokens by their ids
@@ -15,12 +13,14 @@ _TOKEN_NAME: Final = b'"token_id:'  # of a server whose log probabilities name t
 
 class ContinuationSettings(NamedTuple):
     """`silence_s`: how long a backend may send nothing after the first token. `token_bytes_max`: of the ids of one
-    stream.
+    stream. `wait_s_max`: how long a stream is offered to backends that answer with errors, and how long a call that may
+    be what ends engines waits to be apart from others.
     """
 
     enabled: bool
     silence_s: float
     token_bytes_max: int
+    wait_s_max: float
 
 
 class ResumableStream:
@@ -29,15 +29,13 @@ class ResumableStream:
     `usage` is that of all backends so far, as the client sees it; `last` is the last event with tokens.
     """
 
-    __slots__ = ("_lost", "_lost_tokens", "exclusion", "ids", "last", "usage")
+    __slots__ = ("exclusion", "ids", "last", "usage")
 
     def __init__(self, exclusion: Exclusion | None, token_bytes_max: int) -> None:
         self.exclusion = exclusion
         self.ids = TokenIds(token_bytes_max)
         self.usage: Usage = NO_USAGE
         self.last = b""
-        self._lost = 0
-        self._lost_tokens = -1
 
     @property
     def is_begun(self) -> bool:
@@ -61,9 +59,3 @@ class ResumableStream:
             self.exclusion = Exclusion.BYTES
         is_readable = _REASONING not in self.last and _TOKEN_NAME not in self.last
         return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and is_readable
-
-    def lost(self) -> bool:
-        """Its backend has failed. Returns whether it may be continued at another one, as often as it has failed."""
-        self._lost += 1
-        has_more, self._lost_tokens = len(self.ids.output) > self._lost_tokens, len(self.ids.output)
-        return has_more and self._lost <= LOST_MAX

@@ -48,17 +48,21 @@ from policies.types import Outcome, Reason, Tier
 BUSY_HOLD_S = 0.25  # a busy backend gets no call for about the time of a few of its steps
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure triggers has its result
 ANSWER_BYTES_MAX = 256 << 20
+NOT_NOW = frozenset({404, 408, 429})  # what a router in front, or an engine that still loads, says below 500
 APIS = {AnswerKind.MESSAGES: Api.ANTHROPIC, AnswerKind.COHERE: Api.COHERE}  # whose streams have errors of their own
 OPTIONS_MARK = b"stream_options"  # in the error of a server that does not support it
 
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
-    """The backend did not take the call, and the client was sent nothing: it can be retried after `hold_s`."""
+    """The backend did not take the call, and the client was sent nothing by it: it can be retried after `hold_s`.
+    `is_answer`: it said so in a response, so nothing of it was lost.
+    """
 
-    def __init__(self, evidence: Evidence, hold_s: float) -> None:
+    def __init__(self, evidence: Evidence, hold_s: float, *, is_answer: bool = False) -> None:
         super().__init__(evidence)
         self.evidence = evidence
         self.hold_s = hold_s
+        self.is_answer = is_answer
 
 
 class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
@@ -219,8 +223,10 @@ class Attempt:
             )
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except (UpstreamClosed, QuestionFailed):
+        except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        except QuestionFailed:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True) from None
         except UpstreamProtocolError as error:
             raise StreamGivenUp(str(error)) from None
 
@@ -265,8 +271,16 @@ class Attempt:
         return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
 
     async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
-        body = await exchange.read(ANSWER_BYTES_MAX)
+        """Another backend may continue the stream, unless this one says that it is the request which is wrong."""
+        try:
+            body = await exchange.read(ANSWER_BYTES_MAX)
+        except UpstreamClosed:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._raise_if_not_taken(exchange, body)
+        if exchange.status >= 500:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True)
+        if exchange.status in NOT_NOW:
+            raise BackendRejected(Evidence.BUSY, UNREACHABLE_HOLD_S, is_answer=True)
         raise StreamGivenUp(f"a backend refused to continue the stream: status {exchange.status}")
 
     async def _relay_stream(
@@ -386,7 +400,7 @@ class Attempt:
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
             raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)
         if status == 503:
-            raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S)
+            raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S, is_answer=True)
         if status == 500 and kind.engine_died is not None and kind.engine_died in body:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
         rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body

@@ -2,13 +2,15 @@
 
 Retry: when a backend does not take a call before the first byte of an answer (no connection, "the engine is busy"), the
 call returns to the head of its tenant's queue and waits for the next backend. After the first byte, a stream that can
-be continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. A call ends
-in exactly one outcome.
+be continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. How often,
+and beside which others, says what it has lost so far (loss_evidence.py). A call ends in exactly one outcome.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -30,6 +32,7 @@ from gateway.forwarding.attempt import (
     StreamInterrupted,
 )
 from gateway.forwarding.backend_client import BackendClient
+from gateway.forwarding.loss_evidence import LossEvidence, Suspect
 from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
 from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat, beating
@@ -70,6 +73,9 @@ class Generation:
         self._on_answer = on_answer
         self._heartbeat_s = heartbeat_s
         self._resends_max = resends_max
+        self._wait_s_max = context.continuation.wait_s_max
+        self._evidence = LossEvidence()
+        self._apart: set[asyncio.Future[None]] = set()  # of calls that wait until others have left their backend
         self._budget = RetryBudget()
         self.on_alias_sent: Callable[[Call, web.BaseRequest], None] = lambda _call, _request: None
         """Called when a call of an alias has been dispatched, and may be copied."""
@@ -130,14 +136,17 @@ class Generation:
         Raises Rejected, UpstreamError.
         """
         stream = ResumableStream(call.exclusion, self._context.continuation.token_bytes_max)
-        with self._budget.call() as retries:
-            return await self._send_until_taken(request, _Sending(call, lease, trace, stream), retries)
+        sending = _Sending(call, lease, trace, stream)
+        try:
+            with self._budget.call() as retries:
+                return await self._send_until_taken(request, sending, retries)
+        finally:
+            self._evidence.ended(sending.suspect)
 
     async def _send_until_taken(
         self, request: web.BaseRequest, sending: "_Sending", retries: CallRetries
     ) -> RelayResult:
-        call, lease, trace, stream = sending
-        resends = 0
+        call, lease, trace, stream = sending.call, sending.lease, sending.trace, sending.stream
         while True:
             tokens_before = stream.usage.output_tokens
             sent_at = call.dispatcher.now()
@@ -147,14 +156,13 @@ class Generation:
             if trace.spans is not None:
                 trace.spans.sent(lease.backend_id, backend.known_kind.name)
             try:
-                return await lease.unless_preempted(self._send(request, sending, sent_at=sent_at, retries=retries))
+                return await lease.unless_preempted(self._send_apart(request, sending, sent_at, retries))
             except Preempted:
                 returned = _Returned("preempted", 0.0, cause=Cause.DRAINED if backend.draining else Cause.PREEMPTED)
             except StreamInterrupted as interruption:
-                returned, resends = self._interrupted(interruption, sending, sent_at), 0
+                returned = self._interrupted(interruption, sending, sent_at)
             except BackendRejected as rejection:
-                resends += rejection.evidence is Evidence.BROKEN
-                returned = self._not_taken(rejection, sending, sent_at, resends)
+                returned = self._not_taken(rejection, sending, sent_at)
             except StreamGivenUp:
                 raise
             except UpstreamError:
@@ -165,9 +173,51 @@ class Generation:
             if returned.is_failure and not stream.is_begun:
                 await self._enter_budget(retries)
 
-    def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float, resends: int) -> "_Returned":
+    async def _send_apart(
+        self, request: web.BaseRequest, sending: "_Sending", sent_at: float, retries: CallRetries
+    ) -> RelayResult:
+        """Send the call when no other is on trial at its backend that may have ended the same engines."""
+        suspect, backend_id = sending.suspect, sending.lease.backend_id
+        if suspect.is_last_chance:
+            async with beating(request, self._heartbeat_s):
+                await self._wait_apart(sending)
+        self._evidence.sent(suspect, backend_id, sending.call.dispatcher.now())
+        try:
+            return await self._send(request, sending, sent_at=sent_at, retries=retries)
+        finally:
+            self._evidence.left(suspect)
+            for waiting in self._apart:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    async def _wait_apart(self, sending: "_Sending") -> None:
+        now, backend_id = sending.call.dispatcher.now, sending.lease.backend_id
+        waits_until = now() + self._wait_s_max
+        while (until := self._evidence.apart_until(sending.suspect, backend_id)) is not None:
+            wait_s = min(until, waits_until) - now()
+            if wait_s <= 0:
+                return
+            waiting = asyncio.get_running_loop().create_future()
+            self._apart.add(waiting)
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await waiting
+            finally:
+                self._apart.discard(waiting)
+
+    def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float) -> "_Returned":
         self._report(sending.lease.backend_id, rejection.evidence, sending.call, sent_at)
-        if resends > self._resends_max:
+        if rejection.is_answer and sending.stream.is_begun:
+            now = sending.call.dispatcher.now()
+            sending.refused_since = sending.refused_since or now
+            if now - sending.refused_since >= self._wait_s_max:
+                raise UpstreamError("every backend answers with an error instead of continuing the stream") from None
+        elif (
+            rejection.evidence is Evidence.BROKEN
+            and not self._was_dead(sending, sent_at)
+            and self._is_given_up(sending)
+        ):
             raise UpstreamError("the backend broke the connection before it answered") from None
         # A busy backend does not fail: its calls wait as all others do.
         return _Returned(rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY)
@@ -177,9 +227,25 @@ class Generation:
         what the others can take, and a stream that waited too long for the budget would break.
         """
         self._report(sending.lease.backend_id, Evidence.BROKEN, sending.call, sent_at)
-        if not sending.stream.lost():
+        sending.refused_since = None
+        if self._is_given_up(sending):
             raise UpstreamError(str(interruption)) from None
         return _Returned("interrupted", UNREACHABLE_HOLD_S)
+
+    def _is_given_up(self, sending: "_Sending") -> bool:
+        """Whether the call, whose backend has failed, is sent to no other one."""
+        now, backend = sending.call.dispatcher.now(), self._backends[sending.lease.backend_id]
+        resends_max = None if sending.stream.is_begun else self._resends_max
+        is_given_up = self._evidence.lost(sending.suspect, now, resends_max=resends_max)
+        backend.lost_at = now
+        return is_given_up
+
+    def _was_dead(self, sending: "_Sending", sent_at: float) -> bool:
+        """Whether the backend had been lost when the call was sent, and has not been heard of since: what accepts
+        connections for it, and closes them, has lost nothing.
+        """
+        backend = self._backends[sending.lease.backend_id]
+        return sent_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
 
     async def _enter_budget(self, retries: CallRetries) -> None:
         try:
@@ -190,7 +256,7 @@ class Generation:
     async def _send(
         self, request: web.BaseRequest, sending: "_Sending", *, sent_at: float, retries: CallRetries
     ) -> RelayResult:
-        call, lease, trace, _ = sending
+        call, lease, trace = sending.call, sending.lease, sending.trace
         try:
             result, evidence = await self._attempt(sending, retries.answered).run(request)
         except OptionsRejected:
@@ -209,7 +275,7 @@ class Generation:
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
 
     def _attempt(self, sending: "_Sending", on_begun: Callable[[], None]) -> Attempt:
-        call, lease, trace, stream = sending
+        call, lease, trace = sending.call, sending.lease, sending.trace
         backend_id = lease.backend_id
 
         def named(answer_id: str) -> None:
@@ -221,7 +287,7 @@ class Generation:
             call,
             lease,
             trace,
-            stream,
+            sending.stream,
             backend=self._backends[backend_id],
             backend_client=self._backend_clients[backend_id],
             tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
@@ -235,13 +301,18 @@ class Generation:
             self._backends.report(backend_id, evidence, sent_at=sent_at, now=call.dispatcher.now())
 
 
-class _Sending(NamedTuple):
-    """One call, and what is known of it while it is sent."""
+@dataclass(slots=True)
+class _Sending:
+    """One call, and what is known of it while it is sent. Mutable. `refused_since`: since when the backends that it was
+    offered to have answered with errors.
+    """
 
     call: Call
     lease: Lease
     trace: CallTrace
     stream: ResumableStream
+    suspect: Suspect = field(default_factory=Suspect)
+    refused_since: float | None = None
 
 
 class _Returned(NamedTuple):
@@ -257,7 +328,7 @@ class _Returned(NamedTuple):
 
 async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int) -> None:
     """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
-    _, lease, trace, stream = sending
+    lease, trace, stream = sending.lease, sending.trace, sending.stream
     if trace.spans is not None:
         trace.spans.came_back(returned.reason)
     if stream.is_begun:

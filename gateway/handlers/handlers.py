@@ -286,7 +286,7 @@ def _continuation_settings(config: Config) -> ContinuationSettings:
     section = config.continuation
     # Without resends every call is sent once, and a continuation would be a second time.
     enabled = section.enabled and config.limits.resends_max > 0
-    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max)
+    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max, config.queue.backend_wait_s_max)
 
 
 def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -246,7 +247,7 @@ class SharedBackends(BackendPool):
         if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
             backend.spec = replace(backend.spec, url=news.url)
             self._moved(backend.spec)
-        backend.health.state = news.state
+        backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
         if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
             backend.kind = _kind(news.kind)
         backend.cards = news.cards

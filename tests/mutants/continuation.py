@@ -16,6 +16,8 @@ CONTINUED, BODIES, EXCLUSIONS, SEAM, STOPS, TEXTS = (
 )
 METERS = "tests/unit/backends/meters/test_token_ids.py"
 GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
+LOSSES = "tests/integration/gateway/test_gateway_loss_limits.py"
+EVIDENCE = "tests/unit/gateway/forwarding/test_loss_evidence.py"
 POLICY = "tests/unit/policies/test_interruption.py"
 
 MUTANTS = (
@@ -157,12 +159,32 @@ MUTANTS = (
         "if len(self._ids.output) > self._ids.outputs_max:", "if False:", (CONTINUED,),
     ),
     Mutant(
-        "a stream that breaks backends is given up", "gateway/continuation/stream.py",
-        "return has_more and self._lost <= LOST_MAX", "return has_more", (EXCLUSIONS,),
+        "a call that ends engines is given up", "gateway/forwarding/loss_evidence.py",
+        "is_given_up = call in loss.last_chances", "is_given_up = False", (EVIDENCE,),
     ),
     Mutant(
-        "a stream that gets no further is given up", "gateway/continuation/stream.py",
-        "return has_more and self._lost <= LOST_MAX", "return self._lost <= LOST_MAX", (EXCLUSIONS,),
+        "losses that are explained blame no other call", "gateway/forwarding/loss_evidence.py",
+        "each.is_explained = True", "pass", (EVIDENCE,),
+    ),
+    Mutant(
+        "calls that have lost two engines go on apart", "gateway/forwarding/loss_evidence.py",
+        "return max((each.trial_ends_at for each in others), default=None)", "return None", (EVIDENCE,),
+    ),
+    Mutant(
+        "of several that have lost two engines, the one on trial is given up", "gateway/forwarding/loss_evidence.py",
+        " or last_chances", "  # noqa\n        self.last_chances = last_chances", (EVIDENCE,),
+    ),
+    Mutant(
+        "calls that wait to be apart are not sent", "gateway/forwarding/retry.py",
+        "await self._wait_apart(sending)", "pass", (LOSSES,),
+    ),
+    Mutant(
+        "an error answer of the next backend is no loss", "gateway/forwarding/retry.py",
+        "if rejection.is_answer and sending.stream.is_begun:", "if False:", (LOSSES,),
+    ),
+    Mutant(
+        "a stream is not offered to backends for ever that answer with errors", "gateway/forwarding/retry.py",
+        "if now - sending.refused_since >= self._wait_s_max:", "if False:", (LOSSES,),
     ),
     Mutant(
         "a backend that falls silent is cut", "gateway/forwarding/attempt.py",

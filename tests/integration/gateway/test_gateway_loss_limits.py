@@ -1,6 +1,7 @@
 """How often and how long a stream looks for its next backend.
 
-All streams of dead backends move, one that breaks backends is given up, and the only backend is waited for.
+All streams of dead backends move, one that breaks backends is given up, the only backend is waited for, and so is
+another one while some answer with errors.
 """
 
 import asyncio
@@ -10,12 +11,28 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 import pytest
-from gateway_rig import CHAT, FAST, SLOW, Reply, call, engine, gateway, hang_up, scripted, stream, tokens_emitted, until
+from gateway_rig import (
+    CHAT,
+    COMPLETIONS,
+    FAST,
+    SLOW,
+    Reply,
+    answer,
+    call,
+    engine,
+    gateway,
+    hang_up,
+    scripted,
+    stream,
+    tokens_emitted,
+    until,
+)
 
 from backends.engine.server import EngineOptions, EngineServer
-from gateway.continuation.stream import LOST_MAX
 from gateway.forwarding import retry_budget
+from gateway.forwarding.loss_evidence import ENGINES_MAX
 from policies.types import Cause
 
 TOKENS = 40
@@ -86,20 +103,19 @@ async def test_a_stream_that_breaks_one_backend_after_the_other_leaves_some():
     """Each breaks a few tokens later; what this stream may break is bounded, and it ends once."""
     async with contextlib.AsyncExitStack() as stack:
         several = [
-            await stack.enter_async_context(engine(cut_stream_after_tokens=CUT_AFTER)) for _ in range(LOST_MAX + 3)
+            await stack.enter_async_context(engine(cut_stream_after_tokens=CUT_AFTER)) for _ in range(ENGINES_MAX + 3)
         ]
         rig = await stack.enter_async_context(gateway(*several))
         reply = await rig.post(call(stream=True, max_tokens=LONG, stream_options=OPTIONS))
         assert len(errors(reply)) == 1
-        assert (LOST_MAX + 1) * CUT_AFTER <= tokens(reply) < LONG  # an event may have several tokens
-        assert sum(tokens_emitted(each) > 0 for each in several) == LOST_MAX + 1
+        assert ENGINES_MAX * CUT_AFTER <= tokens(reply) < LONG  # an event may have several tokens
+        assert sum(tokens_emitted(each) > 0 for each in several) == ENGINES_MAX
         await until(rig.idle)
         usage = [message["usage"] for message in messages(reply) if message.get("usage")][-1]
         assert rig.service() == usage["prompt_tokens"] + 2 * tokens(reply)
 
 
-@pytest.mark.parametrize("resends_max", [1, 2])
-async def test_a_stream_that_breaks_backends_before_its_next_token_is_given_up_earlier(resends_max):
+async def test_losses_before_and_after_the_first_event_are_one_count():
     async with engine() as good, gateway(good) as rig:
         begun = (await rig.post({**streamed(), "return_token_ids": True})).body.split(b"\n\n")[:CUT_AFTER]
     events = b"".join(event + b"\n\n" for event in begun)
@@ -108,10 +124,10 @@ async def test_a_stream_that_breaks_backends_before_its_next_token_is_given_up_e
         for each in several:
             each.default = cut_or_hang_up(several, stream(events, end=False))
         backends = [vllm_at(number, each) for number, each in enumerate(several)]
-        rig = await stack.enter_async_context(gateway(*backends, limits={"resends_max": resends_max}))
+        rig = await stack.enter_async_context(gateway(*backends))
         reply = await rig.post(streamed())
         assert len(errors(reply)) == 1
-        assert sum(len(each.calls) for each in several) == 1 + 1 + resends_max
+        assert sum(len(each.calls) for each in several) == ENGINES_MAX
 
 
 def cut_or_hang_up(several, begin):
@@ -166,3 +182,103 @@ async def test_a_stream_whose_only_backend_does_not_come_back_in_time_ends_once_
         await until(rig.idle)
         usage = [message["usage"] for message in messages(reply) if message.get("usage")][-1]
         assert rig.service() == usage["prompt_tokens"] + 2 * tokens(reply)
+
+
+def text_event(**choice):
+    head = {"id": "c", "object": "text_completion", "created": 1, "model": "tiny"}
+    choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": None, "token_ids": [], **choice}
+    return b"data: " + orjson.dumps({**head, "choices": [choice]}) + b"\n\n"
+
+
+FIRST = text_event(text=" a", token_ids=[5], prompt_token_ids=[1, 2])
+LAST = text_event(finish_reason="length") + b"data: [DONE]\n\n"
+
+
+def mortal(backend, is_over):
+    """What a backend does that a call of the user "poison" ends after its first token; all others wait for `is_over`,
+    and are then complete.
+    """
+    ended = asyncio.Event()
+
+    async def act(reader, writer):
+        asked = json.loads(backend.calls[-1].body)
+        if ended.is_set():
+            return False
+        await stream(FIRST, end=False)(reader, writer)
+        if asked.get("user") == "poison":
+            await asyncio.sleep(0.05)
+            backend.healthy = False
+            ended.set()
+            return False
+        waits = [asyncio.ensure_future(event.wait()) for event in (ended, is_over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        if not ended.is_set():
+            await send_end(writer)
+        return False
+
+    return act
+
+
+async def send_end(writer):
+    writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(LAST), LAST))
+    await writer.drain()
+
+
+async def test_a_call_that_ends_every_engine_costs_three_and_no_other_call_fails():
+    body, is_over = {"model": "tiny", "prompt": "hello", "stream": True, "max_tokens": 9}, asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(scripted()) for _ in range(5)]
+        for each in several:
+            each.default = mortal(each, is_over)
+        backends = [vllm_at(number, each) for number, each in enumerate(several)]
+        rig = await stack.enter_async_context(gateway(*backends))
+        others = [asyncio.create_task(rig.post(body, path=COMPLETIONS)) for _ in range(MANY)]
+        await until(lambda: sum(len(each.calls) for each in several) == MANY)
+        poison = await rig.post({**body, "user": "poison"}, path=COMPLETIONS)
+        is_over.set()
+        assert len(errors(poison)) == 1
+        assert [reply.events[-1] for reply in await asyncio.gather(*others)] == ["[DONE]"] * MANY
+        assert sum(not each.healthy for each in several) == ENGINES_MAX
+
+
+@contextlib.asynccontextmanager
+async def cut_beside(refused, **settings):
+    """A gateway whose stream is cut at one backend, and is then left with one that refuses, while a third one drains.
+    Yields the rig, that one and the call.
+    """
+    slow = {**SLOW, "cut_stream_after_tokens": CUT_AFTER}
+    async with (
+        engine(**slow) as bad,
+        scripted(refused) as refusing,
+        engine() as good,
+        gateway(bad, vllm_at(1, refusing), good, **settings) as rig,
+    ):
+        for backend_id in ("b1", "b2"):
+            rig.gateway.backends.drain(backend_id, draining=True)
+        asked = asyncio.create_task(rig.post(streamed()))
+        await until(lambda: tokens_emitted(bad))
+        rig.gateway.backends.drain("b1", draining=False)
+        rig.gateway.backends.drain("b0", draining=True)
+        yield rig, refusing, asked
+
+
+@pytest.mark.parametrize("status", [404, 429, 500, 502, 503])
+async def test_a_stream_waits_for_another_backend_while_the_next_one_answers_with_errors(status):
+    refused = answer({"error": {"message": "no", "code": status}}, status=status)
+    async with cut_beside(refused) as (rig, refusing, asked):
+        await until(lambda: len(refusing.calls) >= 2)
+        rig.gateway.backends.drain("b2", draining=False)
+        reply = await asked
+        assert not errors(reply)
+        assert tokens(reply) == TOKENS
+
+
+async def test_a_stream_that_backends_answer_with_errors_for_too_long_ends_once():
+    refused = answer({"error": {"message": "no", "code": 404}}, status=404)
+    async with cut_beside(refused, queue={"backend_wait_s_max": 0.8}) as (rig, refusing, asked):
+        reply = await asked
+        assert len(errors(reply)) == 1
+        assert len(refusing.calls) >= 2
+        await until(rig.idle)

@@ -1,0 +1,117 @@
+"""LossEvidence: which call is it that ends engines?
+
+One request may end every engine that computes it. A loss is evidence against each call that was aboard, and names none
+of them: it counts 1 against each. A call that has lost ENGINES_MAX engines is given up, whatever the others did, so no
+call costs more. Its losses are explained by then, and no longer count against those who shared them.
+
+The others would reach the same count where they travel with it from engine to engine. So a call whose next loss would
+be its last goes on apart: calls in the same position wait until it has left its engine, or has been there for much
+longer than it needed to lose one.
+
+Pure: facts come in with their times; it does no I/O and reads no clock. It knows the calls of one process.
+"""
+
+from collections import defaultdict
+from typing import Final
+
+ENGINES_MAX: Final = 3
+"""Two losses in a row happen to innocents: two engines are restarted. More than three no call may cost."""
+TRIAL_RATIO: Final = 2.0
+"""What ends engines takes about as long each time, and another engine may be slower, but hardly by more."""
+
+
+class _Loss:
+    """The loss of one engine: the calls that were aboard, and those of them for which it is one too many. Among several
+    it is that which was on trial.
+    """
+
+    __slots__ = ("aboard", "is_explained", "last_chances")
+
+    def __init__(self, aboard: "set[Suspect]", now: float) -> None:
+        self.aboard = aboard
+        last_chances = {each for each in aboard if each.is_last_chance}
+        self.last_chances = {each for each in last_chances if now < each.trial_ends_at} or last_chances
+        self.is_explained = False
+        for each in aboard:
+            each.loss = self
+
+
+class Suspect:
+    """One call, and the losses that it was part of."""
+
+    __slots__ = ("backend_id", "longest_s", "loss", "losses", "sent_at")
+
+    def __init__(self) -> None:
+        self.losses: list[_Loss] = []
+        self.loss: _Loss | None = None  # of the engine that it is at, which another call has noticed
+        self.backend_id = ""
+        self.sent_at = 0.0
+        self.longest_s = 0.0  # that an engine lived which it lost
+
+    @property
+    def lost(self) -> int:
+        """Engines that it has lost, and no call that was given up explains."""
+        return sum(not loss.is_explained for loss in self.losses)
+
+    @property
+    def is_last_chance(self) -> bool:
+        """Whether its next loss ends it."""
+        return self.lost >= ENGINES_MAX - 1
+
+    @property
+    def trial_ends_at(self) -> float:
+        """When it has been at its engine for so long that it hardly is what ends engines."""
+        return self.sent_at + TRIAL_RATIO * self.longest_s
+
+
+class LossEvidence:
+    """Counts the losses of all calls of one process. Mutable."""
+
+    def __init__(self) -> None:
+        self._aboard: defaultdict[str, set[Suspect]] = defaultdict(set)  # by backend
+
+    def sent(self, call: Suspect, backend_id: str, now: float) -> None:
+        """The call is at this backend from now on."""
+        call.backend_id, call.sent_at, call.loss = backend_id, now, None
+        self._aboard[backend_id].add(call)
+
+    def left(self, call: Suspect) -> None:
+        """The call has left its backend: by its end, or because it goes on elsewhere. Idempotent."""
+        aboard = self._aboard[call.backend_id]
+        aboard.discard(call)
+        if not aboard:
+            del self._aboard[call.backend_id]
+
+    def lost(self, call: Suspect, now: float, *, resends_max: int | None) -> bool:
+        """The call has lost the engine that it was at. Returns whether it is given up. `resends_max`: how often it may
+        be sent again, where its client has been sent nothing; beyond that it is sent only if another call aboard has
+        lost as many. None: it is a stream that has begun.
+        """
+        self.left(call)
+        loss = call.loss or _Loss({*self._aboard.get(call.backend_id, ()), call}, now)
+        call.losses.append(loss)
+        call.longest_s = max(call.longest_s, now - call.sent_at)
+        is_given_up = call in loss.last_chances
+        if resends_max is not None and call.lost > resends_max:
+            is_given_up = is_given_up or not resends_max or not _is_shared(loss, call)
+        if is_given_up:
+            for each in call.losses:
+                each.is_explained = True
+        return is_given_up
+
+    def ended(self, call: Suspect) -> None:
+        """The call has ended: what it was part of is not kept for it."""
+        call.losses.clear()
+        call.loss = None
+
+    def apart_until(self, call: Suspect, backend_id: str) -> float | None:
+        """Until when the call must not be sent to this backend, because another one is on trial there; None: now."""
+        if not call.is_last_chance:
+            return None
+        others = [each for each in self._aboard.get(backend_id, ()) if each.is_last_chance]
+        return max((each.trial_ends_at for each in others), default=None)
+
+
+def _is_shared(loss: _Loss, call: Suspect) -> bool:
+    """Whether another call aboard has lost as many engines, this one included."""
+    return any(each.lost + (loss not in each.losses) >= call.lost for each in loss.aboard if each is not call)
