@@ -1,27 +1,44 @@
 """Checkpoints: what the tenants of all pools have received, as the leader last said, so that the next leader goes on.
 
 The leader takes one every CHECKPOINT_S and tells all members, which keep the newest by (epoch, number) (rule 19); its
-shell also puts it into the store. What was charged after the last one is forgotten when the leader dies: at most
-CHECKPOINT_S. A checkpoint may be larger than a frame, so it travels in parts.
+shell also puts it into the store. It says which facts of each member it has, and what it charged for requests that had
+not ended: so the next leader charges what living members tell it, neither less nor twice. What a dead member used after
+the last checkpoint is forgotten: at most CHECKPOINT_S. A checkpoint may be larger than a frame, so it travels in parts.
 """
 
+from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gateway.cluster.wire import PART_BYTES, CheckpointPart, Epoch
 from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.admission.rate_window import WindowCheckpoint
+from policies.types import Usage
 
 CHECKPOINT_S: Final = 1.0
+SURE_AFTER: Final = 4
+"""So many checkpoints later all members have one, or a later one: a leader that is cut off takes two until its lease of
+2 s has ended, and one when it resigns. So the next leader may begin without this member, and with an older checkpoint.
+"""
+
+
+class Taken(NamedTuple):
+    """What a leader has taken in of one member: its last request, and its last entry of the ChargeLog."""
+
+    request: int = 0
+    entry: int = 0
 
 
 class PoolCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Of one pool: counters, and what counts against limits per minute."""
+    """Of one pool: counters, and what counts against limits per minute. `charged` is what the counters have of requests
+    that had not ended, by wire id.
+    """
 
     service: ServiceCheckpoint
     windows: WindowCheckpoint
+    charged: Mapping[str, Usage] = {}
 
 
 class ClusterCheckpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -31,6 +48,7 @@ class ClusterCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     number: int
     pools: Mapping[str, PoolCheckpoint]
     besides: bytes = b""
+    taken: Mapping[str, Taken] = {}  # by member
 
     @property
     def order(self) -> tuple[Epoch, int]:
@@ -67,16 +85,22 @@ class NewestCheckpoint:
         self.order: tuple[Epoch, int] = (0, 0)
         """Of the newest; (0, 0): there is none."""
         self.body = b""
+        self._taken: deque[Mapping[str, Taken]] = deque(maxlen=SURE_AFTER)
         self._parts: dict[tuple[Any, Epoch, int], dict[int, bytes]] = {}  # by source
 
     def told(self, body: bytes) -> None:
         """An encoded checkpoint from the store; a damaged one is left out."""
         try:
-            order = decode_checkpoint(body).order
+            checkpoint = decode_checkpoint(body)
         except msgspec.DecodeError:
             return
-        if order > self.order:
-            self.order, self.body = order, body
+        if checkpoint.order > self.order:
+            self.order, self.body = checkpoint.order, body
+            self._taken.append(checkpoint.taken)
+
+    def taken_of(self, member: str) -> int:
+        """The last entry of this member's ChargeLog that every later leader surely has."""
+        return self._taken[0].get(member, Taken()).entry if len(self._taken) == SURE_AFTER else 0
 
     def part(self, source: object, part: CheckpointPart) -> None:
         """A part came from `source`; a source tells the parts of one checkpoint in order."""

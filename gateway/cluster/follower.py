@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
+from gateway.cluster.charge_log import ChargeLog
 from gateway.cluster.checkpoints import NewestCheckpoint, parts_of
 from gateway.cluster.leader_link import LeaderLink
 from gateway.cluster.own_request import OwnRequest
@@ -84,6 +85,8 @@ class Follower:
         """
         self.link = LeaderLink(member, now)
         self.checkpoint = checkpoint or NewestCheckpoint()
+        self.log = ChargeLog()
+        """What has ended and was spent here, and no checkpoint is known to have."""
         self.shared: dict[str, bytes] = {}
         """What the leader's shell has told all (wire.Shared), by topic."""
         self.answers: list[Answered] = []
@@ -93,7 +96,6 @@ class Follower:
         self._numbers: dict[str, int] = {}  # by request id
         self._last_number = 0
         self._pools: dict[str, _Pool] = {}
-        self._spends: list[tuple[str, Spend]] = []  # while there was no leader to tell
         self._leaderless_since: float | None = now
         self._untold_at = self._told_all_at = -inf
         self._unreachable: dict[str, float] = {}  # until when
@@ -107,10 +109,9 @@ class Follower:
         self.link.connected(self.checkpoint.order, now)
 
     def lost(self, now: float) -> None:
-        """The connection is gone. What it had not sent yet is told on joining."""
-        unsent = self.link.lost()
+        """The connection is gone. All is told again on joining."""
+        self.link.lost()
         if self._leaderless_since is None:
-            self._spends = [(pool, message) for pool, message in unsent if isinstance(message, Spend)]
             self._leaderless_since = now
 
     def received(self, frame: Frame, now: float) -> None:
@@ -130,7 +131,6 @@ class Follower:
         own = OwnRequest(self._last_number, pool, request, is_traced)
         self._own[own.number] = own
         self._numbers[request.id] = own.number
-        own.is_submitted = self._leaderless_since is None
         self.link.say(pool, Submit(own.number, request, now - request.arrived_at, is_traced))
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
@@ -155,15 +155,9 @@ class Follower:
         own = self._of(request_id)
         if own is None or own.dispatch is None:
             return
-        usage = usage or own.usage
-        self.link.say(own.pool, Finish(own.number, outcome, usage, timing))
-        if self._leaderless_since is None:
-            self._forget(own)
-        else:  # rules 18, 20: the next leader charges what was not told
-            del self._numbers[request_id]
-            own.outcome, own.timing, own.usage = outcome, timing, usage
-            if self.link.leader is not None:  # it gathers, and may charge it when it goes: nothing is charged twice
-                own.told = usage or own.told
+        own.usage = usage or own.usage
+        self._end(own, outcome, timing)
+        self.link.say(own.pool, Finish(own.number, outcome, own.usage, timing, self.log.number))
 
     def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
         """A dispatched request waits again: its backend did not take it, or it was withdrawn in time."""
@@ -180,8 +174,7 @@ class Follower:
             own.usage = usage
             own.wait_again()
             self.link.say(own.pool, Interrupt(own.number, usage, hold_s))
-            if self.link.leader is not None:
-                own.told = usage
+            own.told = usage
 
     def kept(self, request_id: str, now: float) -> None:
         """A withdrawal came too late (rule 15)."""
@@ -194,18 +187,17 @@ class Follower:
         """The client of a request that waits, as far as is known here, left (rule 14)."""
         own = self._of(request_id)
         if own is not None:
-            self._forget(own)
-            self.link.say(own.pool, Gone(own.number))
+            self._end(own)
+            self.link.say(own.pool, Gone(own.number, self.log.number))
             self._pool(own.pool).actions[:] = [
                 action for action in self._pool(own.pool).actions if action.request_id != request_id
             ]
 
     def spent(self, pool: str, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         """A call that was never queued used this much."""
-        message = Spend(tenant_id, usage, key_id)
+        message = Spend(tenant_id, usage, key_id, self.log.next_number())
+        self.log.add(pool, message)
         self.link.say(pool, message)
-        if self._leaderless_since is not None:
-            self._spends.append((pool, message))
 
     def failed(self, backend_id: str, now: float) -> None:
         """A call to this backend failed before an answer (rule 27): for a while it counts as unreachable here."""
@@ -245,6 +237,7 @@ class Follower:
 
     def tick(self, now: float) -> None:
         """Tell what is due by the clock, and refuse what has waited too long without a leader."""
+        self.log.taken(self.checkpoint.taken_of(self.link.member))
         for backend_id in [each for each, until in self._unreachable.items() if until <= now]:
             del self._unreachable[backend_id]
             self.link.say("", Reach(tuple(self._unreachable)))
@@ -264,20 +257,20 @@ class Follower:
         return self._of(request_id)
 
     def requests(self) -> Mapping[int, OwnRequest]:
-        """All requests of this member by number, to read; with those that ended and could not be told."""
+        """All requests of this member by number, to read."""
         return self._own
 
     # -- the leader's messages -------------------------------------------------------------------------------
 
     def _tell_all(self, now: float) -> None:
         """The member has joined: tell the leader all that is known here."""
-        say, leadership = self.link.say, self.link.leadership
+        say = self.link.say
+        for pool, entry in self.log:
+            say(pool, entry)
         for own in self._own.values():
-            say(own.pool, own.has(leadership, now))
+            say(own.pool, own.has(now))
         say("", ToldAll())
         say("", Reach(tuple(self._unreachable)))
-        for pool, spend in self._spends:
-            say(pool, spend)
         self._untold_at = self._told_all_at = now
 
     def _hear(self, pool: str, message: AnyMessage, now: float) -> None:
@@ -289,8 +282,8 @@ class Follower:
                 self._tell_all(now)
             case Pong():
                 self.link.ponged(message, now)
-                if self._leaderless_since is not None and self.link.may_decide(now):
-                    self._led()
+                if self.link.may_decide(now):
+                    self._leaderless_since = None
             case Release():
                 self.link.released()
             case CheckpointPart() | WantCheckpoint():
@@ -299,14 +292,6 @@ class Follower:
                 self.shared[message.topic] = message.body
             case Answered():
                 self.answers.append(message)
-
-    def _led(self) -> None:
-        """The leader decides. Until now it gathered, and all would have been told anew to another one."""
-        self._leaderless_since = None
-        self._spends.clear()
-        self._own = {number: own for number, own in self._own.items() if own.outcome is None}
-        for own in self._own.values():
-            own.is_submitted = True
 
     def _hear_of_checkpoint(self, message: CheckpointPart | WantCheckpoint) -> None:
         if isinstance(message, CheckpointPart):
@@ -317,7 +302,7 @@ class Follower:
 
     def _act(self, pool: str, message: Dispatched | Refused | Withdraw, now: float) -> None:
         own = self._own.get(message.number)
-        if own is None or own.outcome is not None:
+        if own is None:
             return  # it has ended here: what says so is on its way (rules 14, 15)
         of = self._pool(pool)
         if isinstance(message, Withdraw):
@@ -330,7 +315,11 @@ class Follower:
         if message.limits is not None:
             of.limits[LimitsOf(own.request.tenant_id, own.request.key_id)] = message.limits
         if isinstance(message, Refused):
-            self._forget(own)
+            if own.told is not None or own.is_retold:  # what it was charged for a dispatch is refunded, or stays
+                self._end(own)
+                self.link.say(pool, Gone(own.number, self.log.number))
+            else:
+                self._forget(own)
             of.actions.append(Reject(own.request.id, message.reason, message.retry_after_s, message.limit))
         elif message.backend_id in self._unreachable:  # rule 8
             self.link.say(pool, NotDelivered(own.number))
@@ -338,7 +327,7 @@ class Follower:
             self._dispatch(of, own, message, now)
 
     def _dispatch(self, of: _Pool, own: OwnRequest, message: Dispatched, now: float) -> None:
-        own.dispatched(message, self.link.leadership, now)
+        own.dispatched(message, now)
         of.actions.append(
             Dispatch(
                 own.request.id,
@@ -384,13 +373,20 @@ class Follower:
     def _refuse(self, own: OwnRequest, now: float) -> None:
         is_over = now >= own.request.arrived_at + self._wait_s_max and not own.request.produced_tokens
         reason = Reason.QUEUE_TIMEOUT if is_over else Reason.NO_BACKEND
-        self._forget(own)
-        self.link.say(own.pool, Gone(own.number))
+        self._end(own)
+        self.link.say(own.pool, Gone(own.number, self.log.number))
         self._pool(own.pool).actions.append(Reject(own.request.id, reason, RETRY_AFTER_S))
 
     def _of(self, request_id: str) -> OwnRequest | None:
         number = self._numbers.get(request_id)
         return None if number is None else self._own[number]
+
+    def _end(
+        self, own: OwnRequest, outcome: Outcome = Outcome.CLIENT_DISCONNECTED, timing: Timing | None = None
+    ) -> None:
+        """It has ended: every leader is told, until a checkpoint has it."""
+        self.log.add(own.pool, own.ended(self.log.next_number(), outcome, timing))
+        self._forget(own)
 
     def _forget(self, own: OwnRequest) -> None:
         del self._own[own.number]

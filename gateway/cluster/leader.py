@@ -18,6 +18,7 @@ from gateway.cluster.checkpoints import (
     ClusterCheckpoint,
     NewestCheckpoint,
     PoolCheckpoint,
+    Taken,
     encode_checkpoint,
     parts_of,
 )
@@ -78,6 +79,7 @@ class _Member:
     lost_at: float | None = None
     pinged_at: float | None = None  # of its last ping, by its own clock
     checkpoint: tuple[Epoch, int] = (0, 0)
+    is_asked: bool = False  # for that
     named: frozenset[str] = frozenset()  # backends that it says it cannot reach
     failed: set[str] = field(default_factory=set)  # and those that failed it since
     outbox: list[tuple[str, AnyMessage]] = field(default_factory=list)
@@ -100,11 +102,13 @@ class Leader:
         checkpoint: NewestCheckpoint | None = None,
         lease_until: float = inf,
         silent_s: float = SILENT_S,
+        is_alone: bool = False,
         now: float,
     ) -> None:
         """`make_scheduler` makes the Scheduler of a pool, without tenants but with the configured tiers; `tenant_of`
         looks a tenant up in the registry. `expected` are the members of the last list. `lease_until` is infinite where
-        nothing but a parent process elects.
+        nothing but a parent process elects. One that `is_alone` takes no checkpoints: its member tells the next leader
+        what was charged here.
         """
         self.epoch = epoch
         self.member = member
@@ -116,6 +120,7 @@ class Leader:
         self.is_over = False
         self.facts = 0
         """Facts of members that were taken in, for metrics."""
+        self._is_alone = is_alone
         self._make_scheduler = make_scheduler
         self._tenant_of = tenant_of
         self._checkpoint = checkpoint or NewestCheckpoint()
@@ -132,7 +137,6 @@ class Leader:
         self._polled_at = -inf
         self._has_news = False
         self._checkpoint_at = -inf
-        self._checkpoint_asked = False
         self._blind_since: float | None = None  # its own polls reach no backend
         self._wishes: list[Wish] = []
 
@@ -300,7 +304,7 @@ class Leader:
         if order is None:
             order = self.pools[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
             if self.is_deciding:
-                self._restore(order, now)
+                order.restored(self._restored.get(order.name), now)
                 order.scheduler.taken_over(now)
         return order
 
@@ -341,7 +345,7 @@ class Leader:
         """
         if self.is_over:
             return
-        if self.is_deciding:
+        if self.is_deciding and not self._is_alone:
             self._take_checkpoint(now)
         self.is_over, self.is_deciding = True, False
         for there in self._members.values():
@@ -391,16 +395,8 @@ class Leader:
         # Its own process is never silent: what that has is there before the first Pong tells it that all was taken in.
         if self.member not in told or (not is_silent and (self._must_wait or not self._expected <= told)):
             return False
-        newest = max(self._members.values(), key=lambda each: each.checkpoint, default=None)
-        if newest is not None and newest.checkpoint > self._checkpoint.order and not is_silent:  # rule 19
-            if not self._checkpoint_asked:
-                self._checkpoint_asked = True
-                newest.outbox.append(("", WantCheckpoint()))
+        if not self._goes_on(now):
             return False
-        checkpoint = self._checkpoint.read()
-        self._restored = {} if checkpoint is None else checkpoint.pools
-        for order in self.pools.values():
-            self._restore(order, now)
         self.is_deciding = True
         for there in self._members.values():
             if there.lost_at is None:
@@ -411,14 +407,27 @@ class Leader:
         for order in self.pools.values():
             order.scheduler.taken_over(now)
         self._wishes.append(AskBackends())
-        self._checkpoint_at = now  # what was waiting is admitted now, all at once
+        self._checkpoint_at = inf if self._is_alone else now  # what was waiting is admitted now, all at once
         return True
 
-    def _restore(self, order: PoolOrder, now: float) -> None:
-        kept = self._restored.get(order.name)
-        if kept is not None:
-            order.scheduler.restored(kept.service, now)
-            order.scheduler.windows_restored(kept.windows, now)
+    def _goes_on(self, now: float) -> bool:
+        """Go on from the newest checkpoint, unless a member that is there has a newer one: then ask it (rule 19)."""
+        there = [each for each in self._members.values() if each.lost_at is None]
+        newest = max(there, key=lambda each: each.checkpoint)
+        if newest.checkpoint > self._checkpoint.order:
+            if not newest.is_asked:
+                newest.is_asked = True
+                newest.outbox.append(("", WantCheckpoint()))
+            return False
+        checkpoint = self._checkpoint.read()
+        if checkpoint is not None:
+            self._restored = checkpoint.pools
+            for name, taken in checkpoint.taken.items():
+                sender = self._senders.setdefault(name, Sender(name))
+                sender.request, sender.entry = taken
+        for order in self.pools.values():
+            order.restored(self._restored.get(order.name), now)
+        return True
 
     def _take(self, source: str, pool: str, entry: AnyMessage | Own, came_at: float, now: float) -> None:
         self._has_news = True
@@ -439,7 +448,7 @@ class Leader:
                 there.sender.is_away = not there.is_joined
                 for order in self.pools.values():
                     order.told_all(there.sender, now)
-                there.sender.told, there.sender.is_known = None, True
+                there.sender.told = None
             case Reach():
                 there.named = frozenset(entry.unreachable)
                 there.failed.clear()
@@ -454,11 +463,9 @@ class Leader:
         """Tell all members, and the store, what has been charged until now."""
         self._checkpoint_at = now + CHECKPOINT_S
         self._checkpoints += 1
-        pools = {
-            name: PoolCheckpoint(order.scheduler.checkpoint(), order.scheduler.windows(now))
-            for name, order in self.pools.items()
-        }
-        body = encode_checkpoint(ClusterCheckpoint(self.epoch, self._checkpoints, pools, self.besides))
+        pools = {name: order.checkpoint(now) for name, order in self.pools.items()}
+        taken = {name: Taken(sender.request, sender.entry) for name, sender in self._senders.items()}
+        body = encode_checkpoint(ClusterCheckpoint(self.epoch, self._checkpoints, pools, self.besides, taken))
         self._checkpoint.told(body)
         self._wishes.append(StoreCheckpoint(body))
         for name, there in self._members.items():

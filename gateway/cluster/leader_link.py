@@ -45,13 +45,12 @@ class LeaderLink:
         self._outbox = [("", Join(self.member, checkpoint))]
         self._replaceable.clear()
 
-    def lost(self) -> list[tuple[str, AnyMessage]]:
-        """The connection is gone, and its promise over. Returns what it had not sent yet, with the pools."""
+    def lost(self) -> None:
+        """The connection is gone, and its promise over."""
         self.is_connected, self._must_close, self.leader = False, "", None
         self._promise.release()
-        unsent, self._outbox = self._outbox, []
+        self._outbox = []
         self._replaceable.clear()
-        return unsent
 
     def received(self, frame: Frame, now: float) -> Sequence[AnyMessage]:
         """A frame came from the leader. Returns its messages if they count; a Welcome is the first of them."""
@@ -106,11 +105,6 @@ class LeaderLink:
     def is_joined(self) -> bool:
         """Whether a leader decides for this member's requests."""
         return self.leader is not None
-
-    @property
-    def leadership(self) -> str:
-        """The one that is joined, by a name that no other has while it is remembered."""
-        return f"{self.leader}@{self.epoch}"
 
     def may_decide(self, now: float) -> bool:
         """Whether the leader's actions may be carried out now (rule 3)."""

@@ -282,7 +282,7 @@ class Member:
         self.is_standalone = True
         self.share = ReplicaShare(len(names), sorted(names).index(self.name))
         self.leader = self._make_leader(
-            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, now=now
+            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, is_alone=True, now=now
         )
         self._begin(now)
 
@@ -293,7 +293,14 @@ class Member:
         self.follower.lost(now)
 
     def _make_leader(
-        self, epoch: Epoch, *, expected: set[str], lease_until: float, silent_s: float, now: float
+        self,
+        epoch: Epoch,
+        *,
+        expected: set[str],
+        lease_until: float,
+        silent_s: float,
+        is_alone: bool = False,
+        now: float,
     ) -> Leader:
         return Leader(
             epoch,
@@ -304,6 +311,7 @@ class Member:
             checkpoint=self.checkpoint,
             lease_until=lease_until,
             silent_s=silent_s,
+            is_alone=is_alone,
             now=now,
         )
 

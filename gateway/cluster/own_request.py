@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from gateway.cluster.wire import Dispatched, Has
+from gateway.cluster.wire import Dispatched, Ended, Has
 from policies.types import Outcome, Request, Timing, Usage
 
 
@@ -17,21 +17,17 @@ class OwnRequest:
     is_traced: bool = False
     dispatch: Dispatched | None = None
     dispatched_at: float = 0.0
-    sent_by: str = ""  # the leadership that dispatched it
     usage: Usage | None = None  # the newest
     told: Usage | None = None  # as the leader was last told; until then, what the Dispatch assumed
     told_at: float = -inf
     is_begun: bool = False  # its first usage was told
     is_withdrawn: bool = False  # its preemption is to be answered
-    is_submitted: bool = False  # a leader that decides was told of it: it was admitted there, or is rejected
-    outcome: Outcome | None = None  # it ended while there was no leader to tell
-    timing: Timing | None = None
+    is_retold: bool = False  # a leader was told of it on joining, so another one may have dispatched it
     lift: float = 0.0
 
-    def dispatched(self, message: Dispatched, leadership: str, now: float) -> None:
-        """A leadership has sent it to a backend."""
+    def dispatched(self, message: Dispatched, now: float) -> None:
+        """The leader has sent it to a backend."""
         self.dispatch, self.dispatched_at, self.lift = message, now, message.lift
-        self.sent_by = leadership
         if not self.request.produced_tokens:  # else it is continued, and was charged for that
             self.told = Usage(self.request.prompt_tokens, message.cached_tokens, 0)
             self.usage = None
@@ -51,30 +47,31 @@ class OwnRequest:
         told = 0 if self.told is None else self.told.output_tokens
         return 0 if self.usage is None else max(0, self.usage.output_tokens - told)
 
-    def has(self, leadership: str, now: float) -> Has:
-        """What a new leader is told of it (rules 18, 20, 21). It is new if no leader that decided was told of it: one
-        that still gathered may have gone without admitting it.
-        """
-        age_s, dispatch = now - self.request.arrived_at, self.dispatch
-        if not self.is_submitted:
-            return Has(self.number, self.request, age_s, is_new=True, is_traced=self.is_traced)
+    def ended(self, entry: int, outcome: Outcome, timing: Timing | None = None) -> Ended:
+        """What later leaders are told of its end, under this number of the ChargeLog."""
+        backend_id = None if self.dispatch is None else self.dispatch.backend_id
+        return Ended(self.number, entry, self.request, backend_id, outcome, self._present, timing)
+
+    def has(self, now: float) -> Has:
+        """What a new leader is told of it (rules 18, 20, 21)."""
+        age_s, dispatch, self.is_retold = now - self.request.arrived_at, self.dispatch, True
         if dispatch is None:
-            has = Has(self.number, self.request, age_s, told=self.told, usage=self.usage)
-            self.told = self.usage or self.told
-            return has
-        has = Has(
+            return Has(self.number, self.request, age_s, usage=self.usage, is_traced=self.is_traced)
+        self.told, self.told_at = self._present, now
+        self.is_begun = self.usage is not None
+        return Has(
             self.number,
             self.request,
             age_s,
             dispatch.backend_id,
             now - self.dispatched_at,
             dispatch.output_tokens,
-            self.told,
-            self.usage,
-            self.outcome,
-            self.timing,
-            sent_by="" if self.sent_by == leadership else self.sent_by,
+            self._present,
         )
-        self.told, self.told_at = self.usage or self.told, now
-        self.is_begun = self.usage is not None
-        return has
+
+    @property
+    def _present(self) -> Usage | None:
+        """What it has used; where it runs and has used nothing yet, what its Dispatch assumed."""
+        if self.usage is not None or self.dispatch is None:
+            return self.usage
+        return Usage(self.request.prompt_tokens, self.dispatch.cached_tokens, 0)

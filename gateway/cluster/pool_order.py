@@ -9,10 +9,12 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from gateway.cluster.checkpoints import PoolCheckpoint
 from gateway.cluster.pool_tenants import PoolTenants
 from gateway.cluster.wire import (
     AnyMessage,
     Dispatched,
+    Ended,
     Finish,
     Gone,
     Has,
@@ -57,12 +59,18 @@ class Sender:
     unreachable: frozenset[str] = frozenset()
     is_away: bool = False
     """Its connection is lost: it is sent nothing, and its queued requests are parked (rule 17)."""
-    highest: int = 0
-    """The highest number of its requests that is known: numbers only grow (rule 6)."""
-    is_known: bool = False
-    """It has told all before, in this leadership: a request above `highest` never arrived."""
+    request: int = 0
+    """The last of its requests that is known: numbers only grow (rule 6)."""
+    entry: int = 0
+    """The last entry of its ChargeLog that was taken in."""
     told: set[str] | None = None
     """Wire ids that it has told since its Join (rule 18); None: it has told all."""
+
+    def takes(self, entry: int) -> bool:
+        """Whether this entry of its ChargeLog is new; then it counts as taken in."""
+        is_new = entry > self.entry
+        self.entry = max(self.entry, entry)
+        return is_new
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +81,6 @@ class OrderedRequest:
     number: int
     asked: Request  # as it may go anywhere
     backend_id: str | None = None
-    sent_by: str = ""  # another leadership that sent it there; empty: this one
     told: Usage = NO_USAGE  # charged so far, while in flight
     is_withdrawn: bool = False
     is_parked: bool = False
@@ -102,7 +109,7 @@ class PoolOrder:
         self.tenants = PoolTenants(scheduler, tenant_of)
         self._known: dict[str, OrderedRequest] = {}  # by wire id
         self._strangers: dict[str, _Stranger] = {}
-        self._given_up: dict[str, Usage] = {}  # what stays charged of requests whose member went away
+        self._charged: dict[str, Usage] = {}  # what the counters have of requests that are not known now
         self._refused: dict[str, Refused] = {}  # the last rejections: their members may not have heard them
         self._backend_ids: frozenset[str] = frozenset()
         self._untold: dict[str, dict[str, int]] = {}  # by member and backend (rule 11)
@@ -115,10 +122,11 @@ class PoolOrder:
             Finish: self._finish,
             Return: self._return,
             Interrupt: self._return,
-            NotDelivered: self._not_delivered,
+            NotDelivered: self._return,
             Keep: self._keep,
             Gone: self._gone,
             Spend: self._spend,
+            Ended: self._ended,
             Has: self._has,
         }
         self.repeated = 0
@@ -133,10 +141,10 @@ class PoolOrder:
 
     def _submit(self, sender: Sender, message: Submit, now: float) -> None:
         id_ = wire_id(sender.member, message.number)
-        if message.number <= sender.highest:  # rule 6
+        if message.number <= sender.request:  # rule 6
             self.repeated += 1
             return
-        sender.highest = message.number
+        sender.request = message.number
         if sender.told is not None:
             sender.told.add(id_)
         self._ask_admission(sender, id_, message, now)
@@ -159,22 +167,19 @@ class PoolOrder:
             known.lift = max(0.0, self.scheduler.counter(request.tenant_id) - before)
             self._curious.append(id_)
 
-    def _used(self, sender: Sender, message: Used, now: float) -> None:
-        self._progress(sender, message.number, message.usage, now)
-
-    def _progress(self, sender: Sender, number: int, usage: Usage, now: float) -> None:
-        id_ = wire_id(sender.member, number)
+    def _used(self, sender: Sender, message: Used | Has, now: float) -> None:
+        id_ = wire_id(sender.member, message.number)
         known = self._known.get(id_)
-        if known is not None and known.backend_id is not None:
-            known.told = usage
-            self.scheduler.tokens(id_, usage, now)
+        if known is not None and known.backend_id is not None and message.usage is not None:
+            known.told = message.usage
+            self.scheduler.tokens(id_, message.usage, now)
 
     def _finish(self, sender: Sender, message: Finish, now: float) -> None:
-        if self._forget(id_ := wire_id(sender.member, message.number)):
+        if sender.takes(message.entry) and self._forget(id_ := wire_id(sender.member, message.number)):
             self.scheduler.finished(id_, message.outcome, now, message.timing, message.usage)
 
     def _gone(self, sender: Sender, message: Gone, now: float) -> None:
-        if self._forget(id_ := wire_id(sender.member, message.number)):
+        if sender.takes(message.entry) and self._forget(id_ := wire_id(sender.member, message.number)):
             self.scheduler.cancel(id_, now)
 
     def _keep(self, sender: Sender, message: Keep, now: float) -> None:
@@ -184,30 +189,27 @@ class PoolOrder:
             self.scheduler.kept(id_, now)
 
     def _spend(self, sender: Sender, message: Spend, now: float) -> None:
-        if self.tenants.learn(message.tenant_id, now):
+        if sender.takes(message.entry) and self.tenants.learn(message.tenant_id, now):
             self.scheduler.spent(message.tenant_id, message.usage, now, message.key_id)
 
-    def _return(self, sender: Sender, message: Return | Interrupt, now: float) -> None:
-        number, hold_s = message.number, message.hold_s
-        if isinstance(message, Return):
-            self._leave_backend(sender, number, now, lambda id_: self.scheduler.returned(id_, now, hold_s))
-            return
-        usage, known = message.usage, self._known.get(wire_id(sender.member, number))
-        if known is not None:
-            known.told, known.asked = usage, replace(known.asked, produced_tokens=usage.output_tokens)
-        self._leave_backend(sender, number, now, lambda id_: self.scheduler.interrupted(id_, usage, now, hold_s))
-
-    def _not_delivered(self, sender: Sender, message: NotDelivered, now: float) -> None:
-        self._leave_backend(sender, message.number, now, lambda id_: self.scheduler.undelivered(id_, now))
-
-    def _leave_backend(self, sender: Sender, number: int, now: float, tell: Callable[[str], None]) -> None:
+    def _return(self, sender: Sender, message: Return | Interrupt | NotDelivered, now: float) -> None:
         """A dispatched request waits again."""
-        id_ = wire_id(sender.member, number)
+        id_ = wire_id(sender.member, message.number)
         known = self._known.get(id_)
         if known is None or known.backend_id is None:
             return
         known.backend_id, known.is_withdrawn = None, False
-        tell(id_)
+        match message:
+            case Return():
+                self.scheduler.returned(id_, now, message.hold_s)
+            case Interrupt():
+                known.told, known.asked = (
+                    message.usage,
+                    replace(known.asked, produced_tokens=message.usage.output_tokens),
+                )
+                self.scheduler.interrupted(id_, message.usage, now, message.hold_s)
+            case NotDelivered():
+                self.scheduler.undelivered(id_, now)
         if sender.is_away:
             self._park(id_, known, now)
         elif sender.unreachable:  # what its sender cannot reach may have changed while it ran
@@ -226,13 +228,11 @@ class PoolOrder:
         id_ = wire_id(sender.member, has.number)
         if sender.told is not None:
             sender.told.add(id_)
-        has_arrived = has.number <= sender.highest or has.usage is not None or not (sender.is_known or has.is_new)
-        sender.highest = max(sender.highest, has.number)
+        has_arrived = has.number <= sender.request or has.backend_id is not None or has.usage is not None
+        sender.request = max(sender.request, has.number)
         known = self._known.get(id_)
-        sent = has.backend_id, has.sent_by
-        if known is not None and has.backend_id is not None and sent != (known.backend_id, known.sent_by):
-            # It was taken to wait, or to be elsewhere: what is told counts, and was charged by the leader that sent it.
-            self._give_up(id_, known, now)
+        if known is not None and has.backend_id not in (None, known.backend_id):
+            self._charged[id_] = self._give_up(id_, known, now)  # it was taken to wait, or to be elsewhere
             known = None
         if known is None:
             self._has_unknown(sender, id_, has, now, has_arrived=has_arrived)
@@ -244,11 +244,33 @@ class PoolOrder:
         if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
             known.is_withdrawn = False
             self.scheduler.kept(id_, now)
-        if has.outcome is not None:
-            self._forget(id_)
-            self.scheduler.finished(id_, has.outcome, now, has.timing, has.usage)
-        elif has.usage is not None:
-            self._progress(sender, has.number, has.usage, now)
+        self._used(sender, has, now)
+
+    def _ended(self, sender: Sender, ended: Ended, now: float) -> None:
+        """A member that joins tells a request that has ended, which may be known as it was at any time before."""
+        if not sender.takes(ended.entry):
+            return
+        id_ = wire_id(sender.member, ended.number)
+        self._strangers.pop(id_, None)
+        known = self._known.get(id_)
+        if known is not None and (known.backend_id is None or known.backend_id != ended.backend_id):
+            self._charged[id_] = self._give_up(id_, known, now)
+            known = None
+        if known is None:
+            charged = self._charged.pop(id_, None)
+            if charged is None and ended.usage is None:
+                return
+            asked = self._named(sender, id_, ended.request, self._came_at)
+            self._learn_gone(ended.request.tenant_id, now)
+            if ended.backend_id is None:
+                self.scheduler.readmitted(asked, now, charged or NO_USAGE, ended.usage)
+                self.scheduler.cancel(id_, now)
+                return
+            self.scheduler.adopted(asked, ended.backend_id, charged or NO_USAGE, now)
+        self._known.pop(id_, None)
+        if ended.usage is not None:
+            self.scheduler.tokens(id_, ended.usage, now)
+        self.scheduler.finished(id_, ended.outcome, now, ended.timing)
 
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
         """The Dispatch did not arrive at the member, or the Interrupt did not arrive here."""
@@ -270,15 +292,10 @@ class PoolOrder:
         if not has_arrived and has.backend_id is None:  # it asks for admission now
             self._ask_admission(sender, id_, Submit(has.number, has.request, has.age_s, has.is_traced), now)
             return
-        charged = self._given_up.pop(id_, has.told)
-        if charged == NO_USAGE and has.backend_id is not None:  # it waited here, and was sent by its member alone
-            charged = has.told
-        if not self.tenants.learn(has.request.tenant_id, now):
-            self._adopt_stranger(has.request.tenant_id, now)
+        charged = self._charged.pop(id_, None if has.usage is None else NO_USAGE)
+        self._learn_gone(has.request.tenant_id, now)
         asked = self._named(sender, id_, has.request, self._came_at - has.age_s)
-        known = self._known[id_] = OrderedRequest(
-            sender, has.number, asked, has.backend_id, has.sent_by, charged or NO_USAGE
-        )
+        known = self._known[id_] = OrderedRequest(sender, has.number, asked, has.backend_id, charged or NO_USAGE)
         if has.backend_id is None:
             known.told = has.usage or known.told
             self.scheduler.readmitted(self._reachable(known), now, charged, has.usage)
@@ -294,8 +311,10 @@ class PoolOrder:
                 dispatched_at=self._came_at - has.dispatched_s,
             )
 
-    def _adopt_stranger(self, tenant_id: str, now: float) -> None:
-        """Its tenant was removed meanwhile: what runs goes on, and the tenant is forgotten with it."""
+    def _learn_gone(self, tenant_id: str, now: float) -> None:
+        """Learn a tenant that may have been removed: what runs goes on, and the tenant is forgotten with it."""
+        if self.tenants.learn(tenant_id, now):
+            return
         self.scheduler.tenants_changed(changed=[Tenant(tenant_id)], now=now)
         self.scheduler.tenants_changed(removed=[tenant_id], now=now)
 
@@ -322,11 +341,11 @@ class PoolOrder:
         ran = False
         for id_, known in self._of(sender):
             ran |= known.backend_id is not None
-            self._given_up[id_] = self._give_up(id_, known, now)
+            self._charged[id_] = self._give_up(id_, known, now)
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
         self._untold.pop(sender.member, None)
-        _trim(self._given_up)
+        _trim(self._charged)
         if ran:
             self.scheduler.taken_over(now)
         return ran
@@ -356,6 +375,21 @@ class PoolOrder:
         self._backend_ids |= {load.backend_id}
         return replace(load, untold_tokens=untold) if untold else load
 
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def restored(self, kept: PoolCheckpoint | None, now: float) -> None:
+        """Go on from what another leader kept of this pool; None: nothing."""
+        if kept is None:
+            return
+        self.scheduler.restored(kept.service, now)
+        self.scheduler.windows_restored(kept.windows, now)
+        self._charged.update(kept.charged)
+
+    def checkpoint(self, now: float) -> PoolCheckpoint:
+        """What the next leader goes on from."""
+        open_ = {id_: known.told for id_, known in self._known.items() if known.told != NO_USAGE}
+        return PoolCheckpoint(self.scheduler.checkpoint(), self.scheduler.windows(now), {**self._charged, **open_})
+
     # -- decisions -------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[tuple[Sender, AnyMessage]]:
@@ -366,7 +400,7 @@ class PoolOrder:
             if known is None:
                 continue  # rejected, and gone before it could be told
             if isinstance(action, Dispatch):
-                known.backend_id, known.sent_by = action.backend_id, ""
+                known.backend_id = action.backend_id
                 if not known.asked.produced_tokens:  # else it is continued, and was charged for that
                     known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
                 self._said.append((known.sender, self._dispatched(known, action, now)))

@@ -81,7 +81,7 @@ class RemoteScheduler(ForwardingFacts):
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The member's own requests; the pool's state is the leader's."""
-        own = [each for each in self._follower.requests().values() if each.pool == self._pool and each.outcome is None]
+        own = [each for each in self._follower.requests().values() if each.pool == self._pool]
         tenants: dict[str, TenantView] = {}
         for tenant_id in {each.request.tenant_id for each in own} if tenant_ids is None else tenant_ids:
             of = [each for each in own if each.request.tenant_id == tenant_id]

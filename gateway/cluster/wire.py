@@ -15,7 +15,7 @@ import msgspec
 
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 3
+VERSION: Final = 4
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
 MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
@@ -54,12 +54,15 @@ class Used(WireMessage, frozen=True, tag="p"):
 
 
 class Finish(WireMessage, frozen=True, tag="f"):
-    """A dispatched request ended, having used this much; None: as last told."""
+    """A dispatched request ended, having used this much; None: as last told. `entry` is its number in the member's
+    ChargeLog.
+    """
 
     number: int
     outcome: Outcome
     usage: Usage | None = None
     timing: Timing | None = None
+    entry: int = 0
 
 
 class Return(WireMessage, frozen=True, tag="r"):
@@ -84,9 +87,10 @@ class Keep(WireMessage, frozen=True, tag="k"):
 
 
 class Gone(WireMessage, frozen=True, tag="g"):
-    """The client left before its follower knew of a dispatch: nothing was sent (rule 14)."""
+    """The client left before its follower knew of a dispatch: nothing was sent (rule 14). `entry` as in Finish."""
 
     number: int
+    entry: int = 0
 
 
 class NotDelivered(WireMessage, frozen=True, tag="u"):
@@ -96,11 +100,12 @@ class NotDelivered(WireMessage, frozen=True, tag="u"):
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """A call that was never queued used this much of a tenant's service, with this key."""
+    """A call that was never queued used this much of a tenant's service, with this key. `entry` as in Finish."""
 
     tenant_id: str
     usage: Usage
     key_id: str = ""
+    entry: int = 0
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
@@ -109,13 +114,23 @@ class Untold(WireMessage, frozen=True, tag="h"):
     tokens: dict[str, int]
 
 
-class Has(WireMessage, frozen=True, tag="+"):
-    """On joining: a request that the follower has (rules 18, 20, 21). Without a `backend_id` it waits.
+class Ended(WireMessage, frozen=True, tag="e"):
+    """On joining: a request that has ended, and that no checkpoint is known to have (`entry` of ChargeLog). Without a
+    `backend_id` it waited. `usage` is all that its client was delivered; None: nothing.
+    """
 
-    `told` is the usage that was charged by what the follower knows: what it last told, or what the Dispatch assumed.
-    `usage` is the present one, also of one that was interrupted and waits. `outcome` says how a request ended while
-    there was no leader to tell. One that `is_new` was told to no leader that decided, so none has admitted it.
-    `sent_by` is the leadership whose Dispatch it carries out, empty for the one that is told.
+    number: int
+    entry: int
+    request: Request
+    backend_id: str | None = None
+    outcome: Outcome = Outcome.CLIENT_DISCONNECTED
+    usage: Usage | None = None
+    timing: Timing | None = None
+
+
+class Has(WireMessage, frozen=True, tag="+"):
+    """On joining: a request that the follower has (rules 18, 20, 21). Without a `backend_id` it waits. `usage` is the
+    present one, also of one that was interrupted and waits; before a first token what its Dispatch assumed.
     """
 
     number: int
@@ -124,13 +139,8 @@ class Has(WireMessage, frozen=True, tag="+"):
     backend_id: str | None = None
     dispatched_s: float = 0.0  # ago
     output_tokens: float = 0.0
-    told: Usage | None = None
     usage: Usage | None = None
-    outcome: Outcome | None = None
-    timing: Timing | None = None
-    is_new: bool = False
     is_traced: bool = False
-    sent_by: str = ""
 
 
 # -- of a member, in no pool -------------------------------------------------------------------------------------
@@ -278,6 +288,7 @@ FollowerMessage = (
     | NotDelivered
     | Spend
     | Untold
+    | Ended
     | Has
     | Join
     | ToldAll

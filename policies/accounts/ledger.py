@@ -119,12 +119,12 @@ class Ledger:
 
     def adopted(self, entry: InFlight) -> Charge:
         """The request runs, dispatched and charged by another scheduler: only its further output is new."""
-        entry.is_prepaid, entry.service, entry.counted = True, self.price.service(*entry.usage), entry.usage
+        entry.is_prepaid, entry.service, entry.counted = True, self._charged_for(entry.usage), entry.usage
         return self.opened(entry)
 
     def prepay(self, entry: InFlight) -> None:
         """A waiting request was charged for this usage by another scheduler."""
-        entry.service, entry.counted = self.price.service(*entry.usage), entry.usage
+        entry.service, entry.counted = self._charged_for(entry.usage), entry.usage
         self._prepaid[entry.request.id] = entry
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
@@ -175,6 +175,10 @@ class Ledger:
 
     def forget(self, tenant_id: str) -> None:
         self._served.pop(tenant_id, None)
+
+    def _charged_for(self, usage: Usage) -> float:
+        """What another scheduler charged for this usage; nothing for none, whatever a request without tokens costs."""
+        return self.price.service(*usage) if any(usage) else 0.0
 
     def _ended(self, entry: InFlight) -> None:
         """Remove the entry from those in flight."""

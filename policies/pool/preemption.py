@@ -85,7 +85,7 @@ class Preemption:
 
     def sent(self, entry: InFlight) -> None:
         """The entry's request was dispatched, and may be preempted."""
-        if not entry.is_prepaid:
+        if not entry.is_prepaid and not entry.request.preemptions:
             self._untouched[entry.request.id] = entry
 
     def settled(self, request_id: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
+from tests.simulation.cluster import directed
 from tests.simulation.cluster.figures import service_difference_of, weights_at_different_members
 from tests.simulation.cluster.scenes import interrupted_scene, scene
 
@@ -39,6 +40,7 @@ def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_c
         1455,  # a frozen member drops a Dispatch, leads itself, and sends the request to the same backend
         1697,  # a member that leads itself for a moment takes in nothing of what ended before
         1862,  # a leader that gathered decides and goes, and no Pong arrives
+        20064,  # a frozen leader is told of an end, and its follower freezes before it notices
         20098,  # a leader resigns, and the next one sends to the slots that its requests fill
     ],
 )
@@ -56,6 +58,22 @@ def test_a_seed_that_once_broke_a_rule_keeps_it(seed):
 )
 def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
     interrupted_scene(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "directed_scene",
+    [
+        directed.frozen_follower,
+        directed.frozen_leader,
+        directed.killed_leader,
+        directed.broken_links,
+        directed.lost_key,
+    ],
+)
+def test_every_rule_holds_where_one_mechanism_alone_keeps_it(directed_scene):
+    for seed in range(6):
+        directed_scene(seed)
 
 
 def test_a_seed_is_a_run():

@@ -20,7 +20,7 @@ def main() -> int:
     for seed in seeds:
         try:
             world = (interrupted_scene if given.cuts else scene)(seed)
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - a judge raises, and so may what it judges
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}")
             if given.seed is not None:

@@ -13,11 +13,15 @@ from backends.simulation.recording import (
     Polled,
     Progressed,
     Readmitted,
+    Restored,
     Submitted,
+    TakenOver,
 )
 from backends.simulation.run_accounts import RunAccounts, require
+from gateway.cluster.follower import PROGRESS_S
+from gateway.cluster.promise import SILENCE_S_MAX
 from policies.fairness.bounds import BOUNDS
-from policies.types import Dispatch, Preempt, Reason
+from policies.types import Dispatch, Preempt, Reason, Reject
 from tests.simulation.cluster import world as worlds
 
 
@@ -32,6 +36,9 @@ class Judge:
 
     def told(self, leadership, entry: Entry):
         """That Scheduler was told this, or decided it."""
+
+    def kept(self, leadership):
+        """A leader takes a checkpoint of this Scheduler."""
 
     def carried_out(self, node, client, action):
         """A node carries out an action."""
@@ -150,23 +157,68 @@ class BackendLimits(Judge):
             require(running <= backend.slots or ours <= 1, what)
 
 
-class Charges(Judge):
-    """Over all leaderships, no request is charged for more than it used, and one that never left its leader is charged
-    for all of it. What a leader charged for a Dispatch that its death lost, at most a prompt each time, may be charged
-    again by the next one.
+class Books(Judge):
+    """What each request is charged, over all leaderships and lone times: exactly what it used.
+
+    A leadership goes on from the books of the checkpoint that it restores, and takes in what its members tell. In the
+    end the books of the last one have all requests of living members, neither less nor more. Of a dead member they have
+    at least what it had used FORGOTTEN_S before the last checkpoint that it had a part in.
     """
 
-    FORGOTTEN_S = 1.5  # silence of 1 s is noticed within the next ping
+    FORGOTTEN_S = SILENCE_S_MAX + PROGRESS_S + 0.5
+    """It may have been silent, usages are told each second, and messages are under way."""
 
     def __init__(self):
-        self.charged = defaultdict(float)  # by wire id
-        self.current = {}  # by leadership and wire id: the price so far, as that Scheduler has it
+        self.books = defaultdict(lambda: defaultdict(float))  # by leadership and wire id
+        self.current = {}  # by leadership and wire id: the price so far of a request that lives there
         self.interrupted = set()  # likewise
+        self.pages = defaultdict(
+            list
+        )  # by the order of a checkpoint: its counters and these books, `seen` and `missed`
+        self.seen = defaultdict(dict)  # by leadership and member: when a checkpoint had it last
+        self.missed = defaultdict(dict)  # by leadership and wire id: what it may lack
+        self.leadership = {}  # by node, the newest
+        self.schedulers = {}
         self.prompts = {}
-        self.leaderships = defaultdict(set)
+
+    def leads(self, leadership, scheduler):
+        self.leadership[leadership.split("@")[0]] = leadership
+        self.schedulers[leadership] = scheduler
+
+    def kept(self, leadership):
+        leader = self.world.nodes[leadership.split("@")[0]].member.leader
+        self.seen[leadership].update(dict.fromkeys(leader.joined(), self.world.now))
+        counters = self.schedulers[leadership].checkpoint()
+        page = counters, dict(self.books[leadership]), dict(self.seen[leadership]), dict(self.missed[leadership])
+        self.pages[leader.epoch, leader._checkpoints].append(page)
+
+    def _restored(self, leadership, counters):
+        order = self.world.nodes[leadership.split("@")[0]].member.checkpoint.order
+        # A store that has forgotten all may give an epoch twice.
+        page = next(page for page in reversed(self.pages[order]) if page[0] == counters)
+        self.books[leadership] = defaultdict(float, page[1])
+        self.seen[leadership], self.missed[leadership] = dict(page[2]), dict(page[3])
+        now = self.schedulers[leadership].checkpoint()
+        require(now == counters, f"{leadership} has {now} and was to go on from {counters}")
+
+    def _begins(self, leadership):
+        """What a member that is not there has a newer checkpoint of, no one tells again."""
+        own = self.world.nodes[leadership.split("@")[0]].member
+        for node in self.world.nodes.values():
+            newest = node.member.checkpoint
+            if newest.order > own.checkpoint.order and node.name not in own.leader.joined():
+                counters = newest.read().pools[worlds.POOL].service
+                page = next(page for page in reversed(self.pages[newest.order]) if page[0] == counters)
+                for wire_id, service in page[1].items():
+                    missed = max(service, self.missed[leadership].get(wire_id, 0.0))
+                    self.missed[leadership][wire_id] = missed
 
     def told(self, leadership, entry):
         match entry:
+            case Restored():
+                self._restored(leadership, entry.checkpoint)
+            case TakenOver():
+                self._begins(leadership)
             case Submitted() | Readmitted() | Adopted():
                 self._met(leadership, entry)
             case Progressed():
@@ -175,54 +227,61 @@ class Charges(Judge):
                 self._price(leadership, entry.request_id, worlds.PRICE.service(*entry.usage))
                 self.interrupted.add((leadership, entry.request_id))
             case Cancelled():
-                if (leadership, entry.request_id) not in self.interrupted:
-                    self._price(leadership, entry.request_id, 0.0)
-                self.current.pop((leadership, entry.request_id), None)
+                self._left(leadership, entry.request_id)
             case Finished():
                 self.current.pop((leadership, entry.request_id), None)
             case Polled():
                 for action in entry.actions:
                     key = leadership, action.request_id
-                    if isinstance(action, Dispatch) and key not in self.interrupted:
-                        service = worlds.PRICE.service(self.prompts[action.request_id], 0, 0)
-                        self._price(leadership, action.request_id, service)
+                    if isinstance(action, Reject):
+                        self._left(leadership, action.request_id)
+                    elif isinstance(action, Dispatch) and key not in self.interrupted:
+                        prompt_tokens = self.prompts[action.request_id]
+                        self._price(leadership, action.request_id, worlds.PRICE.service(prompt_tokens, 0, 0))
 
     def _met(self, leadership, entry):
         request, key = entry.request, (leadership, entry.request.id)
         self.prompts[request.id] = request.prompt_tokens
-        self.leaderships[request.id].add(leadership)
-        if isinstance(entry, Adopted):
-            self.current[key] = worlds.PRICE.service(*entry.usage)
-        elif isinstance(entry, Readmitted) and entry.prepaid is not None:
-            self.current.setdefault(key, worlds.PRICE.service(*entry.prepaid))
-        else:
-            self.current.setdefault(key, 0.0)
+        charged = getattr(entry, "prepaid", getattr(entry, "usage", None))
+        if not isinstance(entry, Submitted) and charged is not None and key not in self.current:
+            has = self.books[leadership][request.id]
+            what = f"{request.id} is taken to be charged for {charged}, and is charged {has}"
+            require(abs(has - worlds.PRICE.service(*charged)) < 1e-6, what)
+        self.current.setdefault(key, self.books[leadership][request.id])
         if isinstance(entry, Readmitted) and entry.usage is not None:
             self.interrupted.add(key)
             self._price(leadership, request.id, worlds.PRICE.service(*entry.usage))
         if request.produced_tokens:
             self.interrupted.add(key)
 
+    def _left(self, leadership, request_id):
+        """It was never begun, or its client keeps what it was delivered."""
+        if (leadership, request_id) not in self.interrupted:
+            self._price(leadership, request_id, 0.0)
+        self.current.pop((leadership, request_id), None)
+
     def _price(self, leadership, request_id, service):
         before = self.current.get((leadership, request_id))
         if before is not None:
-            self.charged[request_id] += service - before
+            self.books[leadership][request_id] += service - before
             self.current[leadership, request_id] = service
 
     def conclude(self):
+        last = self.world.leading
+        if last is None:
+            return  # all were told to stop: no books are kept, and each has its ends for a next leader
+        leadership = self.leadership[last.name]
         for client in self.world.clients:
-            own = self.world.nodes[client.node].member.follower.requests()
-            if client.ended != "completed" or int(client.wire_id.split(".")[1]) in own:
-                continue  # in the end there may be no leader to tell: all were stopped
-            charged, moves = self.charged[client.wire_id], len(self.leaderships[client.wire_id]) - 1
-            prompt = client.request.prompt_tokens
-            used = worlds.PRICE.service(prompt, 0, client.output_tokens)
-            what = f"{client.wire_id} used {used} and is charged {charged}, by {moves + 1} leaders"
-            require(charged <= used + moves * prompt + 1e-6, what)
-            # What was told in the last second before the leader went may have reached no member.
-            lost_at = self.world.nodes[client.node].lost_at
-            is_forgotten = any(-0.2 <= at - client.ended_at <= self.FORGOTTEN_S for at in lost_at)
-            require(moves or charged >= used - 1e-6 or is_forgotten, what)
+            node = self.world.nodes[client.node]
+            charged, used = self.books[leadership][client.wire_id], client.used_at(inf)
+            missed = self.missed[leadership].get(client.wire_id, 0.0)
+            what = f"{client.wire_id} ({client.ended}) used {used} and is charged {charged}"
+            if not node.is_alive:
+                known = client.used_at(self.seen[leadership].get(node.name, -inf) - self.FORGOTTEN_S) - missed
+                prompt = 0.0 if used else client.request.prompt_tokens  # its Dispatch may have been under way
+                require(known - 1e-6 <= charged <= used + prompt + 1e-6, f"{what}; {known} must be known of it")
+            elif self.world.has_told_all(node):
+                require(used - missed - 1e-6 <= charged <= used + 1e-6, f"{what}; {missed} may lack")
 
 
 class RateWindow(Judge):
@@ -283,5 +342,5 @@ class Interruptions(Judge):
 
 def all_judges():
     return [
-        OneEnd(), OneLeader(), Deadlines(), Conservation(), BackendLimits(), RateWindow(), Charges(), Interruptions()
+        OneEnd(), OneLeader(), Deadlines(), Conservation(), BackendLimits(), RateWindow(), Books(), Interruptions()
     ]  # fmt: skip

@@ -18,12 +18,13 @@ from gateway.cluster.member import Member
 from gateway.cluster.remote_scheduler import RemoteScheduler
 from gateway.cluster.wire import Frame, decode, encode, wire_id
 from gateway.cluster.wishes import AskBackends, CloseMember, StoreCheckpoint
+from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
-from policies.types import Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
+from policies.types import NO_USAGE, Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
 from tests.simulation.cluster.parts import Backend, Run, SkewedClock, Store
 
 POOL = "pool"
@@ -76,6 +77,16 @@ class Client:
     ended: str = ""
     ended_at: float = inf
     wire_id: str = ""
+    before: list[tuple[float, Usage]] = field(default_factory=list)
+    """When its runs until now were over, and what it had used then."""
+
+    def used_at(self, at: float) -> float:
+        """The price of what it had used by then."""
+        at = min(at, self.ended_at)
+        usage = next((usage for since, usage in reversed(self.before) if since <= at), NO_USAGE)
+        if self.run is not None and self.run.began_at <= at:
+            usage = self.run.usage(at) or Usage(self.request.prompt_tokens, 0, self.run.produced)
+        return PRICE.service(*usage)
 
 
 @dataclass(eq=False)
@@ -108,6 +119,18 @@ class Node:
     was_joined: bool = False
     lost_at: list[float] = field(default_factory=list)  # when its leader went
     clients: dict[str, Client] = field(default_factory=dict)
+
+
+class _Recorder(SharedRecorder):
+    """Tells besides that a checkpoint is taken."""
+
+    def __init__(self, scheduler: Scheduler, listen: Callable[[Entry], None], kept: Callable[[], None]) -> None:
+        super().__init__(scheduler, listen)
+        self._kept = kept
+
+    def checkpoint(self) -> ServiceCheckpoint:
+        self._kept()
+        return super().checkpoint()
 
 
 class ClusterWorld:
@@ -158,7 +181,21 @@ class ClusterWorld:
         """Whether every request has ended, and that was told."""
         alive = [node for node in self.nodes.values() if node.is_alive]
         ended = all(client.ended or not self.nodes[client.node].is_alive for client in self.clients)
-        return ended and not any(node.member.follower.requests() for node in alive)
+        has_ended = ended and not any(node.member.follower.requests() for node in alive)
+        return has_ended and (self.leading is None or all(self.has_told_all(node) for node in alive))
+
+    @property
+    def leading(self) -> "Node | None":
+        """The node that leads, the newest if one does not know yet that it leads no more."""
+        nodes = [node for node in self.nodes.values() if node.is_alive and node.member.is_leading]
+        return max(nodes, key=lambda node: node.member.leader.epoch, default=None)
+
+    def has_told_all(self, node: "Node") -> bool:
+        """Whether the leader has taken in all that the node's clients have ended."""
+        follower, leading = node.member.follower, self.leading
+        if leading is None or follower.link.leader != leading.name or node.name not in leading.member.leader.joined():
+            return False
+        return leading.member.leader._senders[node.name].entry >= follower.log.number
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
@@ -196,7 +233,12 @@ class ClusterWorld:
         leadership = f"{name}@{next(self._numbers)}"
         for judge in self.judges:
             judge.leads(leadership, scheduler)
-        return SharedRecorder(scheduler, listen)
+
+        def kept() -> None:
+            for judge in self.judges:
+                judge.kept(leadership)
+
+        return _Recorder(scheduler, listen, kept)
 
     def kill(self, node: Node) -> None:
         node.is_alive = False
@@ -506,6 +548,8 @@ class ClusterWorld:
         """Its run is over, after `usage`; None: without a token."""
         local = node.clock.of(self.now)
         client.run, client.backend_id, client.waits_since = None, None, self.now
+        if usage is not None:
+            client.before.append((self.now, usage))
         if usage is None:
             node.remote.returned(client.request.id, local, hold_s)
         else:

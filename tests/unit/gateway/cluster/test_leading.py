@@ -1,5 +1,7 @@
 """A leader and its followers, joined without a network: what each rule makes them say."""
 
+from dataclasses import replace
+
 import pytest
 
 from backends.simulation.recording import SharedRecorder, replay
@@ -166,16 +168,58 @@ def test_the_slots_of_a_lost_member_are_free_at_once_by_its_parents_word_or_afte
     assert [type(action) for action in cluster.actions("m1")] == [Dispatch]
 
 
-def test_a_request_that_only_a_gathering_leader_was_told_of_asks_the_next_one_for_admission():
-    """The one that gathered may have gone before it admitted anything."""
-    follower = Follower("m2", wait_s_max=10.0)
-    follower.connected(0.0)
-    follower.received(Frame(1, "", (Welcome("m1"),)), 0.0)
-    follower.submit("p", Request("early", "A", "m", 0.0, 10, 20), 0.0)
-    assert [each.is_new for each in told_on_joining(follower)] == [True]
-    follower.received(Frame(2, "", (Pong(0.0, 2.0),)), 0.0)  # now a leader decides
-    follower.submit("p", Request("late", "A", "m", 0.0, 10, 20), 0.0)
-    assert [each.is_new for each in told_on_joining(follower)] == [False, False]
+def takes_over(cluster):
+    """Member m2 is the next leader, and goes on from the newest checkpoint that it was told."""
+    cluster.leader = Leader(
+        cluster.leader.epoch + 1,
+        "m2",
+        make_scheduler=cluster.make,
+        tenant_of=cluster.tenants.get,
+        expected=tuple(cluster.followers),
+        checkpoint=cluster.followers["m2"].checkpoint,
+        now=cluster.now,
+    )
+    for follower in cluster.followers.values():
+        follower.lost(cluster.now)
+        follower.connected(cluster.now)
+    cluster.exchange()
+
+
+def test_a_request_that_a_checkpoint_has_was_admitted_and_one_that_came_later_asks_the_next_leader():
+    cluster = Cluster()
+    cluster.tenants["A"] = Tenant("A", requests_per_minute_max=2)
+    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    cluster.submit("m1", "x")
+    cluster.submit("m1", "y")
+    cluster.later(1.0)  # a checkpoint has both, and the limit is reached
+    cluster.submit("m1", "z")
+    takes_over(cluster)
+    assert [(each.request_id, each.reason) for each in cluster.actions("m1")] == [("z", Reason.RATE_LIMITED)]
+    cluster.leader.load_changed("p", [replace(GPU, measured_at=cluster.now)], cluster.now)
+    assert sorted(each.request_id for each in cluster.actions("m1")) == ["x", "y"]
+
+
+def finished(cluster, name, request_id, usage):
+    """A request of this member ends, and its leader is told."""
+    cluster.submit(name, request_id)
+    assert [type(action) for action in cluster.actions(name)] == [Dispatch]
+    cluster.followers[name].finished(request_id, Outcome.COMPLETED, cluster.now, None, usage)
+    cluster.exchange()
+
+
+def test_what_ended_after_the_last_checkpoint_is_charged_by_the_next_leader_and_by_no_leader_twice():
+    cluster = Cluster()
+    cluster.later(1.0)
+    finished(cluster, "m1", "early", Usage(10, 0, 5))
+    cluster.followers["m1"].spent("p", "A", Usage(3, 0, 0), cluster.now)
+    cluster.later(1.25)  # a checkpoint has these
+    finished(cluster, "m1", "late", Usage(10, 0, 7))
+    cluster.followers["m1"].spent("p", "A", Usage(1, 0, 0), cluster.now)
+    cluster.exchange()
+    for _ in range(2):  # the second one has no newer checkpoint but its predecessor's first
+        takes_over(cluster)
+    counters = cluster.leader.pools["p"].scheduler.checkpoint()[""].tiers["default"].tenants
+    assert counters["A"] == 10 + 2 * 5 + 3 + 10 + 2 * 7 + 1
 
 
 def told_on_joining(follower):
@@ -222,39 +266,23 @@ def test_a_follower_whose_leader_was_elected_again_is_told_at_once_and_joins_ane
     assert follower.link.closes(0.0) == "it leads no more"
 
 
-def test_a_dispatch_that_another_leader_made_is_not_mistaken_for_the_own_one_that_crossed_it():
-    """A member that was frozen drops its leader's Dispatch, and meanwhile leads itself, at the same backend."""
+def test_what_ran_while_its_link_was_gone_is_charged_once():
     cluster = Cluster()
     follower = cluster.followers["m2"]
     cluster.submit("m2", "r")
-    (known,) = cluster.actions("m2")
-    own = follower.own("r")
-    own.sent_by, own.usage, own.told = "m2@1", Usage(10, 0, 7), Usage(10, 0, 7)  # charged there
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
     follower.lost(cluster.now)
+    follower.tokens("r", Usage(10, 0, 7), cluster.now)
     follower.connected(cluster.now)
     cluster.exchange()
-    service = cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].service
-    assert (known.backend_id, service) == ("gpu", 10), "its 7 tokens are not charged again"
-    follower.tokens("r", Usage(10, 0, 8), cluster.now)
+    assert used(cluster) == Usage(10, 0, 7)
+    follower.lost(cluster.now)
     follower.finished("r", Outcome.COMPLETED, cluster.now, None, Usage(10, 0, 9))
-    cluster.exchange()
-    assert cluster.leader.pools["p"].scheduler.snapshot(cluster.now).tenants["A"].service == 10 + 2 * 2
-
-
-def test_what_a_gathering_leader_was_told_of_an_end_counts_as_charged():
-    """It may have decided, and gone, before its first Pong arrived."""
-    follower = Follower("m2", wait_s_max=10.0)
-    follower.connected(0.0)
-    follower.received(Frame(1, "", (Welcome("m1"), Pong(0.0, 2.0))), 0.0)
-    follower.submit("p", Request("r", "A", "m", 0.0, 10, 20), 0.0)
-    follower.received(Frame(1, "p", (Dispatched(1, "gpu"),)), 0.0)
-    follower.tokens("r", Usage(10, 0, 1), 0.0)
-    follower.lost(0.0)
-    follower.connected(0.0)
-    follower.received(Frame(2, "", (Welcome("m3"),)), 0.0)
-    follower.finished("r", Outcome.COMPLETED, 0.0, None, Usage(10, 0, 9))
-    (has,) = told_on_joining(follower)
-    assert (has.outcome, has.told, has.usage) == (Outcome.COMPLETED, Usage(10, 0, 9), Usage(10, 0, 9))
+    for _ in range(2):
+        follower.lost(cluster.now)
+        follower.connected(cluster.now)
+        cluster.exchange()
+        assert used(cluster) == Usage(10, 0, 9)
 
 
 def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
@@ -319,10 +347,10 @@ def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_c
     assert used(cluster) == Usage(10, 0, 8)
 
 
-def test_the_next_leader_is_told_what_was_charged_of_a_cut_answer_and_what_it_has():
+def test_the_next_leader_is_told_what_the_client_of_a_cut_answer_has():
     cluster = Cluster()
     (has,) = told_on_joining(cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster))
-    assert (has.backend_id, has.told, has.usage) == (None, Usage(10, 0, 5), Usage(10, 0, 8))
+    assert (has.backend_id, has.usage) == (None, Usage(10, 0, 8))
     assert (has.request.produced_tokens, has.request.ran_at) == (8, "gpu")
 
 

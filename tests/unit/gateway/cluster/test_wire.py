@@ -6,6 +6,7 @@ from gateway.cluster.checkpoints import (
     ClusterCheckpoint,
     NewestCheckpoint,
     PoolCheckpoint,
+    Taken,
     decode_checkpoint,
     encode_checkpoint,
     parts_of,
@@ -16,6 +17,7 @@ from gateway.cluster.wire import (
     FRAME_BYTES_MAX,
     VERSION,
     Dispatched,
+    Ended,
     Finish,
     Frame,
     FrameError,
@@ -54,7 +56,8 @@ def test_every_message_comes_out_as_it_went_in():
         Submit(1, REQUEST, 0.5, is_traced=True),
         Used(1, Usage(10, 0, 3)),
         Finish(1, Outcome.COMPLETED, Usage(10, 0, 3), Timing(0.1, None, None, 3, 3)),
-        Has(2, REQUEST, 1.0, "gpu", 0.5, 20.0, Usage(10, 0, 1), Usage(10, 0, 3), Outcome.CLIENT_DISCONNECTED, None),
+        Has(2, REQUEST, 1.0, "gpu", 0.5, 20.0, Usage(10, 0, 3)),
+        Ended(3, 7, REQUEST, "gpu", Outcome.CLIENT_DISCONNECTED, Usage(10, 0, 3), None),
         Dispatched(1, "gpu", 8.0, 5, True, 3, 20.0, RateLimits(RateLimit(5, 2, 1.0)), 4.0, Wait.NO_ROOM),
         Refused(1, Reason.RATE_LIMITED, 2.0, LimitKind.REQUESTS),
     )
@@ -120,7 +123,13 @@ def test_the_newest_checkpoint_counts_from_any_source_and_in_parts():
     def checkpoint(epoch, number):
         windows = {"A": MinuteCheckpoint((Booked(1.0, 2),), ())}
         service = {"": QueueCheckpoint(1.0, {"default": TierCheckpoint(1.0, 0.5, {"A": 3.0})})}
-        return ClusterCheckpoint(epoch, number, {"p": PoolCheckpoint(service, windows)}, b"x" * 1_200_000)
+        return ClusterCheckpoint(
+            epoch,
+            number,
+            {"p": PoolCheckpoint(service, windows, {"m1.1": Usage(10, 0, 3)})},
+            b"x" * 1_200_000,
+            {"m1": Taken(1, 0)},
+        )
 
     newest = NewestCheckpoint()
     for epoch, number in ((2, 1), (1, 9)):

@@ -1,0 +1,62 @@
+"""ChargeLog: what a member's clients have ended and spent, numbered, until a checkpoint of the cluster has it.
+
+A leader's counters are its checkpoint and all that members have told it since. A checkpoint says up to which entry of
+each member's log it has taken in; the member tells every leader that it joins the entries after that. So no end and no
+spending of a living member is forgotten, and none is charged twice, whichever leaders and connections came and went.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.cluster.wire import Ended, Spend
+from policies.types import Usage
+
+ENTRIES_MAX: Final = 20_000
+"""More than a member ends until all have a checkpoint. One that is alone for long sums older ones up by tenant."""
+
+
+class ChargeLog:
+    """Entries that no checkpoint is known to have, oldest first. Mutable."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the last entry."""
+        self._entries: dict[int, tuple[str, Ended | Spend]] = {}
+        self._sums: dict[tuple[str, str, str], tuple[int, Usage]] = {}  # by pool, tenant and key: the last entry in it
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._sums)
+
+    def __iter__(self) -> Iterator[tuple[str, Ended | Spend]]:
+        """All entries with their pools, by number."""
+        for (pool, tenant_id, key_id), (entry, usage) in sorted(self._sums.items(), key=lambda each: each[1][0]):
+            yield pool, Spend(tenant_id, usage, key_id, entry)
+        yield from self._entries.values()
+
+    def next_number(self) -> int:
+        """The number of a new entry, to be told with it."""
+        self.number += 1
+        return self.number
+
+    def add(self, pool: str, entry: Ended | Spend) -> None:
+        """Keep an entry, which has the newest number."""
+        self._entries[entry.entry] = pool, entry
+        if len(self._entries) > ENTRIES_MAX:
+            self._sum_up(*self._entries.pop(next(iter(self._entries))))
+
+    def taken(self, number: int) -> None:
+        """A checkpoint has all entries up to this one."""
+        while self._entries and (oldest := next(iter(self._entries))) <= number:
+            del self._entries[oldest]
+        if self._sums:
+            self._sums = {key: each for key, each in self._sums.items() if each[0] > number}
+
+    def _sum_up(self, pool: str, entry: Ended | Spend) -> None:
+        """Its request is long forgotten by all: what it used counts, and nothing else of it."""
+        if entry.usage is None:
+            return
+        of = entry if isinstance(entry, Spend) else entry.request
+        key = pool, of.tenant_id, of.key_id
+        before = self._sums.get(key)
+        usage = entry.usage if before is None else Usage(*map(sum, zip(before[1], entry.usage, strict=True)))
+        self._sums[key] = entry.entry, usage
