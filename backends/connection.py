@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from math import inf
 from types import TracebackType
 from typing import Final, Protocol, Self, cast
@@ -139,14 +140,12 @@ class HttpExchange:
         if self.failure is not None:
             raise self.failure
 
-    async def begun(self) -> None:
-        """Wait until a part of the body is here or it is complete. Raises UpstreamError if it failed before."""
+    async def begun(self, is_begun: Callable[[bytes], bool] = bool) -> None:
+        """Wait until the body has begun: `is_begun` gets each piece once, and says so. What has arrived is read
+        nevertheless. Raises UpstreamError if the body ends before.
+        """
         if self._connection is not None:
-            await self._connection.wait_for_body()
-
-    def arrived(self) -> bytes:
-        """Return what is here of a body that is not read yet; it is read nevertheless."""
-        return self._connection.unread() if self._connection is not None else b""
+            await self._connection.wait_for_body(is_begun)
 
     def limit_silence(self, silence_s_max: float) -> None:
         """Fail the response when it sends nothing for so long, if that is less than the owner's limit."""
@@ -190,6 +189,7 @@ class Connection(asyncio.Protocol):
         "_framed",
         "_head_received",
         "_heard",
+        "_held_bytes_max",
         "_owner",
         "_parser",
         "_paused",
@@ -224,6 +224,7 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._reusable = False
         self._paused = False
+        self._held_bytes_max: float = HELD_BYTES_MAX
         self._heard = False  # a byte came since the last `check_silence`
         self._silent_since = 0.0
         self.silence_s_max = inf  # of the present exchange, besides the owner's limit
@@ -252,20 +253,28 @@ class Connection(asyncio.Protocol):
             if self._waiter is waiter:  # else it carries the next exchange already
                 self._waiter = None
 
-    async def wait_for_body(self) -> None:
-        """Wait until a part of the body is here or the message is complete. Raises the error of an exchange that
-        failed.
-        """
-        if not self._pieces and not self._complete and self._error is None:
-            self._waiter = self.loop.create_future()
-            with suppress(UpstreamError):  # what came before the error is read first
-                await self.wait()
-        if self._error is not None and not self._pieces:
-            raise self._error
+    async def wait_for_body(self, is_begun: Callable[[bytes], bool]) -> None:
+        """Wait until `is_begun`, which gets each piece once. Raises UpstreamError where the body ends before.
 
-    def unread(self) -> bytes:
-        """Return the part of the body that waits for `drain_to`."""
-        return b"".join(self._pieces)
+        Reading does not pause meanwhile: `is_begun` bounds what it waits for.
+        """
+        self._held_bytes_max, seen = inf, 0
+        try:
+            while True:
+                for piece in islice(self._pieces, seen, None):
+                    if is_begun(piece):  # what came before an error is read first
+                        return
+                seen = len(self._pieces)
+                if self._error is not None:
+                    raise self._error
+                if self._complete:
+                    raise self._closed("nothing in its body")
+                self.resume()
+                self._waiter = self.loop.create_future()
+                with suppress(UpstreamError):  # raised above, after what came with it
+                    await self.wait()
+        finally:
+            self._held_bytes_max = HELD_BYTES_MAX
 
     def whole_body(self) -> bytes | None:
         """Return the body if all of it is here, else None: a small one comes with the head."""
@@ -420,7 +429,7 @@ class Connection(asyncio.Protocol):
         self._bytes_received += received
         if not self._head_received and self._bytes_received > HEAD_BYTES_MAX:
             self.fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
-        elif self._bytes_received > HELD_BYTES_MAX:
+        elif self._bytes_received > self._held_bytes_max:
             self.pause()
         if self._pieces:
             self._wake(None)

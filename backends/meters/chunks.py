@@ -13,7 +13,7 @@ finish event.
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -29,6 +29,8 @@ _TOKEN_EVENT = re.compile(
 _OUTPUT_TOKENS = re.compile(rb',"completion_tokens":(\d{1,18})')
 _USAGE_ANY = re.compile(rb',\s*"usage"\s*:\s*(?:null|\{(?:[^{}]|\{[^{}]*\})*\})')
 _NULL_USAGE = b',"usage":null'
+DONE: Final = b"data: [DONE]\n\n"
+HEAD: Final = ("id", "object", "created", "model")
 _LIKE_NONE: EventEnd = (b"\0%d\0%d\0%d\0", None)  # a NUL is in no JSON
 _LF = 0x0A
 _CLIENTS_FAULTS = range(400, 500)
@@ -48,8 +50,8 @@ class ChunkMeter(EventMeter):
 
     __slots__ = (
         "_absent_usage", "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous",
-        "_estimated", "_finished", "_held", "_keeps_usage", "_known", "_like", "_outputs", "_prompt_tokens",
-        "_prompts",
+        "_estimated", "_finish", "_finished", "_has_told_usage", "_held", "_keeps_usage", "_known", "_like", "_outputs",
+        "_prompt_tokens", "_prompts",
     )  # fmt: skip
 
     def __init__(self, call: StreamCall) -> None:
@@ -67,6 +69,8 @@ class ChunkMeter(EventMeter):
         self._prompt_tokens = 0
         self._estimated: dict[int, Uncounted] = {}
         self._finished = frozenset[int]()
+        self._has_told_usage = False  # at the end
+        self._finish = b""  # the last finish event
         self._known = False
 
     @property
@@ -98,8 +102,15 @@ class ChunkMeter(EventMeter):
             self._like = _LIKE_NONE  # the next bytes begin in the middle of an event
         return out
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish reason of every choice is here."""
+        return len(self._finished) >= self._choices
+
     def finish(self) -> bytes:
-        return super().finish() + self._flush()
+        rest = super().finish()
+        lacks_end = self.is_finished and not (self.done or self.error or self.aborted)
+        return rest + (self._complete() if lacks_end else self._flush())
 
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
         payload = {"message": message, "type": "api_error", "param": None, "code": 502, **error}
@@ -123,7 +134,8 @@ class ChunkMeter(EventMeter):
         return self.feed(event) if is_one_event(event) else self._slow(event)
 
     def _slow(self, event: bytes) -> bytes:
-        out = self._parsed(event)
+        data = payload(event)
+        out = self._parsed(event, data, json_object(data))
         self._expect_like(event)
         return out
 
@@ -140,13 +152,13 @@ class ChunkMeter(EventMeter):
         # The streams of a backend have the same: one object for all of them stays in the cache.
         self._like = self.call.memo.like = self.call.memo.like if self.call.memo.like == like else like
 
-    def _parsed(self, event: bytes) -> bytes:
-        """Parse one whole event of any kind."""
-        data = payload(event)
+    def _parsed(self, event: bytes, data: bytes, message: dict[str, Any] | None) -> bytes:
+        """Take one whole event of any kind, its data, and these as an object."""
+        if not data:  # a comment, between any two events
+            return event
         if data == b"[DONE]":
             return self._flush() + self._end(event)
-        message = json_object(data)
-        if message is None:  # a keep-alive comment, or not JSON: pass it on
+        if message is None:
             return self._flush() + event
         if error := message.get("error"):
             self.error = True
@@ -172,6 +184,8 @@ class ChunkMeter(EventMeter):
         finished = [count(choice.get("index")) for choice in choices if choice.get("finish_reason") is not None]
         self.aborted = self.aborted or any(choice.get("finish_reason") == "abort" for choice in choices)
         usage = openai_usage(message)
+        if finished:
+            self._finished, self._finish = self._finished.union(finished), event
         if usage is None:
             self._estimate(choices)
             before, after = self._with_null_usage(event, data, message) if "usage" in message else _at_end(event)
@@ -183,7 +197,6 @@ class ChunkMeter(EventMeter):
             before += self._absent_usage
         if not finished:
             return before + after
-        self._finished = self._finished.union(finished)
         return self._finish_event(_Held(before, after, before + after if usage is None else event), message)
 
     def _with_null_usage(self, event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -230,7 +243,7 @@ class ChunkMeter(EventMeter):
         if usage is None:
             return self._flush() + event
         self._prompt_tokens, self._cached_tokens, self.output_tokens = usage
-        self._known = True
+        self._known = self._has_told_usage = True
         self._estimated.clear()
         fingerprint = message.get("system_fingerprint")
         fingerprint = orjson.dumps(fingerprint) if fingerprint is not None else None
@@ -239,6 +252,15 @@ class ChunkMeter(EventMeter):
         if self._keeps_usage:
             return (held.before + held.after if held is not None else b"") + event
         return with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
+
+    def _complete(self) -> bytes:
+        """End an answer that is whole, and whose backend did not say so: what the client still lacks."""
+        held, self._held, fingerprint, out = self._held, None, self.call.memo.fingerprint, b""
+        if held is not None:
+            out = with_fingerprint(held.before, None if self._keeps_usage else fingerprint, held.after)
+        has_usage = self._keeps_usage and self._known and not (self._has_told_usage or self.tokens_estimated)
+        self.done = True
+        return out + ending(self._finish, self.usage if has_usage else None, fingerprint)
 
     def _flush(self) -> bytes:
         """Release the held finish event: no usage event follows."""
@@ -255,6 +277,7 @@ class TranscriptionMeter(ChunkMeter):
     """
 
     __slots__ = ()
+    is_finished = False  # by a chunk: a long recording is transcribed in parts, and each has a finish reason
 
     def _usage_event(self, event: bytes, message: dict[str, Any]) -> bytes:
         match message.get("type"):
@@ -299,3 +322,24 @@ def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[byte
 def with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
     """Put the fingerprint where usage would be: vLLM never sends both in an event that has choices."""
     return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after
+
+
+def ending(event: bytes, usage: Usage | None, fingerprint: bytes | None) -> bytes:
+    """What ends a stream after its finish event: its usage, if the client gets it, and [DONE]. `event` is one of it."""
+    if usage is None:
+        return DONE
+    head = json_object(payload(event)) or {}
+    message: dict[str, Any] = {name: head.get(name) for name in HEAD}
+    message |= {"choices": [], "usage": usage_object(usage)}
+    if fingerprint is not None:
+        message["system_fingerprint"] = orjson.Fragment(fingerprint)
+    return b"data: " + orjson.dumps(message) + b"\n\n" + DONE
+
+
+def usage_object(usage: Usage) -> dict[str, int]:
+    """The usage of a chat completion or a completion, in vLLM's order."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "completion_tokens": usage.output_tokens,
+    }

@@ -17,6 +17,7 @@ import orjson
 from policies.types import Usage
 
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
+_DATA: Final = b"data: "
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 TOKENS_PER_BYTE = 1 / 4
 
@@ -127,6 +128,37 @@ class StreamMeter(Protocol):
         object, whose defaults are those of a failed backend.
         """
         ...
+
+
+class FirstEvent:
+    """Finds the first event with data of a stream, which comments may come before. Mutable.
+
+    `event`: that event, once it is here. Where EVENT_BYTES_MAX bytes have none, they have begun as well, without one.
+    """
+
+    __slots__ = ("_partial", "_scanned", "event")
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._scanned = 0
+        self.event = b""
+
+    def has_begun(self, data: bytes) -> bool:
+        """Take the next bytes of the stream."""
+        if not self._partial and is_one_event(data) and data.startswith(_DATA):
+            self.event = data
+            return True
+        self._partial += data
+        start = 0
+        for end in event_ends(self._partial, self._scanned):
+            event = bytes(self._partial[start:end])
+            if payload(event):
+                self.event = event
+                return True
+            start = end
+        del self._partial[:start]
+        self._scanned = max(0, len(self._partial) - 2)
+        return len(self._partial) > EVENT_BYTES_MAX
 
 
 class Uncounted:

@@ -4,7 +4,8 @@
 of every kind are counted: text, thinking, a tool's partial JSON. There is no [DONE].
 
 A `message_delta` whose `stop_reason` is null comes from a server that was stopped (vLLM on SIGTERM): the API says that
-it is never null there. The message_stop that follows would make the answer look complete.
+it is never null there. The message_stop that follows would make the answer look complete. After a stop reason the
+answer is complete, also where message_stop is lost.
 
 https://docs.anthropic.com/en/docs/build-with-claude/streaming
 """
@@ -22,12 +23,13 @@ STOPPED = "The backend stopped before the answer was complete."
 class MessagesMeter(EventMeter):
     """Usage of one message so far."""
 
-    __slots__ = ("_cached_tokens", "_counted", "_known", "_prompt_tokens", "_uncounted")
+    __slots__ = ("_cached_tokens", "_counted", "_is_whole", "_known", "_prompt_tokens", "_uncounted")
 
     def __init__(self, call: StreamCall) -> None:
         super().__init__(call)
         self._prompt_tokens = self._cached_tokens = 0
         self._known = False
+        self._is_whole = False
         self._counted = False  # the server has counted the output
         self._uncounted = Uncounted()
 
@@ -41,6 +43,13 @@ class MessagesMeter(EventMeter):
 
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
         return named_event("error", {"type": "error", "error": {"type": "api_error", "message": message, **error}})
+
+    def finish(self) -> bytes:
+        rest = super().finish()
+        if self._is_whole and not (self.done or self.error or self.aborted):
+            self.done = True
+            return rest + named_event("message_stop", {"type": "message_stop"})
+        return rest
 
     def _event(self, event: bytes) -> bytes:
         message = json_object(payload(event))
@@ -77,7 +86,9 @@ class MessagesMeter(EventMeter):
             self._cached_tokens = usage.cached_tokens or self._cached_tokens
             self.output_tokens = usage.output_tokens
             self._known = self._counted = True
-        self.aborted = isinstance(delta, dict) and delta.get("stop_reason") is None
+        if isinstance(delta, dict):
+            self._is_whole = delta.get("stop_reason") is not None
+            self.aborted = not self._is_whole
 
     def _stop(self, event: bytes) -> bytes:
         if self.aborted:

@@ -15,17 +15,12 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-import orjson
-
-from backends.meters.chunks import ChunkMeter, with_fingerprint
+from backends.meters.chunks import ChunkMeter
 from backends.meters.events import IdsEnd, StreamCall, StreamMeter, json_object, payload
-from policies.types import Usage
 
-DONE: Final = b"data: [DONE]\n\n"
-HEAD: Final = ("id", "object", "created", "model")
 ID_BYTES: Final = array("I").itemsize
-_PROMPT: Final = re.compile(rb'"prompt_token_ids":\[([\d,]*)\]')
-_OUTPUT: Final = re.compile(rb'"token_ids":\[([\d,]*)\]')
+_PROMPT: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[([\d,\s]*)\]')
+_OUTPUT: Final = re.compile(rb'"token_ids"\s*:\s*(\[([\d,\s]*)\])')
 # A vLLM event without usage that is not the last of its choice: the bytes before and after its token ids.
 _TOKEN_EVENT: Final = re.compile(rb'("finish_reason":null[^\[\]{}]*"token_ids":)\[[\d,]*(\]\}\]\}\n\n)\Z')
 _OUTPUT_NAME: Final = b'"token_ids":['
@@ -33,9 +28,6 @@ _NO_OUTPUT: Final = b'"token_ids":null'
 # A parser of tool calls had no text for these tokens: vLLM sends such an event for the sake of its token ids alone.
 _EMPTY: Final = b'"delta":{},"logprobs":null,'
 _EMPTY_EVENT: Final = _EMPTY + b'"finish_reason":null'
-_ERROR: Final = b'data: {"error"'
-_FINISH: Final = b'"finish_reason":"'
-_ABORT: Final = b'"finish_reason":"abort"'
 _LF: Final = 0x0A
 _BLANK: Final = b"\n\n"
 
@@ -56,11 +48,11 @@ class TokenIds:
     @property
     def outputs_max(self) -> int:
         """How many output ids fit beside the prompt's."""
-        return max(0, self.bytes_max - len(self.prompt)) // ID_BYTES
+        return 0 if self.is_full else max(0, self.bytes_max - len(self.prompt)) // ID_BYTES
 
     @property
     def prompt_tokens(self) -> int:
-        return self.prompt.count(b",") + 1 if self.prompt else 0
+        return _members(self.prompt)
 
     def drop(self) -> None:
         """Forget all ids: there are more than fit."""
@@ -73,28 +65,25 @@ _IDS_LIKE_NONE: Final[IdsEnd] = (b"\0", b"\0", None)  # a NUL is in no JSON
 class ResumableMeter(StreamMeter, Protocol):
     """A meter of a stream that may be continued elsewhere.
 
-    `interrupted`: what the stream itself says of its early end; None while it says nothing of the kind. `is_finished`:
-    the event with the finish reason is here. `last`: the last event with tokens, as its backend sent it, or the one
-    with the prompt's.
+    `interrupted`: what the stream itself says of its early end; None while it says nothing of the kind. `last`: the
+    last event with tokens, as its backend sent it, or the one with the prompt's.
     """
 
     last: bytes
     interrupted: str | None
-    is_finished: bool
-
-    def complete(self) -> bytes:
-        """End a stream that `is_finished` and whose connection broke: what the client still lacks."""
-        ...
 
 
 class TokenIdMeter(ChunkMeter):
     """Usage and token ids of one stream of one choice."""
 
-    __slots__ = ("_append", "_client_ids", "_ids", "_ids_like", "_outputs_max", "interrupted", "is_finished", "last")
+    __slots__ = ("_append", "_client_ids", "_ids", "_ids_like", "_is_resumable", "_outputs_max", "interrupted", "last")
 
-    def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool) -> None:
-        """`keeps_ids`: the client asked for them itself."""
+    def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool, is_resumable: bool = True) -> None:
+        """`keeps_ids`: the client asked for them itself. `is_resumable`: another backend may continue the stream; if
+        not, the client sees how its backend ends it.
+        """
         super().__init__(call)
+        self._is_resumable = is_resumable
         self._ids = ids
         self._append = ids.output.append
         self._outputs_max = ids.outputs_max
@@ -102,7 +91,6 @@ class TokenIdMeter(ChunkMeter):
         self._ids_like: IdsEnd = _IDS_LIKE_NONE
         self.last = b""
         self.interrupted: str | None = None
-        self.is_finished = False
 
     def feed(self, data: bytes) -> bytes:
         # One whole event without usage, like the one before but for its text and its token.
@@ -139,14 +127,6 @@ class TokenIdMeter(ChunkMeter):
         self._ids.output.extend(ids)
         self.last = event + _BLANK
         return data if client_end is None else b"".join(out)
-
-    def complete(self) -> bytes:
-        held, self._held, fingerprint = self._held, None, self.call.memo.fingerprint
-        out = b""
-        if held is not None:
-            out = with_fingerprint(held.before, None if self._keeps_usage else fingerprint, held.after)
-        self.done = True
-        return out + ending(self.last, self.usage if self._keeps_usage else None, fingerprint)
 
     def _other(self, data: bytes) -> bytes:
         out = super()._other(data)
@@ -186,37 +166,45 @@ class TokenIdMeter(ChunkMeter):
             self._outputs_max = 0
 
     def _count(self, token_ids: bytes) -> None:
-        self.output_tokens += token_ids.count(b",") + 1
+        self.output_tokens += _members(token_ids)
         self._known = True
 
     def _slow(self, event: bytes) -> bytes:
-        if self.interrupted is None:
-            self.interrupted = _interruption(event)
+        data = payload(event)
+        if _LF in data:  # JSON has no line end inside a string
+            event = b"data: " + data.replace(b"\n", b" ") + _BLANK
+        plain = self._without_ids(event)
+        data = payload(plain)
+        message = json_object(data)
+        if self._is_resumable and self.interrupted is None:
+            self.interrupted = _interruption(message)
         if self.interrupted is not None:
             return b""
-        self.is_finished = self.is_finished or _FINISH in event
-        plain = self._without_ids(event)
-        out = self._parsed(event if self._client_ids else plain)
+        has_ids = False
+        if (token_ids := _OUTPUT.search(event)) is not None and (has_ids := _members(token_ids[2]) > 0):
+            self._count(token_ids[2])
+            self._keep(event, token_ids[2])
+        if self._client_ids:
+            data = payload(event)
+            out = self._parsed(event, data, json_object(data))
+        else:
+            out = self._parsed(plain, data, message)
         self._expect_like(plain)
         self._expect_ids_like(event)
-        return b"" if not self._client_ids and _EMPTY_EVENT in event else out
+        return b"" if not self._client_ids and has_ids and _is_empty(_choice(message)) else out
 
     def _without_ids(self, event: bytes) -> bytes:
-        """Keep the ids of this event, and return it as it would be without them."""
+        """Keep the ids of the prompt, and return the event as it would be without any."""
         ids, plain = self._ids, event
         if (prompt := _PROMPT.search(plain)) is not None:
             self.last = event
+            self._prompt_tokens, self._known = _members(prompt[1]), True
             if not ids.is_full:
                 ids.prompt = prompt[1]
                 self._outputs_max = ids.outputs_max
-                self._prompt_tokens = ids.prompt_tokens
-                self._known = True
             plain = plain[: prompt.start(1) - 1] + b"null" + plain[prompt.end() :]
         if (output := _OUTPUT.search(plain)) is not None:
-            if output[1]:
-                self._count(output[1])
-                self._keep(event, output[1])
-            plain = plain[: output.start()] + _NO_OUTPUT + plain[output.end() :]
+            plain = plain[: output.start(1)] + b"null" + plain[output.end(1) :]
         return plain
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
@@ -234,34 +222,25 @@ class TokenIdMeter(ChunkMeter):
         self._ids_like = self.call.memo.ids_like = self.call.memo.ids_like if self.call.memo.ids_like == like else like
 
 
-def ending(event: bytes, usage: Usage | None, fingerprint: bytes | None) -> bytes:
-    """What ends a stream after its finish event: its usage, if the client gets it, and [DONE]. `event` is one of it."""
-    if usage is None:
-        return DONE
-    head = json_object(payload(event)) or {}
-    message: dict[str, Any] = {name: head.get(name) for name in HEAD}
-    message |= {"choices": [], "usage": usage_object(usage)}
-    if fingerprint is not None:
-        message["system_fingerprint"] = orjson.Fragment(fingerprint)
-    return b"data: " + orjson.dumps(message) + b"\n\n" + DONE
+def _members(ids: bytes) -> int:
+    """The number of members of a JSON list."""
+    return ids.count(b",") + 1 if ids.strip() else 0
 
 
-def usage_object(usage: Usage) -> dict[str, int]:
-    """The usage of a chat completion or a completion, in vLLM's order."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "completion_tokens": usage.output_tokens,
-    }
+def _is_empty(choice: dict[str, Any]) -> bool:
+    """Whether vLLM would not have sent this choice of a chat without its token ids."""
+    return choice.get("delta") == {} and choice.get("logprobs") is None and choice.get("finish_reason") is None
 
 
-def _interruption(event: bytes) -> str | None:
+def _choice(message: dict[str, Any] | None) -> dict[str, Any]:
+    """The choice of an event; empty where it has none."""
+    choices = (message or {}).get("choices")
+    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+
+
+def _interruption(message: dict[str, Any] | None) -> str | None:
     """What an event says of the early end of its stream; None where it is of another kind."""
-    if _ABORT in event:
-        return "the backend stopped in mid-stream"
-    if event.startswith(_ERROR):
-        error = (json_object(payload(event)) or {}).get("error")
+    if message is not None and (error := message.get("error")) is not None:
         code = error.get("code") if isinstance(error, dict) else None
-        if type(code) is not int or code >= 500:
-            return "an error event of the backend"
-    return None
+        return "an error event of the backend" if type(code) is not int or code >= 500 else None
+    return "the backend stopped in mid-stream" if _choice(message).get("finish_reason") == "abort" else None

@@ -342,14 +342,14 @@ class GivingWay(Section):
 class ContinuationSection(Section):
     """Streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which is drained may
     take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long after the first
-    token has failed. `token_bytes_max`: what is kept of one stream's token ids; a longer stream is not continued.
-    `preempt`: whether streams also give way to others.
+    token has failed. `token_bytes_max`: what is kept of one stream's token ids; one that may need more is not
+    continued. `preempt`: whether streams also give way to others.
     """
 
     enabled: bool = True
     drain_s: Wait = 20.0
     silence_s: Seconds = 60.0
-    token_bytes_max: Bytes = ByteSize(1 << 20)
+    token_bytes_max: Bytes = ByteSize(8 << 20)
     preempt: GivingWay = GivingWay()
 
 

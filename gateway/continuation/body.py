@@ -1,8 +1,8 @@
 """The body of a continuation: a completion of the prompt's token ids and of those that were generated.
 
 Fields that the call does not share with completions, or whose work is done (templates, truncation), are left out.
-Limits are what is left of them. All others stay as they are, also those that are not known here, since both paths of
-vLLM read the same sampling parameters.
+Limits are what is left of them. All others stay as they are, since both paths of vLLM read the same sampling
+parameters; a call with a field that is not known has been excluded (exclusions.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from gateway.api.values import flag, integer
 PATH: Final = "/v1/completions"
 DEFAULT_OUTPUT_TOKENS: Final = 16  # of completions without max_tokens, in OpenAI's API and in vLLM
 SEED_MAX: Final = 2**63 - 1
-_DONE_OR_CHATS: Final = frozenset(
+DONE_OR_CHATS: Final = frozenset(
     {
         "prompt", "suffix", "echo", "stop", "n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "seed",
         "stream", "stream_options", "return_token_ids", "truncate_prompt_tokens", "truncation_side",
@@ -45,7 +45,7 @@ def continuation_body(
     `context_tokens_max` bounds a chat that sets no limit. Raises UpstreamProtocolError where that is needed, and None.
     """
     outputs = len(ids.output)
-    fields = {name: value for name, value in call.items() if name not in _DONE_OR_CHATS}
+    fields = {name: value for name, value in call.items() if name not in DONE_OR_CHATS}
     fields |= {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
     limit = _output_limit(call, ids, is_chat=is_chat, context_tokens_max=context_tokens_max)
     fields["max_tokens"] = max(1, limit - outputs)

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from backends.meters.chunks import ChunkMeter
+from backends.meters.chunks import HEAD, ChunkMeter, ending, usage_object
 from backends.meters.events import EventMeter, StreamCall, json_object, payload
-from backends.meters.token_ids import HEAD, ending, usage_object
 from backends.upstream import UpstreamError
 from gateway.continuation.seam import Seam
 from gateway.continuation.stops import StopStrings
@@ -81,7 +80,12 @@ class ContinuedMeter(EventMeter):
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
         return ChunkMeter(self.call).cut(message, error)
 
-    def complete(self) -> bytes:
+    def finish(self) -> bytes:
+        rest = super().finish()
+        return rest if self.done or not self.is_finished else rest + self._complete()
+
+    def _complete(self) -> bytes:
+        """End an answer that is whole: its finish event, and what follows it."""
         finish, self._finish, fingerprint = self._finish, None, self.call.memo.fingerprint
         keeps_usage, out = self.call.keeps_usage, b""
         if finish is not None:
@@ -97,7 +101,7 @@ class ContinuedMeter(EventMeter):
             return b""
         data = payload(event)
         if data == b"[DONE]":
-            return self.complete() if self.is_finished else b""
+            return self._complete() if self.is_finished else b""
         message = json_object(data)
         if message is None:
             return event  # a comment
@@ -138,7 +142,7 @@ class ContinuedMeter(EventMeter):
         if finish is None:
             return _event(message)
         self.is_finished, self._finish = True, message
-        return self.complete() if stopped is not None else b""
+        return self._complete() if stopped is not None else b""
 
     def _count(self, token_ids: list[int]) -> None:
         self.output_tokens += len(token_ids)

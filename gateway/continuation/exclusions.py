@@ -2,8 +2,9 @@
 
 A continuation is a completion of token ids: the prompt's and those that were generated. What is not in these ids is
 lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
-any of that is excluded here. What a backend turns out to do (no token ids, a reasoning parser) excludes a stream when
-its first event is here (gateway/continuation/stream.py). docs/continue.md has every field of vLLM 0.32.
+any of that is excluded here, and so is one with a field that is not known here. What a backend turns out to do (no
+token ids, a reasoning parser) excludes a stream when its first event is here (gateway/continuation/stream.py).
+docs/continue.md has every field of vLLM 0.32.
 
 Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
 """
@@ -13,7 +14,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from gateway.api.endpoints import CHAT, COMPLETIONS, Endpoint
+from gateway.api.fields import BODY_FIELDS, LEFT_OUT
 from gateway.api.prompts import TEXT_PARTS
+from gateway.continuation.body import DONE_OR_CHATS
 
 
 class Exclusion(StrEnum):
@@ -34,9 +37,10 @@ class Exclusion(StrEnum):
     ARGUMENTS = "engine_arguments"  # of the client, for what the operator put into the engine
     NAMES = "names_of_tokens"  # log probabilities name tokens by their ids, so their texts are not told
     SPECIAL = "special_tokens"  # tokens without text among those that stop strings are searched for in
+    UNKNOWN = "unknown_field"
     SPACING = "special_token_spacing"  # the space before a special token depends on the token before it
     BACKEND = "backend"  # it reports no token ids
-    BYTES = "bytes"  # its token ids need more than `continuation.token_bytes_max`
+    BYTES = "bytes"  # its token ids may need more than `continuation.token_bytes_max`
 
 
 Excludes = Callable[[Any], bool]
@@ -89,6 +93,19 @@ _FIELDS: Final[Mapping[str, tuple[Exclusion, Excludes]]] = {
     "return_tokens_as_token_ids": (Exclusion.NAMES, _if_set),
 }
 _NAMES: Final = frozenset(_FIELDS)
+_AS_THEY_ARE: Final = frozenset(
+    {
+        "model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "length_penalty", "logit_bias",
+        "allowed_token_ids", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens", "stream_interval",
+        "cache_salt", "session_id", "user", "logprobs", "routed_experts_prompt_start", "return_token_offsets",
+        "mm_payload", "return_mm_kwargs",
+        # OpenAI's, which change no answer; vLLM reads none of them.
+        "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    }
+)  # fmt: skip
+_NOT_FORWARDED: Final = frozenset(name for name, rule in BODY_FIELDS.items() if rule.rewrite(None) is LEFT_OUT)
+KNOWN: Final = _NAMES | _AS_THEY_ARE | _NOT_FORWARDED | DONE_OR_CHATS
+"""The fields of which it was decided what a continuation does with them."""
 # Where such a field excludes nothing after all.
 _UNLESS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     # Tools are a part of the prompt alone.
@@ -106,6 +123,8 @@ def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> E
         return Exclusion.API
     if choices != 1:
         return Exclusion.CHOICES
+    if any(call[name] is not None for name in call.keys() - KNOWN):
+        return Exclusion.UNKNOWN
     if not _NAMES.isdisjoint(call):
         for name in _NAMES.intersection(call):
             reason, excludes = _FIELDS[name]

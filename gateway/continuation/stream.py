@@ -1,14 +1,16 @@
 """ResumableStream: what is kept of one call's stream over all backends that answer it."""
 
+import re
 from typing import Final, NamedTuple
 
-from backends.meters.token_ids import ResumableMeter, TokenIds
+from backends.meters.token_ids import ID_BYTES, ResumableMeter, TokenIds
 from gateway.continuation.exclusions import Exclusion
 from policies.types import NO_USAGE, Usage
 
-_IDS: Final = b'"prompt_token_ids":['
-_REASONING: Final = b'"reasoning'  # of a delta, and of the usage of every chat where a parser of it is on
-_TOKEN_NAME: Final = b'"token_id:'  # of a server whose log probabilities name tokens by their ids
+# None of them is found inside a text, where quotes are escaped.
+_IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
+_REASONING: Final = re.compile(rb'"reasoning\w*"\s*:(?!\s*null)')
+"""Of a delta, and of the usage of every chat where a parser of it is on."""
 
 
 class ContinuationSettings(NamedTuple):
@@ -42,12 +44,19 @@ class ResumableStream:
         """Whether the client has been sent a part of it, from which it can be continued."""
         return bool(self.last)
 
-    def began(self, first: bytes) -> None:
-        """Its first bytes are here: they tell whether the backend reports token ids, and parses reasoning."""
-        if self.exclusion is None and _IDS not in first:
+    def began(self, first: bytes, output_tokens_max: int) -> None:
+        """Its first event with data is here: it tells whether the backend reports token ids, how many the prompt has,
+        and whether reasoning is parsed. The answer has so many tokens at most.
+        """
+        if self.exclusion is not None:
+            return
+        if _IDS.search(first) is None:
             self.exclusion = Exclusion.BACKEND
-        elif self.exclusion is None and _REASONING in first:
+        elif _REASONING.search(first) is not None:
             self.exclusion = Exclusion.REASONING
+        elif len(first) + ID_BYTES * output_tokens_max > self.ids.bytes_max:
+            self.exclusion = Exclusion.BYTES
+            self.ids.drop()
 
     def passed(self, meter: ResumableMeter) -> None:
         """What this meter has counted was sent to the client."""
@@ -55,7 +64,7 @@ class ResumableStream:
 
     def may_continue(self) -> bool:
         """Whether another backend could continue it now."""
-        if self.exclusion is None and self.ids.is_full:
+        if self.exclusion is None and self.ids.is_full:  # there are more than it was asked for
             self.exclusion = Exclusion.BYTES
-        is_readable = _REASONING not in self.last and _TOKEN_NAME not in self.last
+        is_readable = _REASONING.search(self.last) is None
         return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and is_readable

@@ -1,8 +1,8 @@
 """Attempt: one call at one backend: send it, relay the answer, account for it.
 
-An error before the first byte of an answer may mean that the backend has not taken the call: it is busy, it fails, or
-it does not know `stream_options`. Such a call can be retried, so the client gets no head of a stream before the
-backend's first event. From then on there is no retry, but a stream whose token ids are known can be continued
+An error before anything was sent to the client may mean that the backend has not taken the call: it is busy, it fails,
+or it does not know `stream_options`. Such a call can be retried, so the client gets no head of a stream before the
+backend's first event is whole. From then on there is no retry, but a stream whose token ids are known can be continued
 (gateway/continuation): the next attempt asks for what is missing, and writes it into the open response.
 """
 
@@ -18,14 +18,13 @@ from aiohttp import web
 from backends.health import Evidence
 from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
-from backends.meters.events import StreamCall, StreamMeter
+from backends.meters.events import FirstEvent, StreamCall, StreamMeter
 from backends.meters.token_ids import ResumableMeter, TokenIdMeter
 from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed, UpstreamError, UpstreamProtocolError
 from gateway.api.endpoints import CHAT, COMPLETIONS
 from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
-from gateway.continuation.exclusions import Exclusion
 from gateway.continuation.prepare import Continuing, QuestionFailed, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings, ResumableStream
 from gateway.forwarding.asked_names import renamed, renaming
@@ -193,9 +192,7 @@ class Attempt:
             return await self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except UpstreamClosed as error:
-            if error.bytes_received:
-                raise
+        except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
     def _headers(self, request: web.BaseRequest) -> dict[str, str]:
@@ -255,7 +252,10 @@ class Attempt:
         )
 
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
-        body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
+        try:
+            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
+        except UpstreamClosed:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._lease.answering()
         self._on_begun()
         if exchange.status >= 400:
@@ -286,13 +286,14 @@ class Attempt:
     async def _relay_stream(
         self, request: web.BaseRequest, exchange: HttpExchange, continuing: Continuing | None
     ) -> RelayResult:
+        first = FirstEvent()
         try:
-            await exchange.begun()  # a backend sends its head long before its first token
+            await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
         except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:
-            stream.began(exchange.arrived() if self._asks_ids else b"")
+            stream.began(first.event if self._asks_ids else b"", self._call.request.output_tokens_max)
             self._remember_ids()
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
@@ -356,8 +357,13 @@ class Attempt:
         meter: ResumableMeter
         if continuing is not None:
             meter = continuing.meter(call, stream)
-        elif self._asks_ids and stream.exclusion is not Exclusion.BACKEND:
-            meter = TokenIdMeter(call, stream.ids, keeps_ids=self._call.parsed.wants_token_ids)
+        elif self._asks_ids:
+            meter = TokenIdMeter(
+                call,
+                stream.ids,
+                keeps_ids=self._call.parsed.wants_token_ids,
+                is_resumable=stream.exclusion is None,
+            )
         else:
             return ANSWERS[self._call.parsed.answer].meter(call), None
         if stream.exclusion is not None:

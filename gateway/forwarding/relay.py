@@ -264,7 +264,7 @@ class _StreamRelay:
     def _end(self, reason: str, cancelled: CallCancelled | None) -> str | None:
         """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
         meter, resumes = self._meter, self._resumes
-        rest = meter.finish() if resumes is None else _finish(resumes.meter)
+        rest = meter.finish()
         if rest:
             self._write_last(rest)
         if self._timeliness is not None:
@@ -347,8 +347,3 @@ class _StreamRelay:
     def _client_disconnected(self) -> None:
         self.is_disconnected = True
         self._exchange.release()
-
-
-def _finish(meter: ResumableMeter) -> bytes:
-    """End the body: a stream whose last token is here needs no other backend."""
-    return meter.complete() if meter.is_finished and not meter.done else meter.finish()

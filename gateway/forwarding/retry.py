@@ -1,9 +1,9 @@
 """Generation: a call that generates tokens, from its lease to its end: queue, send, retry, relay, settle.
 
-Retry: when a backend does not take a call before the first byte of an answer (no connection, "the engine is busy"), the
-call returns to the head of its tenant's queue and waits for the next backend. After the first byte, a stream that can
-be continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. How often,
-and beside which others, says what it has lost so far (loss_evidence.py). A call ends in exactly one outcome.
+Retry: when a backend fails before anything of an answer was sent to the client (no connection, "the engine is busy"),
+the call returns to the head of its tenant's queue and waits for the next backend. After that, a stream that can be
+continued (gateway/continuation) does the same, and goes on where it was; for others there is no retry. How often, and
+beside which others, says what it has lost so far (loss_evidence.py). A call ends in exactly one outcome.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ UNIT = "tests/unit/gateway/continuation"
 CONTINUED, BODIES, EXCLUSIONS, SEAM, STOPS, TEXTS = (
     f"{UNIT}/test_{name}.py" for name in ("continued", "bodies", "exclusions", "seam", "stops", "token_texts")
 )
+FIRST = f"{UNIT}/test_first_events.py"
 METERS = "tests/unit/backends/meters/test_token_ids.py"
 GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
 LOSSES = "tests/integration/gateway/test_gateway_loss_limits.py"
@@ -122,7 +123,8 @@ MUTANTS = (
     ),
     Mutant(
         "an event without text is not passed on", "backends/meters/token_ids.py",
-        'return b"" if not self._client_ids and _EMPTY_EVENT in event else out', "return out", (METERS,),
+        'return b"" if not self._client_ids and has_ids and _is_empty(_choice(message)) else out', "return out",
+        (METERS,),
     ),
     Mutant(
         "usage goes on", "gateway/continuation/continued.py",
@@ -133,22 +135,57 @@ MUTANTS = (
         "self._text_offset = _text_offset(last)", "self._text_offset = 0", (CONTINUED,),
     ),
     Mutant(
-        "a stream that lacks only its end is ended here", "gateway/forwarding/relay.py",
-        "return meter.complete() if meter.is_finished and not meter.done else meter.finish()",
-        "return meter.finish()", (GATEWAY,),
+        "a stream that lacks only its end is ended here", "backends/meters/chunks.py",
+        "lacks_end = self.is_finished and not (self.done or self.error or self.aborted)", "lacks_end = False",
+        (GATEWAY,),
     ),
     Mutant(
         "the end of a stopped engine is not shown", "backends/meters/token_ids.py",
-        "    if _ABORT in event:\n", "    if False:\n", (METERS,),
+        '.get("finish_reason") == "abort" else None', '.get("finish_reason") == "" else None', (METERS,),
     ),
     # When a stream is continued.
     Mutant(
         "a server that reports no ids excludes", "gateway/continuation/stream.py",
-        "if self.exclusion is None and _IDS not in first:", "if False:", (EXCLUSIONS,),
+        "if _IDS.search(first) is None:", "if False:", (EXCLUSIONS,),
     ),
     Mutant(
         "a server that parses reasoning excludes", "gateway/continuation/stream.py",
-        "elif self.exclusion is None and _REASONING in first:", "elif False:", (EXCLUSIONS,),
+        "elif _REASONING.search(first) is not None:", "elif False:", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "a stream whose ids may not fit excludes", "gateway/continuation/stream.py",
+        "elif len(first) + ID_BYTES * output_tokens_max > self.ids.bytes_max:", "elif False:", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "a field that is not known excludes", "gateway/continuation/exclusions.py",
+        "if any(call[name] is not None for name in call.keys() - KNOWN):", "if False:", (EXCLUSIONS,),
+    ),
+    Mutant(
+        "the first event is the first with data", "backends/meters/events.py",
+        "            if payload(event):\n", "            if event:\n", (FIRST,),
+    ),
+    Mutant(
+        "ids are found however they are written", "backends/meters/token_ids.py",
+        """Final = re.compile(rb'"token_ids"\\s*:\\s*""", """Final = re.compile(rb'"token_ids":""", (FIRST,),
+    ),
+    Mutant(
+        "a comment releases nothing that is held", "backends/meters/chunks.py",
+        "if not data:  # a comment, between any two events", "if False:", (FIRST,),
+    ),
+    Mutant(
+        "where ids were asked for they are taken out", "gateway/forwarding/attempt.py",
+        "elif self._asks_ids:\n            meter", "elif self._asks_ids and not stream.exclusion:\n            meter",
+        (GATEWAY,),
+    ),
+    Mutant(
+        "the decision waits for the first event", "gateway/forwarding/attempt.py",
+        "await exchange.begun(first.has_begun)", "await exchange.begun(lambda data: first.has_begun(data) or True)",
+        (GATEWAY,),
+    ),
+    Mutant(
+        "a cut inside a head is no loss", "gateway/forwarding/attempt.py",
+        "BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None\n\n    def _headers",
+        "\n\n    def _headers", (GATEWAY,),
     ),
     Mutant(
         "ids have a limit of bytes", "backends/meters/token_ids.py",

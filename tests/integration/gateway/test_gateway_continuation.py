@@ -61,11 +61,92 @@ async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
         await until(rig.idle)
 
 
+async def test_ids_of_an_excluded_stream_stay_here_too():
+    """The gateway has asked for them before it saw that reasoning is parsed."""
+    body = call(stream=True, max_tokens=4)
+    async with engine() as good:
+        begun = await begun_by(good, body, 1 + 4)
+    parsed = begun.replace(b'"content":""', b'"content":"","reasoning":"hm"', 1) + b"data: [DONE]\n\n"
+    async with scripted(stream(parsed)) as backend, gateway(vllm_at(backend)) as rig:
+        reply = await rig.post(body)
+        assert b'"reasoning":"hm"' in reply.body
+        assert b"token_ids" in reply.body
+        assert b'token_ids":[' not in reply.body
+
+
 async def begun_by(good, body, events_kept):
     """The first events that this backend sends to a call, as bytes."""
     async with gateway(good) as rig:
         events = (await rig.post({**body, "return_token_ids": True})).body.split(b"\n\n")
     return b"".join(event + b"\n\n" for event in events[:events_kept])
+
+
+def in_reads(data, size):
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda data: in_reads(data, 100),
+        lambda data: in_reads(data, 300),
+        lambda data: [b": waiting\n\n", data],
+        lambda data: [b": waiting\n\n" + data],
+        lambda data: [data.replace(b":[", b": [")],
+    ],
+    ids=["reads of 100", "of 300", "a comment before", "a comment in its read", "a space after a colon"],
+)
+async def test_ids_that_the_client_did_not_ask_for_stay_here_however_the_first_event_comes(written):
+    """And the stream goes on at another backend."""
+    body = call(stream=True, max_tokens=TOKENS)
+    async with engine() as good:
+        begun = await begun_by(good, body, CUT_AFTER)
+        cut = stream(*written(begun), pause_s=0.002, end=False)
+        async with scripted(cut) as backend, gateway(vllm_at(backend), good) as rig:
+            while not backend.calls:  # some calls begin at the good one
+                reply = await rig.post(body)
+    events = [event for event in reply.body.split(b"\n\n") if event.startswith(b"data: {")]
+    messages = [json.loads(event.removeprefix(b"data: ")) for event in events]
+    choices = [choice for message in messages for choice in message["choices"]]
+    assert [message for message in messages if message.get("prompt_token_ids")] == []
+    assert [choice for choice in choices if choice.get("token_ids")] == []
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
+    assert reply.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("cut_at", range(0, 700, 50))
+async def test_a_cut_before_the_first_event_is_whole_is_no_loss(cut_at):
+    """The client has been sent nothing, so its call is sent again."""
+    body = call(stream=True, max_tokens=4)
+    async with engine() as good:
+        first = await begun_by(good, body, 1)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        answer = head + b"%x\r\n" % len(first) + first
+
+        async def cut(reader, writer):
+            writer.write(answer[: min(cut_at, len(answer) - 3)])
+            return False
+
+        async with scripted(cut) as backend, gateway(vllm_at(backend), good) as rig:
+            while not backend.calls:
+                reply = await rig.post(body)
+            assert (reply.status, reply.events[-1]) == (200, "[DONE]")
+            await until(rig.idle)
+
+
+@pytest.mark.parametrize("usage", [True, False])
+async def test_an_excluded_stream_that_lacks_only_its_end_gets_it(usage):
+    body = call(stream=True, max_tokens=4, stream_options={"include_usage": usage}, presence_penalty=0.5)
+    asked = {"include_usage": True, "continuous_usage_stats": True}  # by the gateway
+    async with engine() as good:
+        begun = await begun_by(good, {**body, "stream_options": asked}, 1 + 4)
+    async with scripted(stream(begun, end=False)) as backend, gateway(vllm_at(backend)) as rig:
+        reply = await rig.post(body)
+        assert len(backend.calls) == 1
+        assert reply.events[-1] == "[DONE]"
+        assert json.loads(reply.events[-2 - usage])["choices"][0]["finish_reason"] == "length"
+        assert not usage or json.loads(reply.events[-2])["usage"]["completion_tokens"] == 4
+        await until(rig.idle)
 
 
 async def test_a_stream_that_lacks_only_its_end_is_ended_without_another_backend():

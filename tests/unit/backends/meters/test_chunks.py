@@ -272,7 +272,24 @@ def test_the_fingerprint_is_learnt_for_the_next_stream():
 def test_a_finish_event_is_not_lost_when_no_usage_follows():
     finish = chunk(5, finish="stop")
     assert run(make_meter(), finish + DONE) == chunk(5, finish="stop", with_usage=False) + DONE
-    assert run(make_meter(), finish) == chunk(5, finish="stop", with_usage=False)
+
+
+@pytest.mark.parametrize(("wants_usage", "wants_continuous"), TO_CLIENT)
+@pytest.mark.parametrize("choices", [1, 2])
+def test_an_answer_that_is_whole_gets_its_end_where_the_connection_is_lost_before_it(
+    wants_usage, wants_continuous, choices
+):
+    """After the finish of its last choice, and not before."""
+    ends = b"".join(chunk(5, finish="stop", index=index) for index in range(choices))
+    asked = {"choices": choices, "memo": StreamMemo(json.dumps(FINGERPRINT).encode())}
+    asked |= {"keeps_usage": wants_usage, "keeps_chunk_usage": wants_continuous}
+    whole, cut = ChunkMeter(StreamCall(**asked)), ChunkMeter(StreamCall(**asked))
+    assert run(cut, ends) == run(whole, ends + last_usage(11, 5 * choices) + DONE)
+    assert cut.done
+    if choices > 1:
+        half = ChunkMeter(StreamCall(**asked))
+        assert DONE not in run(half, chunk(5, finish="stop"))
+        assert not half.done
 
 
 def test_an_error_event_is_never_followed_by_done():
@@ -300,7 +317,7 @@ def test_without_usage_every_event_with_content_is_one_token():
     data = (
         chunk(0, role=True, **bare) + chunk(1, **bare) + chunk(2, **bare) + chunk(2, content="", finish="stop", **bare)
     )
-    assert run(meter, data) == data
+    assert run(meter, data + DONE) == data + DONE
     assert meter.tokens_estimated
     assert meter.usage == Usage(0, 0, 2)
 

@@ -124,7 +124,9 @@ def test_one_event_at_a_time_is_recognised_without_parsing(shape, keeps_ids, has
     pieces = [("co", [number]) for number in range(20)] + [("more", [5, 6, 7]), ("end", [8])]
     meter, ids = make_meter(keeps_ids=keeps_ids)
     parsed = []
-    monkeypatch.setattr(ChunkMeter, "_parsed", lambda self, e, was=ChunkMeter._parsed: parsed.append(e) or was(self, e))
+    monkeypatch.setattr(
+        ChunkMeter, "_parsed", lambda self, *e, was=ChunkMeter._parsed: parsed.append(e) or was(self, *e)
+    )
     asked = written(shape, pieces, "stop", ids=True, usages=has_usage, at_end=True)
     wanted = b"".join(written(shape, pieces, "stop", ids=keeps_ids, usages=False, at_end=False))
     assert b"".join(map(meter.feed, asked)) == wanted

@@ -10,3 +10,5 @@ FIELDS = {
     for decision, names in re.findall(r"^\| ([a-z][^|]+) \| (`.+) \|$", _TABLE, re.MULTILINE)
 }
 """The names of fields by what a continuation does with them."""
+OTHERS = set(re.findall(r"`(\w+)`", PAGE.split("\nKnown besides: ")[1].split("\n\n")[0]))
+"""Names of fields that vLLM does not have, and that are known nevertheless."""

@@ -4,13 +4,13 @@ import json
 from array import array
 
 import pytest
-from fields_page import FIELDS
+from fields_page import FIELDS, OTHERS
 
 from backends.meters.token_ids import TokenIds
 from gateway.api.endpoints import CHAT
 from gateway.api.fields import BODY_FIELDS
 from gateway.continuation.body import continuation_body
-from gateway.continuation.exclusions import exclusion
+from gateway.continuation.exclusions import KNOWN, exclusion
 
 FALSE_EXCLUDES = {"include_reasoning", "spaces_between_special_tokens"}
 
@@ -57,3 +57,8 @@ def test_a_field_excludes(name):
 @pytest.mark.parametrize("name", FIELDS["in no request that the gateway sends"])
 def test_a_field_is_not_forwarded(name):
     assert name in BODY_FIELDS
+
+
+def test_the_fields_that_are_known_are_those_of_the_page():
+    """What a continuation does with each was decided. Those of vLLM are in the table."""
+    assert {name for names in FIELDS.values() for name in names} | OTHERS == set(KNOWN)

@@ -1,5 +1,7 @@
 """What must not be continued, each with its reason; and that all else is not excluded."""
 
+import json
+
 import pytest
 
 from gateway.api.endpoints import BATCH, CHAT, COHERE_CHAT, COMPLETIONS, MESSAGES, RESPONSES, TRANSCRIPTIONS
@@ -44,6 +46,7 @@ TOOL = [{"type": "function", "function": {"name": "f"}}]
         ({"spaces_between_special_tokens": "no"}, Exclusion.SPACING),
         ({"include_reasoning": 0}, Exclusion.REASONING),
         ({"return_tokens_as_token_ids": True}, Exclusion.NAMES),
+        ({"a_field_of_a_later_vllm": 0}, Exclusion.UNKNOWN),
         ({"ignore_eos": True, "stop": "a"}, Exclusion.SPECIAL),
         ({"ignore_eos": True, "stop": ["a"], "skip_special_tokens": True}, Exclusion.SPECIAL),
     ],
@@ -66,6 +69,8 @@ def test_a_field_excludes(endpoint, fields, reason):
         {"logprobs": True, "top_logprobs": 0},
         {"seed": 7, "temperature": 1, "stop": ["a"], "stop_token_ids": [7], "min_tokens": 3},
         {"ignore_eos": True, "stop": []},
+        {"a_field_of_a_later_vllm": None},
+        {"priority": 1, "request_id": "a", "data_parallel_rank": 0, "metadata": {"mine": "yes"}, "store": True},
         {"ignore_eos": True, "stop": "a", "skip_special_tokens": False},
         {"return_tokens_as_token_ids": False, "logprobs": True},
         {"include_reasoning": True, "spaces_between_special_tokens": True, "skip_special_tokens": False},
@@ -93,9 +98,9 @@ def test_other_apis_are_excluded(endpoint):
     assert exclusion(endpoint, {}, choices=1) is Exclusion.API
 
 
-def begun(first, last=b"", prompt=b"1", bytes_max=100):
-    stream = ResumableStream(None, bytes_max)
-    stream.began(first)
+def begun(first, last=b"", prompt=b"1", output_tokens_max=1):
+    stream = ResumableStream(None, 1000)
+    stream.began(first, output_tokens_max)
     stream.last, stream.ids.prompt = last, prompt
     return stream
 
@@ -112,6 +117,7 @@ def test_a_stream_with_token_ids_may_continue():
     [
         (begun(b'data: {"choices":[]}\n\n', EVENT), Exclusion.BACKEND),
         (begun(EVENT.replace(b"}", b',"usage":{"reasoning_tokens":0}}'), EVENT), Exclusion.REASONING),
+        (begun(EVENT, EVENT, output_tokens_max=300), Exclusion.BYTES),
     ],
 )
 def test_the_first_event_excludes(stream, reason):
@@ -124,13 +130,20 @@ def test_a_delta_of_reasoning_excludes():
     assert not begun(EVENT, b'data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}\n\n').may_continue()
 
 
-def test_log_probabilities_that_name_tokens_by_ids_exclude():
-    """Of a server that does so by default."""
-    named = b'data: {"choices":[{"logprobs":{"tokens":["token_id:7"]}}]}\n\n'
-    assert not begun(EVENT, named).may_continue()
+@pytest.mark.parametrize("text", ['"reasoning', '"reasoning":', '{"reasoning_content": "hm"}'])
+def test_a_text_about_reasoning_excludes_nothing(text):
+    last = b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+    assert begun(EVENT, last).may_continue()
+    assert begun(EVENT.replace(b"[1]", b"[1]," + last[7:-3]), EVENT).may_continue()
+
+
+def test_a_server_without_reasoning_excludes_nothing():
+    """One that writes nulls, as routers do that write events anew."""
+    assert begun(EVENT, b'data: {"choices": [{"delta": {"content": "a", "reasoning": null}}]}\n\n').may_continue()
 
 
 def test_ids_that_do_not_fit_exclude():
+    """Of a backend that sends more tokens than it was asked for."""
     stream = begun(EVENT, EVENT)
     stream.ids.drop()
     assert not stream.may_continue()
