@@ -8,13 +8,14 @@ heap is rebuilt.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from policies.types import Request
 
 SPARE_DEADLINES = 1024  # void heap entries tolerated before the heap is rebuilt
+CHANGED_MAX = 4096  # tenants noted between two looks, of which a queue that is full has many
 
 
 @dataclass(slots=True)
@@ -34,6 +35,11 @@ class TenantQueue:
     def all(self) -> list[Request]:
         """All that wait, those in the order first."""
         return [*self.requests.values(), *self.held.values()]
+
+    def newest(self) -> Request:
+        """The last one of those in the order, or of those that are held, whichever arrived later."""
+        last = [next(reversed(each.values())) for each in (self.requests, self.held) if each]
+        return max(last, key=lambda request: request.arrived_at)
 
 
 EMPTY = TenantQueue()
@@ -114,6 +120,10 @@ class PoolQueues(TenantQueues):
         """Waiting requests that only some backends can serve, by id."""
         self.held_requests = 0
         """How many of the waiting requests are held."""
+        self.changed: set[str] | None = None
+        """Tenants whose queue, or place among tiers and groups, has changed since the last look. None: all, because
+        nothing looks, or too many have changed. PushOut sets it when it looks.
+        """
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -162,8 +172,16 @@ class PoolQueues(TenantQueues):
             del self.restricted[request_id]
         if self.held_requests and request_id in self._tenants[request.tenant_id].held:
             self.held_requests -= 1
+        self.note((request.tenant_id,))
         self.take(request)
         return request
+
+    def note(self, tenant_ids: Iterable[str]) -> None:
+        """The queues of these tenants have changed, or their places among tiers and groups."""
+        if self.changed is not None:
+            self.changed.update(tenant_ids)
+            if len(self.changed) > CHANGED_MAX or not self._waiting:
+                self.changed = None
 
     def next_deadline(self) -> float | None:
         self._drop_void()
@@ -179,6 +197,7 @@ class PoolQueues(TenantQueues):
     def _expire_at(self, request: Request, deadline_at: float) -> None:
         assert request.id not in self._waiting, "a request waits once"
         self._waiting[request.id] = (request.tenant_id, deadline_at)
+        self.note((request.tenant_id,))
         if request.backend_ids is not None:
             self.restricted[request.id] = request
         heappush(self._deadlines, (deadline_at, request.id))

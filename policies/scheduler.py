@@ -153,7 +153,7 @@ class Scheduler:
         if now >= self._returned_at:
             self._returned_at = inf
             self._arrangement.fair_queues.all_returned()
-        rejection = self._admission.check(request, now, partial(self._reject, reason=Reason.SHED, now=now))
+        rejection = self._admission.check(request, now, partial(self._reject, now=now))
         if rejection is not None:
             self._rejected.append(rejection)
             return

@@ -32,6 +32,10 @@ class Admission(Protocol):
         """The rejection, or None to admit. Changes no state: another rule may still reject the request."""
         ...
 
+    def is_full_of_bytes(self, request: Request, queues: PoolQueues) -> bool:
+        """Whether bytes are what a full pool lacks for the request, which `check` has rejected for that."""
+        return False
+
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         """Called when all rules have admitted the request."""
         return

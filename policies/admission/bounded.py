@@ -34,3 +34,6 @@ class BoundedQueues(Admission):
         if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return AdmissionReject(Reason.QUEUE_FULL)
         return None
+
+    def is_full_of_bytes(self, request: Request, queues: PoolQueues) -> bool:
+        return len(queues) < self.requests_max

@@ -45,6 +45,10 @@ class AdmissionRules:
             rule.admitted(request, tenant, now)
         return None
 
+    def is_full_of_bytes(self, request: Request) -> bool:
+        """Whether bytes are what the full pool lacks for the request."""
+        return any(rule.is_full_of_bytes(request, self._queues) for rule in self._rules)
+
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         """An admitted request has ended and used this many tokens; 0 if it was never served."""
         for rule in self._told_settled:

@@ -1,8 +1,9 @@
 """Admission to a pool: which requests enter the queue, and why others are rejected.
 
 On arrival a request needs a tenant of this pool, a backend that is available or may come soon, and the consent of every
-admission rule; where only space is missing, lower tiers are shed for a more important one. In the queue it has a
-queue timeout. A rejection changes no counter; one of a request with an envelope counts in the SLO attainment.
+admission rule. Where only space is missing, lower tiers are shed for a more important one; else the tenant that holds
+most of the queue beyond its share makes room. In the queue a request has a queue timeout. A rejection changes no
+counter; one of a request with an envelope counts in the SLO attainment.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from policies.fleet.fleet import Fleet
 from policies.pool.outage import Outage
 from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.tenants import Tenants
+from policies.queueing.push_out import PushOut
 from policies.slo.attainment import AttainmentCounts
 from policies.slo.shedding import SHED_MAX, Shedding
 from policies.types import Reason, Reject, Request
@@ -26,13 +28,14 @@ class PoolAdmission:
     fleet: Fleet
     admission_rules: AdmissionRules
     shedding: Shedding
+    push_out: PushOut
     queue_timeout: QueueTimeout
     attainment: AttainmentCounts
     outage: Outage
 
-    def check(self, request: Request, now: float, shed: Callable[[Request], None]) -> Reject | None:
-        """The Reject of an arriving request, None if it is admitted. `shed` takes a waiting request out of the queue
-        and rejects it.
+    def check(self, request: Request, now: float, drop: Callable[[Request, Reason], None]) -> Reject | None:
+        """The Reject of an arriving request, None if it is admitted. `drop` takes a waiting request out of the queue
+        and rejects it for this reason.
         """
         tenant = self.tenants.admitted(request.tenant_id)
         if tenant is None:
@@ -41,11 +44,15 @@ class PoolAdmission:
             return self.reject(request, Reason.NO_BACKEND, now)
         rejection = self.admission_rules.check(request, tenant, now)
         for _ in range(SHED_MAX):
-            is_full = rejection is not None and rejection.reason is Reason.QUEUE_FULL
-            victim = self.shedding.victim(request, now) if is_full else None
+            if rejection is None or rejection.reason is not Reason.QUEUE_FULL:
+                break
+            reason, victim = Reason.SHED, self.shedding.victim(request, now)
+            if victim is None:
+                of_bytes = self.admission_rules.is_full_of_bytes(request)
+                reason, victim = Reason.QUEUE_FULL, self.push_out.victim(request, of_bytes=of_bytes)
             if victim is None or victim.produced_tokens:  # an answer under way is not dropped
                 break
-            shed(victim)
+            drop(victim, reason)
             rejection = self.admission_rules.check(request, tenant, now)
         return self._noted(request, rejection) if rejection is not None else None
 

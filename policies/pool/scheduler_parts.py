@@ -26,6 +26,7 @@ from policies.pool.tenants import Tenants
 from policies.prediction import Prediction
 from policies.queueing.fair_queue import QueuedTenant
 from policies.queueing.fair_queues import QueueFactory
+from policies.queueing.push_out import PushOut
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
 from policies.slo.shedding import Shedding
@@ -105,8 +106,8 @@ def make_parts(
     pool_tenants.groups, pool_tenants.grouped = group_states, grouped
     preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
     shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.ranks, noted)
-    outage, queue_timeout = Outage(backend_wait_s_max), QueueTimeout(wait_s_max, pool_tenants.tier)
-    pool_admission = PoolAdmission(pool_tenants, fleet, admission_rules, shedding, queue_timeout, attainment, outage)
+    outage = Outage(backend_wait_s_max)
+    pool_admission = _pool_admission(pool_tenants, fleet, shedding, outage, wait_s_max)
     return SchedulerParts(
         tiers=tier_by_id,
         queues=queues,
@@ -126,6 +127,21 @@ def make_parts(
         admission=pool_admission,
         handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission),
         draining=Draining(interrupt_rules.drain_s, ledger, fleet),
+    )
+
+
+def _pool_admission(
+    tenants: Tenants, fleet: Fleet, shedding: Shedding, outage: Outage, wait_s_max: float
+) -> PoolAdmission:
+    return PoolAdmission(
+        tenants,
+        fleet,
+        tenants.admission_rules,
+        shedding,
+        PushOut(tenants.queues, tenants.tiers, tenants.states),
+        QueueTimeout(wait_s_max, tenants.tier),
+        tenants.attainment,
+        outage,
     )
 
 

@@ -90,6 +90,7 @@ class Tenants:
         self._leaving_groups |= self.groups.keys() & groups_removed
         self._forget_groups()
         self._ungroup(now)
+        self.queues.note(self.queues.tenant_ids() if new_tiers or groups else [each.id for each in changed])
         return waiting
 
     def _group_changed(self, group: Group) -> None:

@@ -40,7 +40,7 @@ def test_a_tenants_queue_is_bounded_in_bytes(make_pool):
 def test_all_queues_together_are_bounded_in_requests_and_in_bytes(make_pool):
     pool = full_pool(make_pool, admission=[BoundedQueues(requests_max=3, bytes_max=100)])
     pool.send("A", "a0", body_bytes=60)
-    pool.send("B", "b0", body_bytes=41)
+    pool.send("B", "b0", body_bytes=61)
     pool.send("B", "b1", body_bytes=40)
     pool.send("C", "c0")
     pool.send("C", "c1")

@@ -1,0 +1,173 @@
+"""PushOut: which waiting request makes room for an arrival when the pool's queue is full: the newest of the tenant that
+holds most of it beyond its share.
+
+Tiers share the queue by weight, within a tier groups and tenants without a group, within a group its tenants. At each
+level the holder with the most queued over its weight yields, if it has more than the newcomer's would have with it. So
+a tenant with less than its share finds room, however full others have filled the queue, and a queue that no other needs
+may be filled by one. A request never makes room for one of a less important tier. In a queue that is full of bytes,
+bytes are what is held, else requests.
+
+Buffers of routers that drop from the longest queue share memory in this way (Suter et al., "Design Considerations for
+Supporting TCP with Per-flow Queueing", INFOCOM 1998).
+
+What tenants hold changes with almost every event, and a victim is needed in a full queue only. So once the queue has
+been full, it notes whose changed, and the heaps are brought up to date when the next victim is asked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from policies.fairness.heap import Place, TenantHeap
+from policies.queueing.fair_queue import QueuedTenant
+from policies.queues import PoolQueues
+from policies.types import Request, Tier
+
+TIER, GROUP, TENANT = "tier", "group", "tenant"
+
+
+class Level(NamedTuple):
+    """One holder on the way from a tier to a tenant."""
+
+    kind: str
+    id: str
+    weight: float
+
+
+Path = tuple[Level, ...]
+"""From a tenant's tier to itself."""
+
+
+class Holder(Place):
+    """A tier, group or tenant, and what it holds of the queue."""
+
+    __slots__ = ("amount", "inner", "key", "outer", "weight")
+
+    def __init__(self, key: tuple[str, ...], level: Level, outer: "Holder | None") -> None:
+        """`outer` is what it is within."""
+        super().__init__(level.id)
+        self.key = key
+        self.weight = level.weight
+        self.amount = 0
+        self.outer = outer
+        self.inner: TenantHeap[Holder] = TenantHeap(_most_first)
+
+    def load(self, more: int = 0) -> float:
+        """What it holds over its weight, or would with so much more."""
+        return (self.amount + more) / self.weight
+
+
+def _most_first(holder: Holder) -> float:
+    return -holder.load()
+
+
+class Holdings:
+    """What every holder holds by one measure, requests or bytes. Mutable."""
+
+    def __init__(self) -> None:
+        self._root = Holder((), Level("", "", 1.0), None)
+        self._holders: dict[tuple[str, ...], Holder] = {}  # that hold anything, by the kinds and ids on their paths
+        self._tenants: dict[str, tuple[Holder, int]] = {}  # as of their last change
+
+    def changed(self, tenant_id: str, path: Path, amount: int) -> None:
+        """The tenant holds this amount now, at this place among tiers and groups."""
+        before = self._tenants.pop(tenant_id, None)
+        if before is not None:
+            self._take(*before)
+        if not amount:
+            return
+        holder = self._root
+        for key, level in _keys(path):
+            inner = self._holders.get(key)
+            if inner is None:
+                inner = self._holders[key] = Holder(key, level, holder)
+            inner.weight = level.weight
+            inner.amount += amount
+            holder.inner.push(inner, len(self._holders))
+            holder = inner
+        self._tenants[tenant_id] = holder, amount
+
+    def yielding(self, path: Path, amount: int, may_yield: Callable[[str], bool]) -> str | None:
+        """The tenant that yields to a newcomer of this path and amount; None: none holds more beyond its share.
+        `may_yield`: whether a tier yields to that of the newcomer.
+        """
+        holder: Holder | None = self._root
+        for key, level in _keys(path):
+            if holder is None:
+                return None
+            is_tier = level.kind == TIER
+            most = holder.inner.first_of(lambda tier: may_yield(tier.tenant_id)) if is_tier else holder.inner.first()
+            own = self._holders.get(key)
+            own_load = amount / level.weight if own is None else own.load(amount)
+            if most is not None and most is not own and most.load() > own_load:
+                return _tenant_with_most(most)
+            holder = own
+        return None
+
+    def _take(self, holder: Holder | None, amount: int) -> None:
+        """Take from what the holder holds, and from all that it is within; what holds nothing is forgotten."""
+        while holder is not None and holder.outer is not None:
+            holder.amount -= amount
+            if not holder.amount:
+                holder.stamp = 0
+                del self._holders[holder.key]
+            holder = holder.outer
+
+
+def _keys(path: Path) -> Iterator[tuple[tuple[str, ...], Level]]:
+    """Each level of the path with the kinds and ids up to it."""
+    key: tuple[str, ...] = ()
+    for level in path:
+        key = (*key, level.kind, level.id)
+        yield key, level
+
+
+def _tenant_with_most(holder: Holder) -> str:
+    while (inner := holder.inner.first()) is not None:
+        holder = inner
+    return holder.tenant_id
+
+
+class PushOut:
+    """Chooses the waiting request that makes room in a full queue. Mutable."""
+
+    def __init__(self, queues: PoolQueues, tiers: Mapping[str, Tier], tenants: Mapping[str, QueuedTenant]) -> None:
+        self._queues = queues
+        self._tiers = tiers
+        self._tenants = tenants
+        self._requests = Holdings()
+        self._bytes = Holdings()
+
+    def victim(self, newcomer: Request, *, of_bytes: bool) -> Request | None:
+        """The waiting request that makes room for the newcomer, in a queue that is full of bytes or of requests; None
+        where none does.
+        """
+        self._look()
+        path = self._path(newcomer.tenant_id)
+        priority = self._tiers[path[0].id].priority
+
+        def may_yield(tier_id: str) -> bool:
+            return self._tiers[tier_id].priority <= priority
+
+        holdings, amount = (self._bytes, newcomer.body_bytes) if of_bytes else (self._requests, 1)
+        tenant_id = holdings.yielding(path, amount, may_yield)
+        return None if tenant_id is None else self._queues.of(tenant_id).newest()
+
+    def _look(self) -> None:
+        """Take in what has changed since the last look."""
+        changed: Iterable[str] | None = self._queues.changed
+        if changed is None:
+            self._requests, self._bytes = Holdings(), Holdings()
+            changed = self._queues.tenant_ids()
+        for tenant_id in changed:
+            queue = self._queues.of(tenant_id)
+            path = self._path(tenant_id) if len(queue) else ()
+            self._requests.changed(tenant_id, path, len(queue))
+            self._bytes.changed(tenant_id, path, queue.body_bytes)
+        self._queues.changed = set()
+
+    def _path(self, tenant_id: str) -> Path:
+        state = self._tenants[tenant_id]
+        tenant, group = state.tenant, state.group
+        tier = Level(TIER, tenant.tier_id, self._tiers[tenant.tier_id].weight)
+        own = Level(TENANT, tenant_id, tenant.weight)
+        return (tier, own) if group is None else (tier, Level(GROUP, group.group.id, group.group.weight), own)
