@@ -94,6 +94,7 @@ def serve(
 
 def _serve(config: Path | None, host: str | None, port: int | None) -> None:
     settings = _load(config)
+    _warn(settings)
     listen = settings.listen.model_copy(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
@@ -120,9 +121,11 @@ def check_config(
     """Report all errors of a configuration, or summarize a valid one.
 
     Each line names the file and line, or the environment variable, the setting, and what is wrong with it.
-    The exit code is 1 when there is an error. Files that it names (keys, secrets) are read too.
+    The exit code is 1 when there is an error. Files that it names (keys, secrets) are read too. What is valid, and
+    probably not meant, is a warning.
     """
     settings = _load(file)
+    _warn(settings)
     typer.echo(f"{file}: valid")
     for line in _summary(settings):
         typer.echo(f"  {line}")
@@ -260,6 +263,14 @@ def _load(path: Path | None, *, check_files: bool = True) -> "Config":
         return load_config(path, check_files=check_files)
     except ConfigError as error:
         _fail(str(error))
+
+
+def _warn(settings: "Config") -> None:
+    """Print what is valid, and probably not meant."""
+    from gateway.config.doubts import doubts  # noqa: PLC0415
+
+    for doubt in doubts(settings):
+        typer.echo(f"warning: {doubt}", err=True)
 
 
 def _of_state(work: "Callable[[], T]") -> "T":

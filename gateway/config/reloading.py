@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backends.tls import Marks, file_marks
 from gateway.config.config import Config
+from gateway.config.doubts import doubts
 from gateway.config.load import load_config
 from gateway.config.problems import ConfigError
 
@@ -53,13 +54,16 @@ class Reloading:
     async def _read(self) -> None:
         self.has_failed = True
         try:
-            self._apply(await asyncio.to_thread(load_config, self._path))
+            config = await asyncio.to_thread(load_config, self._path)
+            self._apply(config)
         except ConfigError as error:
             log.error("%s is not valid, and the last one that was stays in force:\n%s", self._path, error)  # noqa: TRY400
         except ValueError as error:
             log.error("%s is not put in force: %s", self._path, error)  # noqa: TRY400
         else:
             self.has_failed = False
+            for doubt in doubts(config):
+                log.warning("%s: %s", self._path, doubt)
 
     def _marks(self) -> Marks:
         return file_marks(*self._files)

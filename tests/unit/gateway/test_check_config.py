@@ -87,6 +87,33 @@ def test_an_extra_that_is_not_installed_is_named(tmp_path, monkeypatch):
     assert "tracing: needs a package that is not installed: pip install 'fairlead[otlp-grpc]'" in output
 
 
+DOUBTED = {
+    "a cost of a tenant that nothing has": ({"tenants": {"anonymous": {"cost_per_month_max": 9}}},
+        "tenants.anonymous.cost_per_month_max: limits nothing"),
+    "a cost of a group": ({"groups": {"g": {"cost_per_day_max": 9}}}, "groups.g.cost_per_day_max: limits nothing"),
+    "a split with a model that is no fallback": (
+        {"aliases": {"chat": {"models": ["llama-70b"], "split": {"llama-70b": 9, "lama-70b": 1}}}},
+        "aliases.chat.split.lama-70b: is none of the alias's models (did you mean 'llama-70b'?)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOUBTED)
+def test_what_is_valid_and_probably_not_meant_is_a_warning(tmp_path, name):
+    settings, text = DOUBTED[name]
+    result = check(tmp_path, yaml.safe_dump(settings))
+    assert result.exit_code == 0
+    assert f"warning: {text}" in result.stderr
+
+
+def test_a_cost_with_a_price_list_and_a_split_over_the_models_are_no_warning(tmp_path):
+    settings = {
+        "prices": {"m": {"currency": "EUR", "periods": [{"prompt": 1, "output": 2}]}},
+        "tenants": {"anonymous": {"cost_per_month_max": 9}},
+        "aliases": {"chat": {"models": ["a", "b"], "split": {"a": 9, "b": 1}}},
+    }
+    assert "warning" not in check(tmp_path, yaml.safe_dump(settings)).output
+
+
 def test_disagreements_are_told_although_fields_are_wrong(tmp_path):
     text = """
 listen: {port: 99999}

@@ -1,0 +1,27 @@
+"""Doubts about a valid configuration: what it says has probably another effect than was meant.
+
+The gateway serves with it all the same: prices may come by the admin API, and a split may try a model that is no
+fallback. So these are warnings.
+"""
+
+from collections.abc import Iterator
+
+from gateway.config.config import Config
+from gateway.config.problems import did_you_mean, dotted_path
+
+COSTS = ("cost_per_day_max", "cost_per_month_max")
+
+
+def doubts(config: Config) -> Iterator[str]:
+    """A sentence for each, with the path of its setting."""
+    if not config.prices:
+        for kind, limited in (("tenants", config.tenants), ("groups", config.groups)):
+            for name, each in limited.items():
+                for limit in COSTS:
+                    if getattr(each, limit) is not None:
+                        yield f"{dotted_path((kind, name, limit))}: limits nothing as long as no model has a price list"
+    for name, alias in config.aliases.items():
+        for model in alias.split:
+            if model not in alias.models:
+                hint = did_you_mean(model, list(alias.models))
+                yield f"{dotted_path(('aliases', name, 'split', model))}: is none of the alias's models{hint}"
