@@ -187,12 +187,17 @@ class PoolQueues(TenantQueues):
         self._drop_void()
         return self._deadlines[0][0] if self._deadlines else None
 
-    def pop_expired(self, now: float) -> Request | None:
-        """Remove one request whose deadline has passed; None if there is none."""
+    def expired(self, now: float) -> Request | None:
+        """A request whose deadline has passed, the earliest; None if there is none."""
         self._drop_void()
         if not self._deadlines or self._deadlines[0][0] > now:
             return None
-        return self.remove(heappop(self._deadlines)[1])
+        return self.get(self._deadlines[0][1])
+
+    def postpone(self, request: Request, deadline_at: float) -> None:
+        """Let a waiting request wait longer."""
+        self._waiting[request.id] = (request.tenant_id, deadline_at)
+        self._push_deadline(request.id, deadline_at)
 
     def _expire_at(self, request: Request, deadline_at: float) -> None:
         assert request.id not in self._waiting, "a request waits once"
@@ -200,7 +205,10 @@ class PoolQueues(TenantQueues):
         self.note((request.tenant_id,))
         if request.backend_ids is not None:
             self.restricted[request.id] = request
-        heappush(self._deadlines, (deadline_at, request.id))
+        self._push_deadline(request.id, deadline_at)
+
+    def _push_deadline(self, request_id: str, deadline_at: float) -> None:
+        heappush(self._deadlines, (deadline_at, request_id))
         if len(self._deadlines) > 2 * len(self) + SPARE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if self._is_current(entry)]
             heapify(self._deadlines)

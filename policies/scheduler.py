@@ -574,8 +574,14 @@ class Scheduler:
     # -- decisions, in parts -------------------------------------------------------------------------------
 
     def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
-        """Reject what has waited too long, or has no backend."""
-        while len(actions) < actions_max and (request := self._queues.pop_expired(now)) is not None:
+        """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
+        looks = 0
+        while len(actions) + looks < actions_max and (request := self._queues.expired(now)) is not None:
+            if (until := self._admission.waits_until(request, now)) is not None:
+                self._queues.postpone(request, until)
+                looks += 1
+                continue
+            self._queues.remove(request.id)
             self._left(request, now)
             actions.append(self._admission.expired(request, now))
         while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:

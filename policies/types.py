@@ -298,6 +298,12 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"  # by an operator, whether it was queued or running
 
 
+PASSED_ON: Final = frozenset({Reason.NO_BACKEND, Reason.SLO_UNREACHABLE})
+"""Rejections after which another pool may serve the request. A limit or a full queue is the tenant's, and the request
+may have broken a backend that broke.
+"""
+
+
 class LimitKind(StrEnum):
     """The limit of the tenant, its group or the key that rejected a request: requests or tokens per minute, tokens or
     cost per day or month.

@@ -146,8 +146,9 @@ class LivePageGroup(LivePageMember):
 
 class LivePagePool(Fields):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
-    `refused`: calls of the last minute, by reason. `bottleneck` null: no backend limits the pool. `tenants`: those
-    with anything queued, running, or served within 15 minutes; `groups`: the groups of these.
+    `refused`, and `passed_on` to another model of their alias: calls of the last minute, by reason. `bottleneck` null:
+    no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes; `groups`:
+    the groups of these.
     """
 
     policy: str
@@ -156,6 +157,7 @@ class LivePagePool(Fields):
     oldest_wait_s: float | None
     tokens_per_s: float
     refused: dict[str, int]
+    passed_on: dict[str, int]
     tiers: dict[str, LivePageTier]
     groups: dict[str, LivePageGroup]
     bottleneck: LivePageBottleneck | None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -39,11 +39,7 @@ from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbea
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
-from policies.types import Cause, Outcome, Reason, Tier
-
-PASSED_ON: Final = frozenset({Reason.NO_BACKEND, Reason.SLO_UNREACHABLE})
-"""Rejections after which another pool may serve the call. A limit or a full queue is the tenant's, and a backend that
-broke may have been broken by the call."""
+from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
 
 
 class Generation:
@@ -102,7 +98,10 @@ class Generation:
         """The call at the next model of its alias; None where it ends with this rejection."""
         if call.pass_on is None or rejected.reason not in PASSED_ON:
             return None
-        return await call.pass_on()
+        following = await call.pass_on()
+        if following is not None:
+            trace.passed_on += ((call.request.model, rejected.reason),)
+        return following
 
     async def _run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
         trace.request, trace.queued_s = call.request, trace.queued_s or time.perf_counter()

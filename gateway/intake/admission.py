@@ -146,7 +146,8 @@ class RequestAdmission:
             id=trace.request_id,
             tenant_id=tenant.id,
             model=card.id,
-            arrived_at=arrival.dispatcher.now(),
+            # A call that goes on to the next model of its alias arrived when it did.
+            arrived_at=arrival.dispatcher.now() if trace.request is None else trace.request.arrived_at,
             prompt_tokens=prompt_tokens,
             output_tokens_max=output_tokens_max,
             choices=parsed.choices,

@@ -132,7 +132,7 @@ class LiveDocument:
             "in_flight": snapshot.in_flight_requests,
             "oldest_wait_s": _age(oldest_at, snapshot.now),
             "tokens_per_s": round(max(0.0, tokens * per_s), 1),
-            "refused": self._from.ended.refused(pool),
+            **_not_served(self._from.ended, pool),
             "tiers": {
                 tier_id: {
                     "weight": tier.weight,
@@ -247,6 +247,11 @@ def _group_shares(group_id: str, shares: Sequence[WindowShares]) -> Document:
         "asks": [each.group_asks.get(group_id, 0.0) for each in shares],
         "due_by": [each.group_due_by(group_id) for each in shares],
     }
+
+
+def _not_served(ended: EndedView, pool: str) -> dict[str, Mapping[str, int]]:
+    """The calls of the last minute that the pool did not serve, by reason."""
+    return {"refused": ended.refused(pool), "passed_on": ended.passed_on(pool)}
 
 
 def _due_by(tenant_id: str, view: TenantView, shares: WindowShares) -> str:

@@ -40,13 +40,14 @@ class EndedRow(NamedTuple):
 
 
 class EndedChanges(NamedTuple):
-    """What has changed of one process's calls since `since`: refusals by pool and reason, all of them, and the rows of
-    tenants that have changed. The next question is for what changes after `upto`.
+    """What has changed of one process's calls since `since`: refusals by pool and reason, and what went on to another
+    pool, all of them, and the rows of tenants that have changed. The next question is for what changes after `upto`.
     """
 
     since: int
     upto: int
     refused: dict[str, dict[str, int]]
+    passed_on: dict[str, dict[str, int]]
     rows: list[EndedRow]
 
 
@@ -57,8 +58,12 @@ class EndedView(Protocol):
         """How many calls of this pool were refused in the last minute, by reason."""
         ...
 
+    def passed_on(self, pool: str) -> Mapping[str, int]:
+        """How many calls went on from this pool to another in the last minute, by reason."""
+        ...
+
     def refused_of(self, pool: str, tenant_id: str) -> int:
-        """How many calls of this tenant were."""
+        """How many calls of this tenant were refused."""
         ...
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
@@ -94,6 +99,7 @@ class EndedCalls:
         self._clock = clock
         self._rows: dict[Of, _EndedOfTenant] = {}
         self._refused: dict[str, RecentCounts[str]] = {}  # by pool
+        self._passed_on: dict[str, RecentCounts[str]] = {}  # by pool
         # A process that takes the place of another of its name goes on from a higher number.
         self._changes = self._begun = time.time_ns() // 1000
         self._part = -1  # of refusals, in which all rows were last expired
@@ -102,6 +108,9 @@ class EndedCalls:
         """A call has ended. One that found no pool belongs to none, and is not counted."""
         if trace.tier_id is None or trace.tenant_id is None:
             return
+        for model, reason in trace.passed_on:
+            if (passed := self._pool_of(model)) is not None:
+                self._count(self._passed_on, passed, reason)
         outcome, first_s, usage = outcome_of(trace), trace.first_token_s, trace.usage
         is_timed = trace.stream and first_s is not None and usage is not None
         if not is_timed and outcome != REFUSED:
@@ -112,12 +121,8 @@ class EndedCalls:
             return
         now, ended_s = self._clock(), time.perf_counter()
         if outcome == REFUSED:
-            part = int(now / REFUSAL_PART_S)
-            row.refused.count(None, part)
-            refused = self._refused.get(pool)
-            if refused is None:
-                refused = self._refused[pool] = RecentCounts(REFUSAL_PARTS)
-            refused.count(str(trace.reason or ""), part)
+            row.refused.count(None, int(now / REFUSAL_PART_S))
+            self._count(self._refused, pool, str(trace.reason or ""))
         if is_timed:
             assert first_s is not None and usage is not None, "checked"  # noqa: PT018
             part = int(now / LATENCY_PART_S)
@@ -132,6 +137,11 @@ class EndedCalls:
     def refused(self, pool: str) -> Mapping[str, int]:
         self._expire()
         found = self._refused.get(pool)
+        return {} if found is None else dict(found.counts)
+
+    def passed_on(self, pool: str) -> Mapping[str, int]:
+        self._expire()
+        found = self._passed_on.get(pool)
         return {} if found is None else dict(found.counts)
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
@@ -161,9 +171,16 @@ class EndedCalls:
         if since < self._begun:
             since = 0
         rows = [self.row(*of) for of, row in self._rows.items() if row.changed_at > since]
-        return EndedChanges(
-            since, self._changes, {pool: dict(each.counts) for pool, each in self._refused.items()}, rows
+        refused, passed_on = (
+            {pool: dict(each.counts) for pool, each in counts.items()} for counts in (self._refused, self._passed_on)
         )
+        return EndedChanges(since, self._changes, refused, passed_on, rows)
+
+    def _count(self, counts: dict[str, RecentCounts[str]], pool: str, reason: str) -> None:
+        of_pool = counts.get(pool)
+        if of_pool is None:
+            of_pool = counts[pool] = RecentCounts(REFUSAL_PARTS)
+        of_pool.count(reason, int(self._clock() / REFUSAL_PART_S))
 
     def _row(self, of: Of) -> _EndedOfTenant | None:
         row = self._rows.get(of)
@@ -185,8 +202,8 @@ class EndedCalls:
         if part == self._part:
             return
         self._part = part
-        for refused in self._refused.values():
-            refused.expire(part)
+        for counts in (*self._refused.values(), *self._passed_on.values()):
+            counts.expire(part)
         latency_part = int(now / LATENCY_PART_S)
         self._rows = {of: row for of, row in self._rows.items() if not row.is_empty}
         for row in self._rows.values():
@@ -209,6 +226,7 @@ class EndedElsewhere:
         self._upto: dict[str, int] = {}  # by member
         self._rows: dict[str, dict[Of, EndedRow]] = {}
         self._refused: dict[str, dict[str, dict[str, int]]] = {}
+        self._passed_on: dict[str, dict[str, dict[str, int]]] = {}
 
     def since(self, member: str) -> int:
         """From where on this member is to be asked."""
@@ -226,14 +244,18 @@ class EndedElsewhere:
             else:
                 rows.pop(of, None)
         self._upto[member], self._refused[member] = changes.upto, changes.refused
+        self._passed_on[member] = changes.passed_on
 
     def retain(self, members: list[str]) -> None:
         """Forget all other members: what their clients got is not known any more."""
         for member in self._upto.keys() - set(members):
-            del self._upto[member], self._rows[member], self._refused[member]
+            del self._upto[member], self._rows[member], self._refused[member], self._passed_on[member]
 
     def refused(self, pool: str) -> Mapping[str, int]:
         return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
+
+    def passed_on(self, pool: str) -> Mapping[str, int]:
+        return summed([self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())])
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
         own = self._own.refused_of(pool, tenant_id)

@@ -14,6 +14,7 @@ from gateway.observability import genai
 from gateway.observability.histograms import Histogram
 from gateway.observability.instruments import (
     ALIAS_CALLS,
+    ALIAS_PASSED_ON,
     BACKEND_OVERSTATED,
     TENANT_COST,
     TENANT_REFUSALS,
@@ -77,6 +78,7 @@ class CallMeter:
         self._tenants: dict[str, _OfTenant] = {}
         self._models: dict[tuple[str, str, str], _OfModel] = {}
         self._aliases: Values = {}  # by alias, model, kind and outcome
+        self._passed_on: Values = {}  # by alias, model and reason
         self._overstated: Values = {}  # by backend
 
     def ended(self, trace: CallTrace) -> None:
@@ -119,6 +121,7 @@ class CallMeter:
             TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
             TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
             ALIAS_CALLS: dict(self._aliases),
+            ALIAS_PASSED_ON: dict(self._passed_on),
             BACKEND_OVERSTATED: dict(self._overstated),
         }
 
@@ -127,6 +130,11 @@ class CallMeter:
         if labels not in self._aliases and len(self._aliases) >= ALIAS_SERIES_MAX:
             labels = (OTHER, OTHER, *labels[2:])
         self._aliases[labels] = self._aliases.get(labels, 0) + 1
+        for model, reason in trace.passed_on:
+            went = (alias, model, reason)
+            if went not in self._passed_on and len(self._passed_on) >= ALIAS_SERIES_MAX:
+                went = (OTHER, OTHER, reason)
+            self._passed_on[went] = self._passed_on.get(went, 0) + 1
 
     def _count_overstated(self, trace: CallTrace) -> None:
         """Count evidence against a backend, and log the first, the tenth, the hundredth ... call."""

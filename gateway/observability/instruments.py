@@ -125,6 +125,12 @@ ALIAS_CALLS: Final = Family(
     ("alias", "model", "kind", "outcome"),
     total=True,
 )
+ALIAS_PASSED_ON: Final = Family(
+    "fairlead_alias_passed_on_total",
+    "Calls of aliases that went on from this model to another, and why.",
+    ("alias", "model", "reason"),
+    total=True,
+)
 BACKEND_OVERSTATED: Final = Family(
     "fairlead_backend_usage_overstated_total",
     "Calls of which the backend reported more tokens than they can use; the most that they can is charged.",
@@ -270,7 +276,7 @@ LINES_LOST: Final = Family(
 )
 
 FAMILIES: Final = (
-    ALIAS_CALLS, BACKEND_OVERSTATED, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
+    ALIAS_CALLS, ALIAS_PASSED_ON, BACKEND_OVERSTATED, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
     TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
     TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,

@@ -15,7 +15,7 @@ from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_tracepa
 from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
 from policies.slo.attainment import met_targets
-from policies.types import Cause, Outcome, RateLimits, Request, Timing, Usage
+from policies.types import Cause, Outcome, RateLimits, Reason, Request, Timing, Usage
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class CallTrace:
     `pauses` are the causes and seconds of its interruptions that are over. `answer_id` is set where the API has answers
     to fetch later. `cors` are the CORS headers of the response. `usage_max` is the most that the call can use, by what
     it asks for; None: not known. A backend that reported more has `overstated` it, and the most is charged.
+    `passed_on` are the models of the alias that did not serve the call, and why it went on from each.
     `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
     that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
     is passed on.
@@ -56,6 +57,7 @@ class CallTrace:
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None
+    passed_on: tuple[tuple[str, Reason], ...] = ()
     usage_max: Usage | None = None
     overstated: bool = False
     timing: Timing | None = None

@@ -47,8 +47,7 @@ class Feasibility(Admission):
         if due_at is None:
             return None
         tier = self._tiers[tenant.tier_id]
-        rejects_misses = tier.rejects_misses or request.passes_on
-        if not (rejects_misses or self._may_shed_for(tier)):
+        if not (tier.rejects_misses or self._may_shed_for(tier)):
             return None
         forecast_s = self._ttft_s(request, tenant, now)
         # Seconds late, in the best case.
@@ -56,12 +55,11 @@ class Feasibility(Admission):
         if late_s <= 0.0:
             return None
         is_hopeless = self._is_hopeless(request, due_at, now)
-        # A request that goes to another pool asks for no room in this one.
-        if not is_hopeless and not request.passes_on and self._may_shed_for(tier):
+        if not is_hopeless and self._may_shed_for(tier):
             # A request with a tighter TTFT than its tenant's envelope does not tighten it at the cost of others.
             shed_s = min(late_s - _asked_less_s(request), OVERLOAD_S_MAX)
             self._overloaded_until = max(self._overloaded_until, now + shed_s)
-        if not rejects_misses:
+        if not tier.rejects_misses:
             return None
         # A request that could not be in time alone cannot be later either.
         retry_after_s = RETRY_AFTER_S_MAX if is_hopeless else min(max(late_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)

@@ -9,15 +9,14 @@ counter; one of a request with an envelope counts in the SLO attainment.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.admission import AdmissionRules
 from policies.fleet.fleet import Fleet
 from policies.pool.outage import Outage
+from policies.pool.passing_on import PassingOn
+from policies.pool.push_out import PushOut
 from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.tenants import Tenants
-from policies.queueing.push_out import PushOut
-from policies.slo.attainment import AttainmentCounts
 from policies.slo.shedding import SHED_MAX, Shedding
-from policies.types import Reason, Reject, Request
+from policies.types import PASSED_ON, Reason, Reject, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +25,10 @@ class PoolAdmission:
 
     tenants: Tenants
     fleet: Fleet
-    admission_rules: AdmissionRules
     shedding: Shedding
     push_out: PushOut
+    passing_on: PassingOn
     queue_timeout: QueueTimeout
-    attainment: AttainmentCounts
     outage: Outage
 
     def check(self, request: Request, now: float, drop: Callable[[Request, Reason], None]) -> Reject | None:
@@ -42,18 +40,20 @@ class PoolAdmission:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
-        rejection = self.admission_rules.check(request, tenant, now)
+        if self.passing_on.goes_at_once(request, now):
+            return self.reject(request, Reason.SLO_UNREACHABLE, now)
+        rejection = self.tenants.admission_rules.check(request, tenant, now)
         for _ in range(SHED_MAX):
             if rejection is None or rejection.reason is not Reason.QUEUE_FULL:
                 break
             reason, victim = Reason.SHED, self.shedding.victim(request, now)
             if victim is None:
-                of_bytes = self.admission_rules.is_full_of_bytes(request)
+                of_bytes = self.tenants.admission_rules.is_full_of_bytes(request)
                 reason, victim = Reason.QUEUE_FULL, self.push_out.victim(request, of_bytes=of_bytes)
             if victim is None or victim.produced_tokens:  # an answer under way is not dropped
                 break
             drop(victim, reason)
-            rejection = self.admission_rules.check(request, tenant, now)
+            rejection = self.tenants.admission_rules.check(request, tenant, now)
         return self._noted(request, rejection) if rejection is not None else None
 
     def refuses_again(self, request: Request) -> Reason | None:
@@ -66,7 +66,12 @@ class PoolAdmission:
 
     def reject(self, request: Request, reason: Reason, now: float) -> Reject:
         """The Reject of a request that is not in the queue, for this reason."""
-        return self._noted(request, self.admission_rules.reject(request, reason, now))
+        return self._noted(request, self.tenants.admission_rules.reject(request, reason, now))
+
+    def waits_until(self, request: Request, now: float) -> float | None:
+        """Until when a request waits on whose queue timeout has ended; None: it is rejected now."""
+        is_over = self.queue_timeout.reason(request, now) is Reason.QUEUE_TIMEOUT
+        return None if is_over else self.passing_on.looks_at(request, now)
 
     def expired(self, request: Request, now: float) -> Reject:
         """The Reject of a request whose queue timeout has ended."""
@@ -82,6 +87,9 @@ class PoolAdmission:
         )
 
     def _noted(self, request: Request, rejection: Reject) -> Reject:
+        """Count the rejection, unless the request goes on to another pool, where it is judged at its end."""
+        if request.passes_on and rejection.reason in PASSED_ON:
+            return rejection
         if request.envelope is not None and request.tenant_id in self.tenants.states:
-            self.attainment.refused(request, tier_id=self.tenants.tier_id(request.tenant_id))
+            self.tenants.attainment.refused(request, tier_id=self.tenants.tier_id(request.tenant_id))
         return rejection

@@ -149,7 +149,7 @@ class Handover:
         if request is None:
             return False
         self.key_holds.left(request)
-        self.admission.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
+        self.tenants.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
         entry = self.ledger.prepaid(request_id)
         if entry is not None:
             refund = self.ledger.refunded(entry)

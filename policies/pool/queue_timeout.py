@@ -1,14 +1,15 @@
 """Queue timeout: how long a request may wait, and with which reason it is rejected then.
 
 No request waits longer than `wait_s_max`. In a tier that rejects requests that would miss their target, a request waits
-at most until its first token is due: after that it is certainly late, whatever the forecast. So does one that may go to
-another pool.
+at most until its first token is due: after that it is certainly late, whatever the forecast. For one that may go to
+another pool the timeout is a look at whether it should (passing_on.py), and the last one is at that time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies.due_times import first_token_due_at
+from policies.pool.passing_on import next_look
 from policies.types import Reason, Request, Tier
 
 
@@ -26,8 +27,11 @@ class QueueTimeout:
         if request.produced_tokens:
             return now + self.wait_s_max
         waited_at, due_at = request.arrived_at + self.wait_s_max, first_token_due_at(request)
-        rejects_misses = request.passes_on or self.tier(request.tenant_id).rejects_misses
-        return due_at if due_at is not None and due_at < waited_at and rejects_misses else waited_at
+        if due_at is None or due_at >= waited_at:
+            return waited_at
+        if request.passes_on:
+            return next_look(now, due_at)
+        return due_at if self.tier(request.tenant_id).rejects_misses else waited_at
 
     def reason(self, request: Request, now: float) -> Reason:
         """Why a request is rejected whose wait has ended by `now`."""

@@ -19,14 +19,15 @@ from policies.pool.arrangement import Arrangement
 from policies.pool.draining import Draining
 from policies.pool.handover import Handover
 from policies.pool.outage import Outage
+from policies.pool.passing_on import PassingOn
 from policies.pool.preemption import InterruptRules, Preemption
+from policies.pool.push_out import PushOut
 from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.prediction import Prediction
 from policies.queueing.fair_queue import QueuedTenant
 from policies.queueing.fair_queues import QueueFactory
-from policies.queueing.push_out import PushOut
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
 from policies.slo.shedding import Shedding
@@ -107,7 +108,7 @@ def make_parts(
     preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
     shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.ranks, noted)
     outage = Outage(backend_wait_s_max)
-    pool_admission = _pool_admission(pool_tenants, fleet, shedding, outage, wait_s_max)
+    pool_admission = _pool_admission(pool_tenants, forecaster, shedding, outage, wait_s_max)
     return SchedulerParts(
         tiers=tier_by_id,
         queues=queues,
@@ -131,16 +132,15 @@ def make_parts(
 
 
 def _pool_admission(
-    tenants: Tenants, fleet: Fleet, shedding: Shedding, outage: Outage, wait_s_max: float
+    tenants: Tenants, forecaster: Forecaster, shedding: Shedding, outage: Outage, wait_s_max: float
 ) -> PoolAdmission:
     return PoolAdmission(
         tenants,
-        fleet,
-        tenants.admission_rules,
+        tenants.slot_fitting.fleet,
         shedding,
-        PushOut(tenants.queues, tenants.tiers, tenants.states),
+        PushOut(tenants),
+        PassingOn(tenants, forecaster),
         QueueTimeout(wait_s_max, tenants.tier),
-        tenants.attainment,
         outage,
     )
 

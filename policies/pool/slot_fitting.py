@@ -22,7 +22,7 @@ class SlotFitting:
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
         """Chooses among the backends with room."""
-        self._fleet = fleet
+        self.fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing
         self.unreserved: frozenset[str] = frozenset()
@@ -32,11 +32,11 @@ class SlotFitting:
     @property
     def reads_prefixes(self) -> bool:
         """Whether a policy or placement reads which prompts are cached where."""
-        return self._fleet.cached_tokens is not None
+        return self.fleet.cached_tokens is not None
 
     @reads_prefixes.setter
     def reads_prefixes(self, reads: bool) -> None:
-        self._fleet.cached_tokens = self._cached_tokens if reads else None
+        self.fleet.cached_tokens = self._cached_tokens if reads else None
 
     def predict_by(self, prediction: Prediction, sizing: Prediction) -> None:
         """Use these predictors from now on."""
@@ -48,14 +48,14 @@ class SlotFitting:
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         """Set all tiers and their reserves."""
         tiers = list(tiers)
-        self._fleet.set_reserves(tiers)
+        self.fleet.set_reserves(tiers)
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve a slot for the request at the backend that the placement chooses; None: it has to wait."""
         produced = request.produced_tokens  # of an answer that is continued
         sized = max(self.sizing.predict(request), float(produced))
-        slot = self._fleet.slot(
+        slot = self.fleet.slot(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
@@ -70,7 +70,7 @@ class SlotFitting:
             return None
         backend, reservation = slot
         expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
-        if backend.id not in self._fleet.with_slot:
+        if backend.id not in self.fleet.with_slot:
             this_round.candidates.gone(backend)
         else:
             this_round.candidates.filled(backend)
@@ -89,7 +89,7 @@ class SlotFitting:
 
     def assume_cached(self, request: Request, backend_id: str) -> None:
         """From now on the backend is assumed to hold all of the request's prompt."""
-        if self._fleet.cached_tokens is not None:
+        if self.fleet.cached_tokens is not None:
             self._prefixes.inserted(request, backend_id)
 
     def observed(self, entry: InFlight, outcome: Outcome) -> None:

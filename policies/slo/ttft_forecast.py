@@ -11,7 +11,7 @@ All backends are scanned every SCAN_S for the most promising, and only these are
 quick, and forecasts are not exact enough to miss much in so short a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +80,16 @@ class Forecaster:
         """
         output_tokens = self.output_tokens(request)
         return self._forecast_s(request, now, output_tokens, self._scanned(request, now, output_tokens), NEXT)
+
+    def waiting_ttft_s(self, request: Request, tenant: Tenant, ahead: Sequence[Request], now: float) -> float | None:
+        """Seconds from now until the first token of a request that waits behind `ahead` of its tenant; None as in
+        `ttft_s`.
+        """
+        output_tokens = self.output_tokens(request)
+        scan = self._scanned(request, now, output_tokens)
+        own_tokens = sum(each.prompt_tokens for each in ahead) + len(ahead) * output_tokens
+        work = self._work_ahead(request, tenant, own_tokens, output_tokens, scan)
+        return self._forecast_s(request, now, output_tokens, scan, work)
 
     def survey(self, request: Request, now: float) -> BackendScan:
         """A scan for `start_s` of requests for the same backends. It is not kept, so a view changes no decision."""

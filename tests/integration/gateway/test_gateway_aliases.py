@@ -150,6 +150,41 @@ async def test_a_pool_that_would_miss_the_envelope_passes_on_and_the_last_one_do
         await until(rig.idle)
 
 
+async def test_a_call_that_goes_on_keeps_its_arrival_and_goes_while_it_can_be_in_time(tmp_path):
+    log = tmp_path / "access.log"
+    promise = {"tiers": {"gold": {"envelope": {"ttft_ms": 600}}}, "tenants": {"anonymous": {"tier": "gold"}}}
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
+
+    async def late(reader, writer):
+        await asyncio.sleep(0.4)  # on its own in time
+        return await stream(event + b"\n\n", b"data: [DONE]\n\n")(reader, writer)
+
+    async with (
+        engine(**{**SLOW, "model": BIG}) as big,
+        scripted(late, model=SMALL) as small,
+        gateway(
+            {"name": "gpu", "url": big.url, "requests_running_max": 1},
+            small,
+            aliases=ALIAS,
+            access_log={"path": str(log)},
+            **promise,
+        ) as rig,
+    ):
+        running = asyncio.create_task(rig.post(call(model=BIG, max_tokens=200)))
+        await until(lambda: rig.snapshot(BIG).in_flight_requests == 1)
+        assert (await rig.post(call(model="chat", stream=True))).status == 200
+        attainment = {name: of.attainment["gold"] for name, of in rig.gateway.pools.snapshots().items()}
+        assert (attainment[SMALL].requests, attainment[SMALL].ttft_met) == (1, 0), "it took 300 ms more"
+        assert attainment[BIG].refused == 0
+        metrics = (await rig.gateway.metrics.exposition()).decode()
+        labels = f'alias="chat",model="{BIG}",reason="slo_unreachable"'
+        assert f"fairlead_alias_passed_on_total{{{labels}}} 1.0" in metrics
+        running.cancel()
+    line = next(line for line in lines(log) if line["alias"])
+    assert line["ttft_ms"] > 600
+    assert 250 < line["queue_ms"] < 600, "it went when half of its time was left"
+
+
 @pytest.mark.parametrize("status", [400, 404, 500])
 async def test_an_error_of_the_model_is_passed_on_to_the_client_and_not_to_the_next_model(status):
     error = {"error": {"message": "no", "type": "x", "param": None, "code": status}}

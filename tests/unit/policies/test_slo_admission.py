@@ -77,15 +77,6 @@ def test_a_tier_chooses_between_refusal_and_waiting():
     assert rule.ask("gold", None) is None, "promised nothing"
 
 
-def test_what_may_go_to_another_pool_is_refused_in_every_tier_and_sheds_nothing():
-    rule = Rule(ttft_s=8.0)
-    assert rule.ask("waits", 1.0, may_pass_on=True).reason is Reason.SLO_UNREACHABLE
-    assert rule.ask("waits", 7.0, may_pass_on=True) is None
-    assert rule.ask("waits", None, may_pass_on=True) is None
-    assert rule.ask("bulk", None) is None, "nothing else gives way to what goes away"
-    assert rule.ask("waits", 1.0, may_pass_on=True, produced_tokens=1) is None, "its client has a part of the answer"
-
-
 @pytest.mark.parametrize(("forecast_s", "is_let_in"), [(0.9, True), (1.3, True), (1.4, False), (None, True)])
 def test_a_forecast_is_taken_at_its_best_and_without_one_none_is_refused(forecast_s, is_let_in):
     assert (Rule(ttft_s=forecast_s).ask("gold", 1.0) is None) is is_let_in

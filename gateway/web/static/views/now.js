@@ -36,12 +36,18 @@ function Pools({ pools, names, chosen }) {
   )}</nav>`;
 }
 
+/** Counts by reason in words, and their sum. */
+function byReason(counts) {
+  const some = Object.entries(counts || {}).filter(([, number]) => number > 0);
+  return [some.map(([reason, number]) => `${count(number)} ${refusal(reason)}`).join(", "), some.reduce((sum, [, number]) => sum + number, 0)];
+}
+
 function Pool({ name, pool }) {
   const tenants = entries(pool.tenants);
   const tiers = entries(pool.tiers);
   const backends = entries(pool.backends);
-  const refused = Object.entries(pool.refused || {}).filter(([, number]) => number > 0);
-  const refusedSum = refused.reduce((sum, [, number]) => sum + number, 0);
+  const [refused, refusedSum] = byReason(pool.refused);
+  const [passedOn, passedOnSum] = byReason(pool.passed_on);
   return html`<section class="pool" aria-labelledby="pool-name">
     <h1 id="pool-name">${name} <small class="dim">next is ${order(pool.policy)}</small></h1>
     <dl class="figures">
@@ -50,7 +56,8 @@ function Pool({ name, pool }) {
       <${Figure} label="requests in flight" value=${count(pool.in_flight || 0)} />
       <${Figure} label="tokens per second, prompt + output" value=${short(pool.tokens_per_s || 0)} />
       <${Figure} label="refused in the last minute" value=${count(refusedSum)} tone=${refusedSum ? "warn" : ""}
-        note=${refused.map(([reason, number]) => `${count(number)} ${refusal(reason)}`).join(", ")} />
+        note=${refused} />
+      ${passedOnSum ? html`<${Figure} label="passed on to another model of an alias in the last minute" value=${count(passedOnSum)} note=${passedOn} />` : null}
     </dl>
     <${Verdict} pool=${pool} tenants=${tenants} tiers=${tiers} backends=${backends} />
     <${Tiers} tiers=${tiers} />

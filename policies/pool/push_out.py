@@ -14,13 +14,12 @@ What tenants hold changes with almost every event, and a victim is needed in a f
 been full, it notes whose changed, and the heaps are brought up to date when the next victim is asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from policies.fairness.heap import Place, TenantHeap
-from policies.queueing.fair_queue import QueuedTenant
-from policies.queues import PoolQueues
-from policies.types import Request, Tier
+from policies.pool.tenants import Tenants
+from policies.types import Request
 
 TIER, GROUP, TENANT = "tier", "group", "tenant"
 
@@ -130,10 +129,10 @@ def _tenant_with_most(holder: Holder) -> str:
 class PushOut:
     """Chooses the waiting request that makes room in a full queue. Mutable."""
 
-    def __init__(self, queues: PoolQueues, tiers: Mapping[str, Tier], tenants: Mapping[str, QueuedTenant]) -> None:
-        self._queues = queues
-        self._tiers = tiers
-        self._tenants = tenants
+    def __init__(self, tenants: Tenants) -> None:
+        self._queues = tenants.queues
+        self._tiers = tenants.tiers
+        self._tenants = tenants.states
         self._requests = Holdings()
         self._bytes = Holdings()
 
