@@ -26,7 +26,7 @@ REFUSALS: Mapping[int, str] = {
     413: "The body is too large.",
     415: "The body is not of a type that is read here.",
     422: "A field is wrong; errors names each.",
-    429: "Too many failures to sign in from this address.",
+    429: "Too many failures to sign in from this address, or too many changes.",
     503: "The state cannot be written or read now, or no replica leads.",
 }
 

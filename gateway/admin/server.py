@@ -18,6 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 from pydantic import BaseModel, ValidationError
 from yarl import URL
 
+from gateway.admin.change_rate import ChangeRate
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.openapi import MERGE_PATCH
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
@@ -84,6 +85,7 @@ class AdminServer(web.Server):
         self._ask_leader = ask_leader
         self._files = files
         self._repeats = Repeats(time.monotonic)
+        self._change_rate = ChangeRate()
 
     def __call__(self) -> RequestHandler:
         return ErrorConnection(self, loop=self._loop, **self._kwargs)
@@ -123,6 +125,7 @@ class AdminServer(web.Server):
         assert route.role is not None, "answered above"
         if not route.is_for(caller):
             raise AdminProblem(403, _refusal(route.role, caller))
+        self._change_rate.count(route, caller, time.monotonic())
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))

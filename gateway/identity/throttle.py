@@ -15,22 +15,38 @@ ADDRESSES_MAX = 10_000
 _HOST_BITS = 64
 
 
+class Buckets:
+    """A token bucket for each name: a burst, refilled at a rate. Mutable; the name that was asked for least recently is
+    forgotten first.
+    """
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and the time of that count
+
+    def take(self, name: str, now: float) -> float | None:
+        """Take one token. Returns None, or where there is none the seconds until there is one."""
+        left, at = self._buckets.pop(name, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_s)
+        is_there = left >= 1
+        self._buckets[name] = (left - 1 if is_there else left, now)
+        if len(self._buckets) > ADDRESSES_MAX:
+            self._buckets.popitem(last=False)
+        return None if is_there else (1 - left) / self._per_s
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
 class FailureThrottle:
     """The failures of each address. Mutable."""
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and the time of that count
+        self._buckets = Buckets(FAILURES_BURST, FAILURES_PER_S)
 
     def failed(self, peer: str | None, now: float) -> float | None:
         """Count a failure. Returns None, or where there were too many the seconds until the next one is answered."""
-        source = _source(peer)
-        left, at = self._buckets.pop(source, (FAILURES_BURST, now))
-        left = min(FAILURES_BURST, left + (now - at) * FAILURES_PER_S)
-        is_heard = left >= 1
-        self._buckets[source] = (left - 1 if is_heard else left, now)
-        if len(self._buckets) > ADDRESSES_MAX:
-            self._buckets.popitem(last=False)
-        return None if is_heard else (1 - left) / FAILURES_PER_S
+        return self._buckets.take(_source(peer), now)
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -126,6 +126,10 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
 }
 
 
+GROUP_ENTRIES_MAX: Mapping[str, int] = {"tenants": 1_000, "keys": 1_000}
+"""How many of all entries a group's administrator may make for its group: a hundredth. An operator may make more."""
+
+
 def read_body(kind: str, body: Mapping[str, Any]) -> tuple[Section | None, list[ConfigProblem]]:
     """Return the body as its section, or all problems with it."""
     section = RESOURCE_KINDS[kind].section

@@ -28,5 +28,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO counters (name, value) VALUES ('revision', 0), ('arrival', 0)",
     ),
     ("ALTER TABLE audit ADD COLUMN replica TEXT NOT NULL DEFAULT ''",),
+    ("CREATE INDEX audit_by_actor ON audit (actor, revision)",),
 )
 SCHEMA_VERSION = len(MIGRATIONS)

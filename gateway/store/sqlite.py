@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.store.base import (
+    AUDIT_DAYS_MAX,
     AUDIT_ENTRIES_MAX,
     AUDIT_PAGE_MAX,
     LEARNT_BYTES_MAX,
@@ -41,6 +42,9 @@ from gateway.store.base import (
 from gateway.store.state_file import connect, lock_state_file, transaction
 
 T = TypeVar("T")
+
+AUDIT_LOOK = 256  # revisions between two looks at the size of the audit log, which cost some 20 ms where it is full
+DAY_S = 86_400
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +181,7 @@ class SqliteStore:
     ) -> tuple[Document, ...]:
         documents = []
         with transaction(database):
+            (at_first,) = database.execute(READ_REVISION).fetchone()
             for change in changes:
                 version, before = _found(database, change)
                 if change.expected is not None and change.expected != version:
@@ -188,7 +193,7 @@ class SqliteStore:
                 if change.is_audited:
                     database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
                 documents.append(document)
-            _prune(database)
+            _prune(database, at_first)
         return tuple(documents)
 
     def _news(self, since: int, database: sqlite3.Connection) -> News:
@@ -211,7 +216,7 @@ class SqliteStore:
                     for e in audit
                 ],
             )
-            _prune(database)
+            _prune(database, -1)
 
     def _put_usage(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
         """Write the rows in one transaction. One that SQLite cannot represent is left out, and does not hold others."""
@@ -250,10 +255,25 @@ def _next(database: sqlite3.Connection, counter: str) -> int:
     return value
 
 
-def _prune(database: sqlite3.Connection) -> None:
-    (revision,) = database.execute("SELECT value FROM counters WHERE name = 'revision'").fetchone()
-    database.execute("DELETE FROM audit WHERE revision <= ?", (revision - AUDIT_ENTRIES_MAX,))
+def _prune(database: sqlite3.Connection, before: int) -> None:
+    """Forget what is too much. `before`: the revision before this transaction."""
+    (revision,) = database.execute(READ_REVISION).fetchone()
+    if revision // AUDIT_LOOK != before // AUDIT_LOOK:
+        _prune_audit(database)
     database.execute(PRUNE_DELETED, (TOMBSTONES_MAX,))
+
+
+def _prune_audit(database: sqlite3.Connection) -> None:
+    """Forget audit entries that are too old, and the oldest of the author with the most while there are too many: no
+    author pushes out the entries of others that have fewer.
+    """
+    (newest_s,) = database.execute("SELECT max(at_s) FROM audit").fetchone()
+    database.execute("DELETE FROM audit WHERE at_s < ?", ((newest_s or 0.0) - AUDIT_DAYS_MAX * DAY_S,))
+    while (surplus := database.execute("SELECT count(*) FROM audit").fetchone()[0] - AUDIT_ENTRIES_MAX) > 0:
+        most, next_most = [*database.execute(READ_MOST_AUDITED).fetchall(), ("", 0)][:2]
+        # As many as bring the first down to the second, at least one, in turns where both have as many.
+        count = min(surplus, max(1, most[1] - next_most[1], AUDIT_LOOK))
+        database.execute(PRUNE_AUDIT, (most[0], count))
 
 
 def _text(body: Any) -> str | None:
@@ -274,6 +294,10 @@ def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
     return ("WHERE " + " AND ".join(asked) if asked else ""), list(asked.values())
 
 
+READ_REVISION = "SELECT value FROM counters WHERE name = 'revision'"
+READ_MOST_AUDITED = "SELECT actor, count(*) FROM audit GROUP BY actor ORDER BY 2 DESC, 1 LIMIT 2"
+PRUNE_AUDIT = """DELETE FROM audit WHERE revision IN
+    (SELECT revision FROM audit WHERE actor = ? ORDER BY revision LIMIT ?)"""
 READ_AUDIT = "SELECT revision, at_s, actor, action, kind, name, before, after, replica FROM audit"
 READ_USAGE = (
     """SELECT day, tenant, key, model, writer, requests, prompt_tokens, cached_tokens, output_tokens FROM usage"""

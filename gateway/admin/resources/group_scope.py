@@ -11,14 +11,15 @@ above the group's, and no envelope is tighter than the tier's.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminRequest, Caller
 from gateway.config.sections import GroupSection, TenantSection, TierSection
 from gateway.state.entries import Entry
-from gateway.state.registry import ANY_THERE, DeclaredInFile, Registry
-from gateway.state.resource_kinds import read_body
+from gateway.state.registry import ANY_THERE, DeclaredInFile, Guard, Registry
+from gateway.state.resource_kinds import GROUP_ENTRIES_MAX, read_body
 
 BUDGETS = ("tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max")
 LIMITS = ("in_flight_max", "requests_per_minute_max", "tokens_per_minute_max")
@@ -69,6 +70,7 @@ class GroupScope:
         assert isinstance(group, GroupSection), "an entry is of its kind"
         if before is None:
             given.setdefault("group", caller.group)
+            self._check_room("tenants", len(self.tenants_of(caller) or ()))
         if given.get("group") != caller.group:
             raise field_problem("body.group", "is not yours to change", status=403)
         if given.get("tier", group.tier) != group.tier:  # whether there is such a tier is not the caller's to learn
@@ -86,6 +88,20 @@ class GroupScope:
         self._check_budgets(name, group, now, after)
         self._check_envelope(group, now, after)
         return given
+
+    def make_key(self, caller: Caller) -> Guard | None:
+        """That the caller's group has room for one more key; None: the caller administers no group."""
+        return None if caller.group is None else Guard(caller.group, partial(self._check_keys, caller))
+
+    def _check_keys(self, caller: Caller) -> None:
+        tenants = self.tenants_of(caller) or ()
+        keys = (entry.body.get("tenant") for entry in self.registry.entries("keys"))
+        self._check_room("keys", sum(tenant in tenants for tenant in keys))
+
+    def _check_room(self, kind: str, count: int) -> None:
+        most = GROUP_ENTRIES_MAX[kind]
+        if count >= most:
+            raise AdminProblem(409, f"the group has {most} {kind}, which is as many as its administrators may make")
 
     def _check_limits(self, group: GroupSection, now: TenantSection, after: TenantSection) -> None:
         for field in LIMITS:

@@ -168,7 +168,8 @@ class KeyRoutes:
 
     async def _written(self, edits: list[Edit], secret: str, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
-            entry = (await self.registry.apply(edits, actor=asked.caller.name))[0]
+            guard = self._scope.make_key(asked.caller)
+            entry = (await self.registry.apply(edits, actor=asked.caller.name, guard=guard))[0]
         assert entry is not None, "what was just written is there"
         made = models.KeyMade.model_construct(**show(entry, {}).model_dump(), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))

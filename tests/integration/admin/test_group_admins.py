@@ -8,6 +8,8 @@ import pytest
 from admin_rig import SECRET, admin
 from gateway_rig import bearer, scripted
 
+from gateway.admin import change_rate
+from gateway.admin.resources import group_scope
 from gateway.admin.routes import Role, Route
 from gateway.admin.server import AdminServer
 from gateway.config.key_file import add_key
@@ -419,3 +421,26 @@ async def test_the_leader_is_asked_for_the_budgets_of_its_group_alone(tmp_path):
         items = (await lead.ask("GET", "/state/budgets?limit=5&cursor=a%0Ab")).json["items"]
         assert asked == ["/admin/v1/state/budgets?limit=5&cursor=a%0Ab&group=red"]
         assert {each["group"] for each in items} == {"red"}
+
+
+async def test_a_group_has_room_for_so_many_tenants_and_keys_of_its_administrators(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_scope, "GROUP_ENTRIES_MAX", {"tenants": 4, "keys": 2})
+    async with red(tmp_path) as admin_of_red:
+        made = [await admin_of_red.status("POST", "/tenants", {"id": f"red/{number}"}) for number in range(4)]
+        assert made == [201, 201, 409, 409], "two are there already"
+        made = [await admin_of_red.status("POST", "/keys", {"tenant": "red/a"}) for _ in range(4)]
+        assert made == [201, 201, 409, 409]
+        assert await admin_of_red.status("DELETE", f"/tenants/{at('red/0')}") == 204
+        assert await admin_of_red.status("POST", "/tenants", {"id": "red/9"}) == 201
+        full = await admin_of_red.ask("POST", "/tenants", {"id": "red/10"})
+        assert "4 tenants" in full.json["detail"]
+        assert (await admin_of_red.api.post("/tenants", {"id": "red/11", "group": "red"})).status == 201, "an operator"
+
+
+async def test_a_group_does_not_fill_the_store_by_the_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(change_rate, "RATES", {True: (5.0, 0.1), False: (1_000.0, 50.0)})
+    async with red(tmp_path) as admin_of_red:
+        made = [await admin_of_red.ask("POST", "/tenants", {"id": f"red/{number}"}) for number in range(8)]
+        assert [each.status for each in made] == [201] * 5 + [429] * 3
+        assert int(made[-1].headers["Retry-After"]) >= 1
+        assert await admin_of_red.status("GET", "/tenants") == 200
