@@ -21,6 +21,7 @@ from gateway.continuation.token_texts import TokenTexts
 from policies.types import Usage
 
 _CHAT: Final = "chat.completion.chunk"
+_NAME_BY_ID: Final = "token_id:%d"  # of a token in log probabilities, where a server does not write its text
 
 
 class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
@@ -38,8 +39,8 @@ class ContinuedMeter(EventMeter):
     """Usage, token ids and events of a stream from an interruption on."""
 
     __slots__ = (
-        "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_prompt_usage", "_skip",
-        "_stops", "_text_offset", "_texts", "_wanted", "interrupted", "is_finished", "last",
+        "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_names_ids", "_prompt_usage",
+        "_skip", "_stops", "_text_offset", "_texts", "_wanted", "interrupted", "is_finished", "last",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +54,7 @@ class ContinuedMeter(EventMeter):
         self._is_chat = last.get("object") == _CHAT
         self._details = {"completion_tokens_details": None} if self._is_chat else {}
         self._text_offset = _text_offset(last)
+        self._names_ids = self._is_chat and _names_ids(last)
         self._ids = stream.ids
         self._first = stream.usage
         self._wanted = wanted
@@ -124,11 +126,14 @@ class ContinuedMeter(EventMeter):
         if self._skip:
             text, self._skip = text[self._skip :], max(0, self._skip - len(text))
         logprobs = choice.get("logprobs")
+        names = _names(logprobs, token_ids)
+        if finish == "stop" and names and not (self._stops is not None and self._stops.is_included):
+            names[-1] = ""  # a token that ends the answer is no part of it
+        texts = self._texts.of(text, names)
+        if self._texts.completed is not None:
+            logprobs = _renamed(logprobs, *self._texts.completed)
         if self._stops is not None:
-            names = _names(logprobs, token_ids)
-            if finish == "stop" and names and not self._stops.is_included:
-                names[-1] = ""  # a token that ends the answer is no part of it
-            text, stopped = self._stops.passed(self._texts.of(text, names))
+            text, stopped = self._stops.passed(texts)
             if stopped is not None:
                 finish, stop_reason, token_ids = "stop", stopped.by, token_ids[: stopped.tokens]
                 logprobs = _cut_logprobs(logprobs, stopped.tokens)
@@ -137,7 +142,7 @@ class ContinuedMeter(EventMeter):
         else:
             stopped = None
         self._count(token_ids)
-        message = self._message(text, token_ids, self._logprobs(logprobs), finish, stop_reason)
+        message = self._message(text, token_ids, self._logprobs(logprobs, token_ids), finish, stop_reason)
         self.last = _event({**message, "choices": [{**message["choices"][0], "token_ids": token_ids}]})
         if finish is None:
             return _event(message)
@@ -168,12 +173,14 @@ class ContinuedMeter(EventMeter):
             message["usage"] = {**usage_object(self.usage), **self._details}
         return message
 
-    def _logprobs(self, logprobs: Any) -> Any:
+    def _logprobs(self, logprobs: Any, token_ids: list[int]) -> Any:
         """The log probabilities as the client's API has them; None where it asked for none."""
         if not self._wanted.logprobs or not isinstance(logprobs, dict):
             return None
         tokens: list[str] = logprobs["tokens"]
         if self._is_chat:
+            if self._names_ids:
+                tokens = [_NAME_BY_ID % token_id for token_id in token_ids]
             pairs = zip(tokens, logprobs["token_logprobs"], strict=True)
             return {"content": [_chat_logprob(token, logprob) for token, logprob in pairs]}
         offsets = []
@@ -196,6 +203,25 @@ def _names(logprobs: Any, token_ids: list[int]) -> list[str]:
     if isinstance(logprobs, dict) and len(logprobs["tokens"]) == len(token_ids):
         return list(logprobs["tokens"])
     return [""] * len(token_ids)
+
+
+def _renamed(logprobs: Any, number: int, name: str) -> Any:
+    """The log probabilities with this name of a token that has none."""
+    if not isinstance(logprobs, dict) or logprobs["tokens"][number]:
+        return logprobs
+    renamed = {**logprobs, "tokens": [*logprobs["tokens"]]}
+    renamed["tokens"][number] = name
+    if (tops := logprobs.get("top_logprobs")) and tops[number]:
+        renamed["top_logprobs"] = [*tops]
+        renamed["top_logprobs"][number] = {each or name: logprob for each, logprob in tops[number].items()}
+    return renamed
+
+
+def _names_ids(event: dict[str, Any]) -> bool:
+    """Whether the log probabilities of an event of a chat name its tokens by their ids."""
+    choice = event["choices"][0] if event.get("choices") else {}
+    tokens, ids = (choice.get("logprobs") or {}).get("content"), choice.get("token_ids")
+    return bool(tokens and ids and tokens[-1]["token"] == _NAME_BY_ID % ids[-1])
 
 
 def _cut_logprobs(logprobs: Any, tokens: int) -> Any:

@@ -11,6 +11,8 @@ from policies.types import NO_USAGE, Usage
 _IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
 _REASONING: Final = re.compile(rb'"reasoning\w*"\s*:(?!\s*null)')
 """Of a delta, and of the usage of every chat where a parser of it is on."""
+_TOKEN_NAME: Final = re.compile(rb'[\[,]\s*"token_id:\d+"')
+"""Of a completion of a server whose log probabilities name tokens by their ids."""
 
 
 class ContinuationSettings(NamedTuple):
@@ -54,6 +56,8 @@ class ResumableStream:
             self.exclusion = Exclusion.BACKEND
         elif _REASONING.search(first) is not None:
             self.exclusion = Exclusion.REASONING
+        elif _TOKEN_NAME.search(first) is not None:
+            self.exclusion = Exclusion.NAMES
         elif len(first) + ID_BYTES * output_tokens_max > self.ids.bytes_max:
             self.exclusion = Exclusion.BYTES
             self.ids.drop()

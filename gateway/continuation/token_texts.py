@@ -19,6 +19,10 @@ class TokenTexts:
     """The decoder's state after the tokens of a continuation so far. Mutable."""
 
     def __init__(self, seam: Seam) -> None:
+        self.completed: tuple[int, str] | None = None
+        """Of the last event: the token that ends the character in which the seam is, and the name that it would have if
+        the tokens before the seam were of its own answer.
+        """
         self._is_inside = seam.cut_tokens > 0  # of a character
         self._cut_chars = seam.cut_chars  # 0 from the first text on
         self._cut_tokens = seam.cut_tokens
@@ -29,13 +33,15 @@ class TokenTexts:
         """
         names = [name if (whole := name.lstrip(INCOMPLETE)) and whole in text else "" for name in names]
         completing = self._completing(text, names)
-        texts, start = [], 0
+        self.completed, texts, start = None, list[str](), 0
         for number, name in enumerate(names):
             end = self._cut_chars if number == completing else start
             if name:
                 end = self._end(text, start, name, names[number + 1 :])
             texts.append(text[start:end])
             if end > start:
+                if self._cut_chars and not name:
+                    self.completed = number, text[: self._cut_chars].rpartition(INCOMPLETE)[2]
                 self._cut_chars = 0
             self._cut_tokens += 1
             self._is_inside, start = end == start, end

@@ -108,6 +108,18 @@ MUTANTS = (
         "a token that ends the answer has no text", "gateway/continuation/continued.py",
         'names[-1] = ""', "pass", (CONTINUED,),
     ),
+    Mutant(
+        "the token that ends a character has its name", "gateway/continuation/token_texts.py",
+        "if self._cut_chars and not name:", "if False:", (CONTINUED,),
+    ),
+    Mutant(
+        "tokens that are named by their ids stay so", "gateway/continuation/continued.py",
+        "if self._names_ids:", "if False:", (CONTINUED,),
+    ),
+    Mutant(
+        "completions whose tokens are named by their ids are excluded", "gateway/continuation/stream.py",
+        "elif _TOKEN_NAME.search(first) is not None:", "elif False:", (EXCLUSIONS,),
+    ),
     # What the client is sent.
     Mutant(
         "the head is that of the first event", "gateway/continuation/continued.py",

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from answers import ask
-from cases import BROKEN, USAGE, answered, body_of, case, streams
+from cases import BROKEN, PROMPTS, USAGE, answered, body_of, case, streams
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire import CHAT, COMPLETIONS, Call
@@ -15,6 +15,7 @@ STREAMS_AT_ONCE = 8
 pytestmark = pytest.mark.timeout(900)  # on a machine that is busy with something else, too
 BATCH, BATCHES = 20, 16  # 320 streams
 NUMBERS = itertools.count()
+NORMAL_MAX = 3.09  # the 0.1 % point of a normal distribution: a test that is right fails once in a thousand runs
 
 
 def both(vllm_url, gateway, plan, case):
@@ -37,6 +38,37 @@ def test_streams_that_were_cut_equal_those_that_were_not(twins, cut_gateway, pla
 def test_as_many_streams_were_cut_as_is_said(plan):
     """After the test above, in the order of this file."""
     assert plan.made >= 200
+
+
+CONTROLS, CONTROLS_AT_ONCE, CONTROL_TOKENS = 72, 6, 400
+
+
+def test_no_more_answers_differ_than_without_a_gateway(twins, cut_gateway, plan, capsys):
+    """The control: where others run beside it, the last bits of a model's numbers are others, and of two tokens that are
+    nearly as likely the other one may come. The same calls one by one, at once, and at once with a cut each.
+    """
+
+    def body(number):
+        return {"prompt": f"{PROMPTS[number % 6]} {number}", "max_tokens": CONTROL_TOKENS, "ignore_eos": True}
+
+    def beside(number):
+        return ask(twins[0].url, COMPLETIONS, body(number)).text
+
+    def cut(number):
+        request_id = f"control-{number}"
+        plan.cut(request_id, [5 * number + 1])
+        return ask(cut_gateway.url, COMPLETIONS, body(number), request_id).text
+
+    alone, made = [beside(number) for number in range(CONTROLS)], plan.made
+    with ThreadPoolExecutor(CONTROLS_AT_ONCE) as threads:
+        control, continued = (
+            sum(one != other for one, other in zip(alone, threads.map(each, range(CONTROLS)), strict=True))
+            for each in (beside, cut)
+        )
+    with capsys.disabled():
+        print(f"\nof {CONTROLS} answers differ at once: {control} without a gateway, {continued} that were cut")
+    assert plan.made - made == CONTROLS
+    assert continued - control <= NORMAL_MAX * (continued + control) ** 0.5
 
 
 @pytest.mark.parametrize("begins", range(8))

@@ -1,4 +1,5 @@
-"""What a vLLM answers, as arithmetic: the next token follows from the tokens before it, whether prompt or output.
+"""What a vLLM answers, as arithmetic: the next token follows from the tokens before it, whether prompt or output. With
+a temperature it follows from the seed, too.
 
 Tokens are bytes, so that most characters beyond ASCII have several, and some pairs of letters. Decoding, stop strings
 and events are as in vLLM 0.32: a token without a whole character has no text, a decoder that begins inside a character
@@ -171,8 +172,9 @@ def _tokens(
     held_back = 0 if included or not stops else max(map(len, stops)) - 1
     decoder = Decoder(prompt, skips_special=body.get("skip_special_tokens", True))
     context, text, sent = list(prompt), "", 0
+    drawn = [body["seed"]] if body.get("temperature") else []
     for number in range(1, limit + 1):
-        token = next_token(context, body.get("logit_bias") or ())
+        token = next_token([*drawn, *context], body.get("logit_bias") or ())
         if token in (EOS, *stop_tokens) and number <= tokens_min:
             token = ord("!")
         is_end = token in stop_tokens or (token == EOS and not body.get("ignore_eos"))

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_vllm import BOX, BROKEN, FINGERPRINT, SmallVllm
+from small_vllm import BOX, BROKEN, FINGERPRINT, UNKNOWN, SmallVllm, decode
 
 from backends.meters.events import StreamCall, StreamMemo
 from backends.meters.token_ids import ID_BYTES, TokenIdMeter
@@ -37,12 +37,13 @@ def read(data: bytes) -> dict[str, Any]:
     finishes = [(choice["finish_reason"], choice["stop_reason"]) for choice in choices if choice["finish_reason"]]
     usages = [tuple(message["usage"].values()) for message in messages if message.get("usage")]
     offsets = [each for choice in choices if choice["logprobs"] for each in choice["logprobs"]["text_offset"]]
+    names = [each for choice in choices if choice["logprobs"] for each in choice["logprobs"]["tokens"]]
     heads = {(message["id"], message["object"], message["created"], message["model"]) for message in messages}
     keys = [tuple(message) for message in messages[-2:]]
     roles = [choice["delta"]["role"] for choice in choices if "role" in choice.get("delta", {})]
     return {
         "text": "".join(texts), "ids": ids, "finishes": finishes, "last usage": usages[-1:], "heads": heads,
-        "offsets": offsets, "last keys": keys, "roles": roles, "usage grows": usages == sorted(usages),
+        "offsets": offsets, "names": names, "last keys": keys, "roles": roles, "usage grows": usages == sorted(usages),
         "usages in chunks": len(usages) > 1,
     }  # fmt: skip
 
@@ -244,6 +245,63 @@ async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
         patch.setattr(ContinuedMeter, "feed", fed)
         assert read(await client.interrupted([2])) == read(client.uninterrupted())
     assert feeds < PATIENT["max_tokens"] / 2
+
+
+@given(
+    prompt=st.text(max_size=3),
+    cuts=st.lists(st.integers(1, 12), min_size=1, max_size=2),
+    merges=st.integers(1, 3),
+    bias=st.booleans(),
+)
+async def test_log_probabilities_after_a_seam_inside_a_character_are_right(prompt, cuts, merges, bias):
+    """The token that ends it has its name, and the offsets count that."""
+    fields = {**PATIENT, "max_tokens": INCOMPLETE_TOKENS_MAX, "logprobs": 1, "prompt": f"p{prompt}"}
+    fields |= {"logit_bias": BROKEN} if bias else {}
+    client = Client(COMPLETIONS, fields, usage=False, each=False, merges=merges)
+    assert read(await client.interrupted(cuts)) == read(client.uninterrupted())
+
+
+@given(
+    seed=st.integers(0, 9999),
+    cuts=st.lists(st.integers(1, 12), min_size=1, max_size=2),
+    merges=st.integers(1, 3),
+    stop=st.sampled_from([None, "sto", ["stop", "in,"], "zzzzzzzz", ["tst", "est"]]),
+    included=st.booleans(),
+)
+async def test_what_a_client_has_seen_of_tokens_that_were_drawn_stays_true(seed, cuts, merges, stop, included):
+    """The text is that of the ids: no token that a part was shown of is drawn again."""
+    fields = {"temperature": 1, "seed": seed, "max_tokens": 40, "return_token_ids": True}
+    fields |= {} if stop is None else {"stop": stop, "include_stop_str_in_output": included}
+    client = Client(COMPLETIONS, {**fields, "prompt": "p"}, usage=True, each=False, merges=merges)
+    got = read(await client.interrupted(cuts))
+    whole, ((_, reason),) = decode(got["ids"]).rstrip(UNKNOWN), got["finishes"]
+    if reason is not None:
+        whole = whole[: whole.index(reason) + included * len(reason)]
+    assert got["text"].rstrip(UNKNOWN) == whole
+    assert got["last usage"][0][2] == len(got["ids"])
+
+
+async def test_a_chat_whose_server_names_tokens_by_their_ids_goes_on_with_such_names():
+    """The continuation of a stream with stop strings asks for names that are texts."""
+    named = {"token": "token_id:97", "logprob": -0.5, "bytes": None, "top_logprobs": []}
+    choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [named]}, "token_ids": [97]}
+    stream = ResumableStream(None, 1 << 20)
+    stream.ids.prompt, stream.last = (
+        b"104",
+        b"data: " + orjson.dumps({"object": "chat.completion.chunk", "choices": [choice]}),
+    )
+    body = {"model": "small", **PROMPTS[CHAT], "max_tokens": 5, "logprobs": True, "stop": "zz"}
+    stream.ids.output.append(97)
+    server = SmallVllm()
+    continuing = await prepare(server.ask, json.dumps(body).encode(), stream, is_chat=True, context_tokens_max=None)
+    meter = continuing.meter(StreamCall(), stream)
+    out = b"".join(map(meter.feed, server.stream(COMPLETIONS, json.loads(continuing.body))))
+    tokens = [
+        each
+        for message in out.split(b"\n\n")[:-2]
+        for each in json.loads(message[6:])["choices"][0]["logprobs"]["content"]
+    ]
+    assert [each["token"] for each in tokens] == [f"token_id:{each}" for each in stream.ids.output[1:]]
 
 
 async def test_text_offsets_go_on():

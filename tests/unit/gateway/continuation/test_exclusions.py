@@ -117,6 +117,7 @@ def test_a_stream_with_token_ids_may_continue():
     [
         (begun(b'data: {"choices":[]}\n\n', EVENT), Exclusion.BACKEND),
         (begun(EVENT.replace(b"}", b',"usage":{"reasoning_tokens":0}}'), EVENT), Exclusion.REASONING),
+        (begun(EVENT.replace(b"[]", b'[{"logprobs":{"tokens":["token_id:7"]}}]'), EVENT), Exclusion.NAMES),
         (begun(EVENT, EVENT, output_tokens_max=300), Exclusion.BYTES),
     ],
 )
