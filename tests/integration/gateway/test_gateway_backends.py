@@ -206,14 +206,14 @@ async def test_a_client_that_leaves_before_the_first_token_is_gone_at_the_backen
         await until(rig.idle)
 
 
-async def test_a_whole_answer_that_is_cut_is_a_502_and_free():
+async def test_a_whole_answer_that_is_cut_is_asked_for_once_more_and_then_is_a_502_and_free():
     async def act(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{")
         return False
 
     async with scripted(act) as backend, gateway(backend) as rig:
         assert (await rig.post()).status == 502
-        assert len(backend.calls) == 1
+        assert len(backend.calls) == 2
         assert rig.service() == 0
 
 

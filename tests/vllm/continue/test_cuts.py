@@ -44,8 +44,8 @@ CONTROLS, CONTROLS_AT_ONCE, CONTROL_TOKENS = 72, 6, 400
 
 
 def test_no_more_answers_differ_than_without_a_gateway(twins, cut_gateway, plan, capsys):
-    """The control: where others run beside it, the last bits of a model's numbers are others, and of two tokens that are
-    nearly as likely the other one may come. The same calls one by one, at once, and at once with a cut each.
+    """The control: where others run beside it, the last bits of a model's numbers are others, and of two tokens that
+    are nearly as likely the other one may come. The same calls one by one, at once, and at once with a cut each.
     """
 
     def body(number):
@@ -66,7 +66,7 @@ def test_no_more_answers_differ_than_without_a_gateway(twins, cut_gateway, plan,
             for each in (beside, cut)
         )
     with capsys.disabled():
-        print(f"\nof {CONTROLS} answers differ at once: {control} without a gateway, {continued} that were cut")
+        print(f"\nof {CONTROLS} answers differ at once: {control} without a gateway, {continued} that were cut")  # noqa: T201
     assert plan.made - made == CONTROLS
     assert continued - control <= NORMAL_MAX * (continued + control) ** 0.5
 
