@@ -70,8 +70,8 @@ MUTANTS = (
         calm("test_23_redis_is_frozen.py"), check=23,
     ),
     Mutant(
-        "a new leader goes on from what counts against limits per minute", "gateway/cluster/leader.py",
-        "            order.scheduler.windows_restored(kept.windows, now)\n", "",
+        "a new leader goes on from what counts against limits per minute", "gateway/cluster/pool_order.py",
+        "        self.scheduler.windows_restored(kept.windows, now)\n", "",
         calm("test_24_redis_comes_back_empty.py"), check=24,
     ),
     Mutant(
