@@ -237,7 +237,6 @@ class Follower:
 
     def tick(self, now: float) -> None:
         """Tell what is due by the clock, and refuse what has waited too long without a leader."""
-        self.log.taken(self.checkpoint.taken_of(self.link.member))
         for backend_id in [each for each, until in self._unreachable.items() if until <= now]:
             del self._unreachable[backend_id]
             self.link.say("", Reach(tuple(self._unreachable)))
@@ -351,6 +350,7 @@ class Follower:
     def _tell_held(self, now: float) -> None:
         """Rule 11: all usages every PROGRESS_S, and what is held untold at each backend every UNTOLD_S."""
         self._untold_at = now
+        self.log.taken(self.checkpoint.taken_of(self.link.member))
         if now - self._told_all_at >= PROGRESS_S:
             self._told_all_at = now
             for own in self._own.values():

@@ -65,6 +65,7 @@ AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, what
 AWAY_S_MAX: Final = 3.0  # and while the store lists it, at most so long
 UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
 UNSENT_S_MAX: Final = 2.0
+SENDERS_MAX: Final = 1_000  # members that a checkpoint knows beside those that are there: they may return
 OWN: Final = ""  # the source of facts of the leader's own process
 
 
@@ -464,7 +465,8 @@ class Leader:
         self._checkpoint_at = now + CHECKPOINT_S
         self._checkpoints += 1
         pools = {name: order.checkpoint(now) for name, order in self.pools.items()}
-        taken = {name: Taken(sender.request, sender.entry) for name, sender in self._senders.items()}
+        names = {*list(self._senders)[-SENDERS_MAX:], *self._members}
+        taken = {name: Taken((of := self._senders[name]).request, of.entry) for name in names}
         body = encode_checkpoint(ClusterCheckpoint(self.epoch, self._checkpoints, pools, self.besides, taken))
         self._checkpoint.told(body)
         self._wishes.append(StoreCheckpoint(body))

@@ -45,7 +45,8 @@ from policies.types import (
 )
 
 TENANT_WAIT_S: Final = 1.0  # rule 7: a registry that hears of a new tenant a moment later than a follower's
-KEPT_MAX: Final = 10_000  # requests of members that went away and may return, and rejections that these missed
+KEPT_MAX: Final = 10_000  # rejections that members may have missed
+CHARGED_MAX: Final = 2_000  # requests of members that went away and may return: each checkpoint has them
 _NAMES: Final = tuple(each.name for each in fields(Request))
 _values: Final = attrgetter(*_NAMES)
 _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
@@ -345,7 +346,6 @@ class PoolOrder:
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
         self._untold.pop(sender.member, None)
-        _trim(self._charged)
         if ran:
             self.scheduler.taken_over(now)
         return ran
@@ -387,6 +387,7 @@ class PoolOrder:
 
     def checkpoint(self, now: float) -> PoolCheckpoint:
         """What the next leader goes on from."""
+        _trim(self._charged, CHARGED_MAX)
         open_ = {id_: known.told for id_, known in self._known.items() if known.told != NO_USAGE}
         return PoolCheckpoint(self.scheduler.checkpoint(), self.scheduler.windows(now), {**self._charged, **open_})
 
@@ -417,7 +418,7 @@ class PoolOrder:
             if (known_ := self._known.get(id_)) is not None and known_.backend_id is None:
                 known_.wait = self.scheduler.waits_for(id_, now)
         self._curious.clear()
-        _trim(self._refused)
+        _trim(self._refused, KEPT_MAX)
         said, self._said = self._said, []
         return said
 
@@ -494,7 +495,7 @@ class PoolOrder:
         return [(id_, known) for id_, known in self._known.items() if known.sender is sender]
 
 
-def _trim(kept: dict[str, Any]) -> None:
+def _trim(kept: dict[str, Any], most: int) -> None:
     """Forget the oldest of too many."""
-    while len(kept) > KEPT_MAX:
+    while len(kept) > most:
         del kept[next(iter(kept))]

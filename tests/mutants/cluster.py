@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "a checkpoint says what it has taken in", LEADER,
-        "{name: Taken(sender.request, sender.entry) for name, sender in self._senders.items()}",
+        "{name: Taken((of := self._senders[name]).request, of.entry) for name in names}",
         "dict[str, Taken]()", SEEDS,
     ),
     Mutant(
@@ -132,7 +132,15 @@ MUTANTS = (
         "a request that no leader has taken in asks for admission", ORDER,
         "if not has_arrived and has.backend_id is None:", "if False:", SEEDS,
     ),
+    Mutant(
+        "a rejection stands", ORDER,
+        "if id_ in self._refused:  # what was decided stays decided", "if False:", directed("broken_links"),
+    ),
     # Members that are alone.
+    Mutant(
+        "a leader that is alone takes no checkpoints", LEADER,
+        "inf if self._is_alone else now", "now", directed("lone_members"),
+    ),
     Mutant(
         "a member that is alone has its part of a backend", MEMBER,
         "return replace(load, share=self.share)", "return load", SEEDS,

@@ -70,6 +70,7 @@ def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
         directed.frozen_leader,
         directed.killed_leader,
         directed.broken_links,
+        directed.lone_members,
         directed.lost_key,
     ],
 )

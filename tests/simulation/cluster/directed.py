@@ -46,11 +46,26 @@ def killed_leader(seed: int) -> None:
 
 
 def broken_links(seed: int) -> None:
-    """Connections break again and again under the same leader."""
-    world = ClusterWorld(Settings(rate_per_s=14.0, duration_s=9.0, preempt_service=60.0), seed, all_judges())
+    """Connections break again and again under the same leader, and some requests are beyond their tenant's limit."""
+    tenants = (Tenant("a"), Tenant("b", weight=2.0), Tenant("c"), Tenant("d", requests_per_minute_max=4))
+    settings = Settings(rate_per_s=16.0, tenants=tenants, duration_s=9.0, preempt_service=60.0, delay_s=(0.0002, 0.1))
+    world = ClusterWorld(settings, seed, all_judges())
     for at in range(12):
         world.at(3.0 + at / 2, lambda: [world.break_link(node) for node in world.nodes.values()])
     run(world, 11.0)
+
+
+def lone_members(seed: int) -> None:
+    """The store is away for 8 s, and all members lead themselves; then one of them leads all again, and dies."""
+    world = ClusterWorld(Settings(rate_per_s=12.0, duration_s=18.0), seed, all_judges())
+
+    def away(*, is_away: bool) -> None:
+        world.store.is_away = is_away
+
+    world.at(4.0, lambda: away(is_away=True))
+    world.at(12.0, lambda: away(is_away=False))
+    world.at(17.0, lambda: world.kill(leader_of(world)))
+    run(world, 19.0)
 
 
 def lost_key(seed: int) -> None:
