@@ -133,12 +133,14 @@ class StreamMeter(Protocol):
 class FirstEvent:
     """Finds the first event with data of a stream, which comments may come before. Mutable.
 
-    `event`: that event, once it is here. Where EVENT_BYTES_MAX bytes have none, they have begun as well, without one.
+    `event`: that event, once it is here. A stream of more than EVENT_BYTES_MAX bytes has begun in any case: what comes
+    before the event is held.
     """
 
-    __slots__ = ("_partial", "_scanned", "event")
+    __slots__ = ("_bytes", "_partial", "_scanned", "event")
 
     def __init__(self) -> None:
+        self._bytes = 0
         self._partial = bytearray()
         self._scanned = 0
         self.event = b""
@@ -148,6 +150,7 @@ class FirstEvent:
         if not self._partial and is_one_event(data) and data.startswith(_DATA):
             self.event = data
             return True
+        self._bytes += len(data)
         self._partial += data
         start = 0
         for end in event_ends(self._partial, self._scanned):
@@ -158,7 +161,7 @@ class FirstEvent:
             start = end
         del self._partial[:start]
         self._scanned = max(0, len(self._partial) - 2)
-        return len(self._partial) > EVENT_BYTES_MAX
+        return self._bytes > EVENT_BYTES_MAX
 
 
 class Uncounted:
