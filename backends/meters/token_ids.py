@@ -19,8 +19,9 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import IdsEnd, StreamCall, StreamMeter, json_object, payload
 
 ID_BYTES: Final = array("I").itemsize
-_PROMPT: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[([\d,\s]*)\]')
-_OUTPUT: Final = re.compile(rb'"token_ids"\s*:\s*(\[([\d,\s]*)\])')
+_PROMPT: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
+_OUTPUT: Final = re.compile(rb'"token_ids"\s*:\s*\[')
+_OF_LISTS: Final = b"0123456789, \t\r\n"
 # A vLLM event without usage that is not the last of its choice: the bytes before and after its token ids.
 _TOKEN_EVENT: Final = re.compile(rb'("finish_reason":null[^\[\]{}]*"token_ids":)\[[\d,]*(\]\}\]\}\n\n)\Z')
 _OUTPUT_NAME: Final = b'"token_ids":['
@@ -181,9 +182,9 @@ class TokenIdMeter(ChunkMeter):
         if self.interrupted is not None:
             return b""
         has_ids = False
-        if (token_ids := _OUTPUT.search(event)) is not None and (has_ids := _members(token_ids[2]) > 0):
-            self._count(token_ids[2])
-            self._keep(event, token_ids[2])
+        if (output := _list_at(_OUTPUT, event)) is not None and (has_ids := _members(event[output]) > 0):
+            self._count(event[output])
+            self._keep(event, event[output])
         if self._client_ids:
             data = payload(event)
             out = self._parsed(event, data, json_object(data))
@@ -196,15 +197,15 @@ class TokenIdMeter(ChunkMeter):
     def _without_ids(self, event: bytes) -> bytes:
         """Keep the ids of the prompt, and return the event as it would be without any."""
         ids, plain = self._ids, event
-        if (prompt := _PROMPT.search(plain)) is not None:
+        if (prompt := _list_at(_PROMPT, plain)) is not None:
             self.last = event
-            self._prompt_tokens, self._known = _members(prompt[1]), True
+            self._prompt_tokens, self._known = _members(plain[prompt]), True
             if not ids.is_full:
-                ids.prompt = prompt[1]
+                ids.prompt = plain[prompt]
                 self._outputs_max = ids.outputs_max
-            plain = plain[: prompt.start(1) - 1] + b"null" + plain[prompt.end() :]
-        if (output := _OUTPUT.search(plain)) is not None:
-            plain = plain[: output.start(1)] + b"null" + plain[output.end(1) :]
+            plain = plain[: prompt.start - 1] + b"null" + plain[prompt.stop + 1 :]
+        if (output := _list_at(_OUTPUT, plain)) is not None:
+            plain = plain[: output.start - 1] + b"null" + plain[output.stop + 1 :]
         return plain
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
@@ -220,6 +221,17 @@ class TokenIdMeter(ChunkMeter):
         like = (ids_name + b"[", end, None if self._client_ids else ids_name + b"null" + end[1:])
         # As in ChunkMeter: one object for all streams of a backend stays in the cache.
         self._ids_like = self.call.memo.ids_like = self.call.memo.ids_like if self.call.memo.ids_like == like else like
+
+
+def _list_at(name: re.Pattern[bytes], event: bytes) -> slice | None:
+    """Where the members of the list of numbers of this name are; None where there is none. A pattern of the members
+    takes 10 ms for a long prompt.
+    """
+    found = name.search(event)
+    if found is None:
+        return None
+    at = slice(found.end(), event.find(b"]", found.end()))
+    return at if at.stop >= 0 and not event[at].translate(None, _OF_LISTS) else None
 
 
 def _members(ids: bytes) -> int:

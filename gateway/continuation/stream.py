@@ -11,7 +11,7 @@ from policies.types import NO_USAGE, Usage
 _IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
 _REASONING: Final = re.compile(rb'"reasoning\w*"\s*:(?!\s*null)')
 """Of a delta, and of the usage of every chat where a parser of it is on."""
-_TOKEN_NAME: Final = re.compile(rb'[\[,]\s*"token_id:\d+"')
+_TOKEN_NAME: Final = re.compile(rb'"token_id:\d+"')
 """Of a completion of a server whose log probabilities name tokens by their ids."""
 
 
