@@ -44,6 +44,10 @@ class UpstreamSilent(UpstreamError):  # noqa: N818
     """The response sent no byte for longer than `silence_s_max`."""
 
 
+class UpstreamAway(UpstreamError):  # noqa: N818
+    """The response sent no byte while its backend answered no polls, and what it was to answer can go elsewhere."""
+
+
 class UpstreamClosed(UpstreamError):  # noqa: N818
     """The connection ended before the response did.
 
@@ -148,7 +152,9 @@ class HttpExchange:
             await self._connection.wait_for_body(is_begun)
 
     def limit_silence(self, silence_s_max: float) -> None:
-        """Fail the response when it sends nothing for so long, if that is less than the owner's limit."""
+        """Fail the response when it sends nothing for so long, if that is less than the owner's limit. So it can go on
+        elsewhere (`Connection.leave`).
+        """
         if self._connection is not None:
             self._connection.silence_s_max = silence_s_max
 
@@ -340,6 +346,15 @@ class Connection(asyncio.Protocol):
             self._heard, self._silent_since = False, now
         elif now - self._silent_since >= (limit_s := min(silence_s_max, self.silence_s_max)):
             self.fail(UpstreamSilent(f"nothing for {limit_s:g} s"))
+
+    def leave(self, now: float, silence_s: float) -> None:
+        """As `check_silence`, for a response that can go on elsewhere: of its body nothing was read, or its silence is
+        limited.
+        """
+        if self._heard or self._complete or self._paused:
+            self._heard, self._silent_since = False, now
+        elif now - self._silent_since >= silence_s and (self._sink is None or self.silence_s_max < inf):
+            self.fail(UpstreamAway("the backend is down"))
 
     # Called by asyncio.
 

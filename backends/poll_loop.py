@@ -117,9 +117,13 @@ class PollLoop:
             await self._pause(backend)
 
     async def _pause(self, backend: LiveBackend) -> None:
-        # A backend that gets no calls is asked as often as a busy one: calls may wait for its return.
+        # A backend that gets no calls, or has just not answered, is asked as often as a busy one: calls may wait for
+        # its return, and those that it has for the news that it is down.
         busy = bool(
-            backend.metrics.requests_running or backend.metrics.requests_waiting or not backend.health.available
+            backend.metrics.requests_running
+            or backend.metrics.requests_waiting
+            or backend.last_error
+            or not backend.health.available
         )
         pause_s = self._times.busy_s if busy else self._times.idle_s
         pause_s *= 1 + JITTER_RATIO * self._rng.uniform(-1, 1)

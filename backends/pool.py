@@ -149,6 +149,15 @@ class BackendPool:
         """Return the health of every backend, retired ones included."""
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
+    def is_away(self, backend_id: str) -> bool:
+        """Whether this backend answers no polls, and what it runs can go elsewhere: to another backend of its pool that
+        is available, or anywhere, where it is retired.
+        """
+        backend = self._backends.get(backend_id)
+        if backend is None or backend.health.state is not HealthState.DOWN:
+            return False
+        return backend.leaving or any(each.health.available and not each.draining for each in self._pool_mates(backend))
+
     def decoded(self, backend_id: str, begun_s: float, ended_s: float) -> float | None:
         """Return the tokens that each sequence got which the backend decoded from `begun_s` to `ended_s` seconds ago.
         None if the backend counts no steps.

@@ -8,7 +8,7 @@ reaches the backend at once. All errors become an UpstreamError here.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from backends.connection import (
     ConnectFailed,
     Connection,
     HttpExchange,
+    UpstreamAway,
     UpstreamClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -28,6 +29,7 @@ __all__ = [
     "ConnectFailed",
     "HttpExchange",
     "Upstream",
+    "UpstreamAway",
     "UpstreamClosed",
     "UpstreamError",
     "UpstreamProtocolError",
@@ -36,6 +38,8 @@ __all__ = [
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+AWAY_CHECK_S = 0.25
+AWAY_SILENCE_S = 0.5  # with two checks: a response is left within a second of the news that its backend is away
 SILENCE_CHECKS = 8  # per limit: a silent response is found an eighth late at most
 JOINED_BYTES_MAX = 64 * 1024  # largest body that is joined with its head
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -56,10 +60,12 @@ class Upstream:
         ssl_context: ssl.SSLContext | None = None,
         address_allowlist: AddressAllowlist | None = None,
         resends: bool = True,
+        is_away: Callable[[], bool] = lambda: False,
     ) -> None:
         """`silence_s_least` is the shortest limit that an exchange is given by `limit_silence`; None: none is given.
         `address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: whether `open`
-        may send a request again. ValueError for a bad `url`.
+        may send a request again. `is_away`: whether the backend answers no polls, and others do: what can go on there
+        fails with UpstreamAway once it is silent. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
@@ -76,6 +82,8 @@ class Upstream:
         self._silence_check_s = min(silence_s_max, silence_s_least or silence_s_max) / SILENCE_CHECKS
         self._resends = resends
         self._silence_check: asyncio.TimerHandle | None = None
+        self._is_away = is_away
+        self._away_check: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._idle: deque[Connection] = deque()  # oldest first
         self._sweep: asyncio.TimerHandle | None = None
@@ -107,7 +115,7 @@ class Upstream:
     async def aclose(self) -> None:
         """Abort every connection, idle or not, and wait until they are gone."""
         self._closed = True
-        for timer in (self._sweep, self._silence_check):
+        for timer in (self._sweep, self._silence_check, self._away_check):
             if timer is not None:
                 timer.cancel()
         self._idle.clear()
@@ -168,6 +176,8 @@ class Upstream:
         self._connections.add(connection)
         if self._silence_check is None:
             self._check_silence_later(loop)
+        if self._away_check is None and self._resends:
+            self._away_check = loop.call_later(AWAY_CHECK_S, self._check_away, loop)
         return connection
 
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
@@ -219,6 +229,14 @@ class Upstream:
             connection.check_silence(loop.time(), self._silence_s_max)
         if self._connections:
             self._check_silence_later(loop)
+
+    def _check_away(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._away_check = None
+        if self._is_away():
+            for connection in self._connections:
+                connection.leave(loop.time(), AWAY_SILENCE_S)
+        if self._connections:
+            self._away_check = loop.call_later(AWAY_CHECK_S, self._check_away, loop)
 
     def _on_sweep(self) -> None:
         self._sweep = None

@@ -332,6 +332,7 @@ class Gateway:
             ssl_context=spec.tls,
             address_allowlist=spec.address_allowlist,
             resends=self._config.limits.resends_max > 0,
+            is_away=partial(self.backends.is_away, spec.id),
         )
 
     def _make_backend_client(self, spec: BackendSpec) -> BackendClient:

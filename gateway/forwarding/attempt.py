@@ -20,7 +20,14 @@ from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import FirstEvent, StreamCall, StreamMeter
 from backends.meters.token_ids import ResumableMeter, TokenIdMeter
-from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed, UpstreamError, UpstreamProtocolError
+from backends.upstream import (
+    ConnectFailed,
+    HttpExchange,
+    UpstreamAway,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamProtocolError,
+)
 from gateway.api.endpoints import CHAT, COMPLETIONS
 from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
@@ -192,7 +199,7 @@ class Attempt:
             return await self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except UpstreamClosed:
+        except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
     def _headers(self, request: web.BaseRequest) -> dict[str, str]:
@@ -220,7 +227,7 @@ class Attempt:
             )
         except ConnectFailed:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except UpstreamClosed:
+        except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         except QuestionFailed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True) from None
@@ -289,7 +296,7 @@ class Attempt:
         first = FirstEvent()
         try:
             await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
-        except UpstreamClosed:
+        except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:

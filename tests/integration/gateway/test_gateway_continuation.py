@@ -1,5 +1,6 @@
 """Streams and whole answers whose backend fails go on at another one, and are charged once."""
 
+import asyncio
 import json
 
 import orjson
@@ -269,3 +270,28 @@ async def test_a_stream_whose_backend_falls_silent_after_tokens_goes_on_at_anoth
                 assert usage["completion_tokens"] == TOKENS
                 due += usage["prompt_tokens"] + 2 * TOKENS
             assert rig.service() == pytest.approx(due)
+
+
+async def test_what_a_backend_runs_that_is_down_goes_on_at_another():
+    """A stream that has begun, and a call that has not; silence alone would be waited for 60 s."""
+    body = call(stream=True, max_tokens=TOKENS)
+    async with engine() as good:
+        begun = await begun_by(good, body, CUT_AFTER)
+
+        async def hang(reader, writer):
+            if len(hung.calls) == 1:
+                await stream(begun, end=False)(reader, writer)
+            await reader.read()  # until the gateway has left
+            return False
+
+        async with scripted(hang) as hung, gateway(vllm_at(hung), good) as rig:
+            rig.gateway.backends.drain("b1", draining=True)
+            asked = [asyncio.create_task(rig.post(each)) for each in (body, call(max_tokens=TOKENS))]
+            await until(lambda: len(hung.calls) == 2)
+            rig.gateway.backends.drain("b1", draining=False)
+            hung.healthy = False
+            await until(lambda: rig.gateway.backends.states()["b0"] == "down")
+            async with asyncio.timeout(10):
+                streamed, whole = await asyncio.gather(*asked)
+            assert streamed.events[-1] == "[DONE]"
+            assert whole.json["usage"]["completion_tokens"] == TOKENS

@@ -22,6 +22,7 @@ from policies.types import BackendLoad
 SCRAPE = (Path(__file__).parent / "data" / "vllm_0.32_metrics.txt").read_text()
 FAST = PollTimes(idle_s=0.02, busy_s=0.02, models_s=0.05, timeout_s=0.3, start_s=1.0)
 PATIENT = PollTimes(idle_s=0.02, busy_s=0.02, models_s=0.05, timeout_s=30.0, start_s=30.0)
+RARE = PollTimes(idle_s=4.0, busy_s=0.02, models_s=60.0, timeout_s=0.3, start_s=1.0)
 SLOW = PollTimes(idle_s=60.0, busy_s=60.0, models_s=60.0, timeout_s=0.3, start_s=1.0)
 
 
@@ -441,3 +442,31 @@ async def test_a_backend_that_does_not_count_its_steps_has_no_step_time():
         await until(lambda: pool["a"].metrics.requests_running == 3)
         ((load,),) = pool.loads().values()
         assert load.step_time is None
+
+
+async def test_a_backend_is_away_when_it_is_down_and_another_one_of_its_pool_can_take_what_it_runs():
+    one, other = Server(), Server()
+    async with (
+        serving(one, other) as (one_url, other_url),
+        watching([BackendSpec("a", one_url), BackendSpec("b", other_url)]) as pool,
+    ):
+        assert not pool.is_away("a")
+        one.answers["/health"] = (503, "")
+        await until(lambda: pool.states()["a"] is HealthState.DOWN)
+        assert pool.is_away("a")
+        assert not pool.is_away("b")
+        pool.drain("b", draining=True)
+        assert not pool.is_away("a")
+        pool.retire("a")
+        assert pool.is_away("a")
+        assert not pool.is_away("gone")
+
+
+async def test_a_backend_that_does_not_answer_is_asked_again_as_soon_as_a_busy_one():
+    """Its streams wait for the news."""
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)], times=RARE) as pool:
+        server.answers["/health"] = (503, "")
+        pool["a"].ask_now.set()
+        async with asyncio.timeout(5):
+            await until(lambda: pool.states()["a"] is HealthState.DOWN)

@@ -8,8 +8,15 @@ import ssl
 import pytest
 import uvloop
 
-from backends import connection
-from backends.upstream import ConnectFailed, Upstream, UpstreamClosed, UpstreamProtocolError, UpstreamSilent
+from backends import connection, upstream
+from backends.upstream import (
+    ConnectFailed,
+    Upstream,
+    UpstreamAway,
+    UpstreamClosed,
+    UpstreamProtocolError,
+    UpstreamSilent,
+)
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nX-Name: value\r\n\r\n"
@@ -599,6 +606,63 @@ async def test_a_response_of_which_nothing_comes_for_too_long_has_failed():
         async with await up.open("GET", "/") as exchange:
             with pytest.raises(UpstreamSilent):
                 await exchange.read(BODY_MAX)
+        await up.aclose()
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """A backend that is away is left soon."""
+    monkeypatch.setattr(upstream, "AWAY_CHECK_S", 0.02)
+    monkeypatch.setattr(upstream, "AWAY_SILENCE_S", 0.1)
+
+
+@on_both_loops
+async def test_what_a_backend_has_not_answered_is_left_when_it_is_away(soon):
+    async with Backend(always()) as backend, asyncio.timeout(3):
+        up = make_upstream(backend.url, is_away=lambda: bool(backend.requests))
+        with pytest.raises(UpstreamAway):
+            await up.open("GET", "/")
+        await up.aclose()
+
+
+@pytest.mark.parametrize(("silence_s", "ending"), [(60, UpstreamAway), (None, None)], ids=["can", "cannot"])
+@on_both_loops
+async def test_a_response_is_left_in_the_middle_if_it_can_go_on_elsewhere(soon, silence_s, ending):
+    async with Backend(always(CHUNKED + b"1\r\na\r\n", b"0\r\n\r\n", pause_s=0.4)) as backend:
+        up, body = make_upstream(backend.url, is_away=lambda: True), []
+        async with await up.open("GET", "/") as exchange:
+            if silence_s is not None:
+                exchange.limit_silence(silence_s)
+            if ending is None:
+                await exchange.stream(body.append)
+            else:
+                with pytest.raises(ending):
+                    await exchange.stream(body.append)
+        assert body == [b"a"]
+        await up.aclose()
+
+
+@on_both_loops
+async def test_a_response_that_still_comes_is_not_left(soon):
+    pieces = [CHUNKED, *[b"1\r\na\r\n"] * 10, b"0\r\n\r\n"]
+    async with Backend(always(*pieces, pause_s=0.03)) as backend:
+        up, body = make_upstream(backend.url, is_away=lambda: True), []
+        async with await up.open("GET", "/") as exchange:
+            exchange.limit_silence(60)
+            await exchange.stream(body.append)
+        assert b"".join(body) == b"a" * 10
+        await up.aclose()
+
+
+@on_both_loops
+async def test_a_request_on_an_open_connection_that_ends_the_backend_was_not_refused():
+    """It was sent: what could not be sent anywhere is another thing."""
+    async with Backend(closes_on_second_request) as backend:
+        up = make_upstream(backend.url)
+        await get(up)
+        backend._server.close()
+        with pytest.raises(UpstreamClosed):
+            await up.open("GET", "/")
         await up.aclose()
 
 
