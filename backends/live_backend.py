@@ -1,12 +1,15 @@
 """One live backend: its configuration, what was observed of it, and the load that a scheduler gets."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from backends.catalog import ModelCard
 from backends.health import BackendHealth
 from backends.kinds import GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind, Sizes
 from backends.metrics import EngineMetrics
+from backends.model_identity import ModelIdentity, identity
 from backends.plugin_reports import EngineNews, PluginReports
 from backends.running_limit import RunningLimit
 from backends.spec import BackendSpec
@@ -32,6 +35,7 @@ class LiveBackend:
     last_error: str = ""
     kind: BackendKind | None = None
     cards: tuple[ModelCard, ...] = ()
+    tokenizer: str | None = None  # its fingerprint; None: not asked yet
     sizes: Sizes = field(default_factory=Sizes)
     probe: asyncio.Task[None] | None = None
     load: BackendLoad | None = None  # as last reported
@@ -58,6 +62,10 @@ class LiveBackend:
         if self.spec.reads_priority is not None:
             return self.spec.reads_priority
         return bool(self.plugin.engines and self.plugin.engines.reads_priority)
+
+    def identified(self, model: str) -> Callable[[], ModelIdentity | None]:
+        """What tells which model it serves now under this name; None: that is not known. Few calls ask."""
+        return partial(identity, model, self.cards, revision=self.spec.revision, tokenizer=self.tokenizer)
 
     def rejects_options(self) -> None:
         """Record that this backend rejects `stream_options`."""

@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
@@ -67,15 +68,20 @@ class Poller:
         for session in sessions.values():
             await session.close()
 
-    async def get(self, spec: BackendSpec, path: str, *, bytes_max: int) -> bytes:
-        """Return the whole body of a 2xx; empty and unread if `bytes_max` is 0. Raises UnansweredError for every
-        failure.
+    async def get(self, spec: BackendSpec, path: str, *, bytes_max: int, asks: Any = None) -> bytes:
+        """Return the whole body of a 2xx; empty and unread if `bytes_max` is 0. `asks` is posted as JSON. Raises
+        UnansweredError for every failure.
         """
         assert self._started, "asked before start"
         tls = spec.tls if spec.tls is not None else True
         try:
-            async with self._session(spec.address_allowlist).get(
-                spec.url + path, headers=spec.headers, allow_redirects=False, ssl=tls
+            async with self._session(spec.address_allowlist).request(
+                "GET" if asks is None else "POST",
+                spec.url + path,
+                json=asks,
+                headers=spec.headers,
+                allow_redirects=False,
+                ssl=tls,
             ) as response:
                 if not 200 <= response.status < 300:
                     raise UnansweredError(f"{path}: status {response.status}", response.status)

@@ -1,4 +1,4 @@
-"""Poll loop: asks every backend in rounds for its health, metrics, plugin reports and models.
+"""Poll loop: asks every backend in rounds for its health, metrics, plugin reports, models and tokenizer.
 
 One task per backend runs the rounds: /health, then /metrics, and every `models_s` /v1/models. Some kinds of server
 publish their size at a path of their own. A separate task asks for it, so that a slow answer does not delay the round.
@@ -17,12 +17,14 @@ from backends.health import HealthState
 from backends.kinds import BACKEND_KINDS, VLLM, Sizes, kind_by_metrics, kind_by_owner
 from backends.live_backend import LiveBackend
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
+from backends.model_identity import NO_TOKENIZER, TEXT, tokenizer_fingerprint
 from backends.plugin_reports import REPORTS_BYTES_MAX
 from backends.poll import Poller, PollTimes, UnansweredError
 from backends.running_limit import RunningLimit
 
 MODELS_BYTES_MAX = 4 << 20
 PROBE_BYTES_MAX = 4 << 20
+TOKENS_BYTES_MAX = 1 << 20
 PROBE_WAIT_S = 0.5  # the first report of a backend's models waits so long for its kind and size
 COUNT_S_MAX = 0.5  # a call whose client disconnected waits so long for its charge: two rounds of a busy backend
 JITTER_RATIO = 0.1  # spreads the rounds of many gateways and backends
@@ -140,11 +142,14 @@ class PollLoop:
         if silent:  # it may be another server now: forget the old one
             backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
             backend.kind, backend.sizes = BACKEND_KINDS.get(backend.spec.kind or ""), Sizes()
+            backend.tokenizer = None
         await self._ask_metrics(backend)
         if backend.kind is VLLM:
             await self._ask_plugin(backend)
         if self._clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
+        if backend.tokenizer is None and backend.cards and backend.kind is not None and backend.kind.has_token_ids:
+            await self._ask_tokenizer(backend)
 
     async def _ask_health(self, backend: LiveBackend) -> None:
         """Check the health; a server without /health is healthy when it answers /v1/models."""
@@ -195,6 +200,8 @@ class PollLoop:
                 log.warning("backend %s: its models are not known: %s", backend.spec.id, error)
             backend.models_error = str(error)
             return
+        if cards != backend.cards:
+            backend.tokenizer = None
         backend.models_at, backend.models_error, backend.cards = self._clock(), "", cards
         if backend.kind is None:
             backend.kind = kind_by_owner(
@@ -204,6 +211,18 @@ class PollLoop:
             backend.probe = asyncio.create_task(self._probe(backend), name=f"probe {backend.spec.id}")
             await asyncio.wait([backend.probe], timeout=PROBE_WAIT_S)
         self._on_models(backend)
+
+    async def _ask_tokenizer(self, backend: LiveBackend) -> None:
+        """Learn how it tokenizes, once; a server that fails to answer is asked again in the next round."""
+        model = next((card.id for card in backend.cards if card.parent is None), backend.cards[0].id)
+        asks = {"model": model, "prompt": TEXT}
+        try:
+            body = await self._poller.get(backend.spec, "/tokenize", bytes_max=TOKENS_BYTES_MAX, asks=asks)
+            backend.tokenizer = tokenizer_fingerprint(body)
+        except (UnansweredError, ValueError, RecursionError) as error:
+            log.debug("backend %s: no tokens: %s", backend.spec.id, error)
+            if not isinstance(error, UnansweredError) or 400 <= (error.status or 500) < 500:
+                backend.tokenizer = NO_TOKENIZER
 
     async def _probe(self, backend: LiveBackend) -> None:
         """Fetch its size from the path that its kind has for that. While the kind is unknown, try the paths of all

@@ -17,6 +17,7 @@ class BackendSpec:
     that an https backend is verified by; None: the system's. `step_time` is the estimate before any step is observed.
     `step_tokens_max` is the most tokens that one step computes (--max-num-batched-tokens), `prompt_step_tokens_max` the
     most of one prompt (--long-prefill-token-threshold). `address_allowlist` limits its addresses; None: any.
+    `revision`: the version of the model that it serves, where the root of the model does not tell.
     """
 
     id: str
@@ -30,5 +31,6 @@ class BackendSpec:
     step_time: StepTime | None = None
     step_tokens_max: int | None = None
     prompt_step_tokens_max: int | None = None
+    revision: str | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     address_allowlist: AddressAllowlist | None = None

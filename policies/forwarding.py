@@ -33,8 +33,10 @@ class ForwardingFacts:
     ) -> None:
         self._told.finished(request_id, outcome, now, timing, usage)
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
-        self._told.returned(request_id, now, hold_s)
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
+        self._told.returned(request_id, now, hold_s, backend_ids)
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
         self._told.interrupted(request_id, usage, now, hold_s)

@@ -210,17 +210,22 @@ class Scheduler:
         self._key_holds.left(entry.request)
         self._freed(entry, fair_queue, now)
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
         """The backend rejected a dispatched request, or the request was preempted: it waits again at the head of its
         tenant's queue, as charged as it was, with its old deadline. The backend gets nothing for `hold_s` seconds.
+        With `backend_ids` the request may go to these alone from now on, and its backend has rejected nothing.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
         entry.request = _waiting(entry, entry.request.produced_tokens)
+        if backend_ids is not None:
+            entry.request = replace(entry.request, backend_ids=backend_ids)
         is_refused = bool(hold_s) or not entry.is_preempted  # a backend may reject one that is being preempted, too
         self._wait_again(entry, now, precedes=is_refused or entry.is_moved)
-        if is_refused:
+        if is_refused and backend_ids is None:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._reassign_stranded(now)
 

@@ -82,9 +82,11 @@ class LoopbackScheduler(ForwardingFacts):
         super().finished(request_id, outcome, now, timing, usage)
         self._take_in(now)
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
         self._pass_to(now)
-        super().returned(request_id, now, hold_s)
+        super().returned(request_id, now, hold_s, backend_ids)
         self._take_in(now)
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:

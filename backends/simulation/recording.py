@@ -77,10 +77,11 @@ class Returned:
     now: float
     request_id: str
     hold_s: float
+    backend_ids: frozenset[str] | None = None
     call: Literal["returned"] = "returned"
 
     def tell(self, scheduler: SchedulerProtocol) -> None:
-        scheduler.returned(self.request_id, self.now, self.hold_s)
+        scheduler.returned(self.request_id, self.now, self.hold_s, self.backend_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +328,10 @@ class Recorder(ForwardingScheduler):
             self.tokens(request_id, usage, now)
         self._record(Finished(now, request_id, outcome, timing))
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
-        self._record(Returned(now, request_id, hold_s))
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
+        self._record(Returned(now, request_id, hold_s, backend_ids))
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
         self._record(Interrupted(now, request_id, usage, hold_s))

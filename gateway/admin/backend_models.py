@@ -49,7 +49,8 @@ class WholeBackend(BackendFields):
     """`url` is the server's root, without /v1. `pool` null: that of the base model that it serves. `kind` null: it is
     detected. `api_key_env`: the environment variable of the gateway that holds the backend's credential. `ca_pem`:
     certificates of the CA that signs the server's certificate, as PEM text; null: the system's CAs.
-    `scheduling_policy`: the engine's --scheduling-policy.
+    `scheduling_policy`: the engine's --scheduling-policy. `revision`: the version of the model that it serves; streams
+    go on only where it is the same.
     """
 
     url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN)]
@@ -58,6 +59,7 @@ class WholeBackend(BackendFields):
     api_key_env: Annotated[str, Field(pattern=KEY_VARIABLE_PATTERN)] | None = None
     ca_pem: Annotated[str, Field(max_length=CA_CHARS_MAX, pattern=CA_PATTERN)] | None = None
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    revision: Name | None = None
 
 
 class NewBackend(WholeBackend):

@@ -159,12 +159,16 @@ class Follower:
         self._end(own, outcome, timing)
         self.link.say(own.pool, Finish(own.number, outcome, own.usage, timing, self.log.number))
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
         """A dispatched request waits again: its backend did not take it, or it was withdrawn in time."""
         own = self._of(request_id)
         if own is not None and own.dispatch is not None:
+            if backend_ids is not None:
+                own.request = replace(own.request, backend_ids=backend_ids)
             own.wait_again()
-            self.link.say(own.pool, Return(own.number, hold_s))
+            self.link.say(own.pool, Return(own.number, hold_s, backend_ids))
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
         """A dispatched request stopped after `usage`, and waits again to be continued."""

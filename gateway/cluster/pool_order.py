@@ -202,7 +202,9 @@ class PoolOrder:
         known.backend_id, known.is_withdrawn = None, False
         match message:
             case Return():
-                self.scheduler.returned(id_, now, message.hold_s)
+                if message.backend_ids is not None:
+                    known.asked = replace(known.asked, backend_ids=message.backend_ids)
+                self.scheduler.returned(id_, now, message.hold_s, message.backend_ids)
             case Interrupt():
                 known.told, known.asked = (
                     message.usage,

@@ -66,10 +66,13 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Return(WireMessage, frozen=True, tag="r"):
-    """A backend did not take the request, or it was withdrawn in time: it waits again, and the backend is held."""
+    """A backend did not take the request, or it was withdrawn in time: it waits again, and the backend is held. With
+    `backend_ids` it may go to these alone from now on.
+    """
 
     number: int
     hold_s: float = 0.0
+    backend_ids: frozenset[str] | None = None
 
 
 class Interrupt(WireMessage, frozen=True, tag="I"):

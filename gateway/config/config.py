@@ -295,6 +295,7 @@ def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | 
         step_tokens_max=backend.step_tokens_max,
         prompt_step_tokens_max=backend.prompt_step_tokens_max,
         reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
+        revision=backend.revision,
         tls=backend_tls(backend),
         address_allowlist=address_allowlist,
     )

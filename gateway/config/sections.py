@@ -167,6 +167,7 @@ class BackendSection(Section):
     step_time_file: Path | None = None
     kind: Kind | None = None
     scheduling_policy: Literal["fcfs", "priority"] | None = None
+    revision: Name | None = None
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None

@@ -7,16 +7,19 @@ beside which others, says what it has lost so far (loss_evidence.py). A call end
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
 from backends.health import Evidence
+from backends.live_backend import LiveBackend
+from backends.model_identity import ModelIdentity
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
@@ -40,6 +43,10 @@ from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
 from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
+
+UNKNOWN: Final = "unknown"  # of a backend that has not told all of its model's identity
+
+log = logging.getLogger(__name__)
 
 
 class Generation:
@@ -136,6 +143,7 @@ class Generation:
         """
         stream = ResumableStream(call.exclusion, self._context.continuation.token_bytes_max)
         sending = _Sending(call, lease, trace, stream)
+        lease.may_move = partial(self._may_move, sending)
         try:
             with self._budget.call() as retries:
                 return await self._send_until_taken(request, sending, retries)
@@ -147,6 +155,7 @@ class Generation:
     ) -> RelayResult:
         call, lease, trace, stream = sending.call, sending.lease, sending.trace, sending.stream
         while True:
+            await self._settle_model(request, sending)
             tokens_before = stream.usage.output_tokens
             sent_at = call.dispatcher.now()
             trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
@@ -171,6 +180,31 @@ class Generation:
                 await _wait_again(sending, returned, tokens_before)
             if returned.is_failure and not stream.is_begun:
                 await self._enter_budget(retries)
+
+    async def _settle_model(self, request: web.BaseRequest, sending: "_Sending") -> None:
+        """Return when the backend of the lease serves the model that has begun to answer, if any has. Once offered to
+        one that does not, the call waits for those alone that do. Raises Rejected; UpstreamError where there are none.
+        """
+        call, lease = sending.call, sending.lease
+        if not sending.stream.is_begun:
+            sending.began = self._backends[lease.backend_id].identified(call.request.model)
+            return
+        while (difference := sending.difference(self._backends[lease.backend_id])) is not None:
+            log.warning("backend %s cannot go on with %s: %s differs", lease.backend_id, call.request.id, difference)
+            alike, sending.differed = self._alike(sending), difference
+            returned = _Returned("another model", 0.0, backend_ids=alike & (call.request.backend_ids or alike))
+            async with beating(request, self._heartbeat_s):
+                await _wait_again(sending, returned, sending.stream.usage.output_tokens)
+
+    def _alike(self, sending: "_Sending") -> frozenset[str]:
+        """The backends that serve the model of a stream that has begun."""
+        catalog = self._backends.catalog
+        mates = catalog.backends_of(catalog.pool_of_backend(sending.lease.backend_id) or "")
+        return frozenset(each for each in mates if sending.difference(self._backends[each]) is None)
+
+    def _may_move(self, sending: "_Sending") -> bool:
+        """Whether a stream that has begun could go on now where it is or elsewhere: otherwise a drain would end it."""
+        return any(self._backends.load(each).available for each in self._alike(sending))
 
     async def _send_apart(
         self, request: web.BaseRequest, sending: "_Sending", sent_at: float, retries: CallRetries
@@ -303,7 +337,8 @@ class Generation:
 @dataclass(slots=True)
 class _Sending:
     """One call, and what is known of it while it is sent. Mutable. `refused_since`: since when the backends that it was
-    offered to have answered with errors.
+    offered to have answered with errors. `began` tells the model that has begun to answer, `differed` in what
+    a backend differed that it was offered to.
     """
 
     call: Call
@@ -312,17 +347,25 @@ class _Sending:
     stream: ResumableStream
     suspect: Suspect = field(default_factory=Suspect)
     refused_since: float | None = None
+    began: Callable[[], ModelIdentity | None] = lambda: None
+    differed: str = ""
+
+    def difference(self, backend: LiveBackend) -> str | None:
+        """In what the model at this backend differs from the one that began the stream; None: it is the same."""
+        own, its = self.began(), backend.identified(self.call.request.model)()
+        return UNKNOWN if own is None or its is None else own.difference(its)
 
 
 class _Returned(NamedTuple):
-    """Why a call came back, for how long its backend gets no other, whether it counts as a retry, and the cause of the
-    interruption, where it had begun.
+    """Why a call came back, for how long its backend gets no other, whether it counts as a retry, the cause of the
+    interruption, where it had begun, and the only backends that it may go to, where that is known.
     """
 
     reason: str
     hold_s: float
     is_failure: bool = False
     cause: Cause = Cause.FAILED
+    backend_ids: frozenset[str] | None = None
 
 
 async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int) -> None:
@@ -336,10 +379,13 @@ async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int
         if stream.usage.output_tokens > tokens_before:
             await lease.interrupted(stream.usage, returned.hold_s)
         else:
-            await lease.returned(returned.hold_s)
+            await lease.returned(returned.hold_s, returned.backend_ids)
     except Rejected as rejection:
         if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
             trace.over(_outcome_of(rejection))
+        if sending.differed and rejection.reason is Reason.NO_BACKEND:
+            trace.not_continued = sending.differed
+            raise StreamGivenUp(f"no backend serves the model of this stream: {sending.differed} differs") from None
         raise
 
 

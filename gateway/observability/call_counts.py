@@ -16,6 +16,7 @@ from gateway.observability.instruments import (
     ALIAS_CALLS,
     ALIAS_PASSED_ON,
     BACKEND_OVERSTATED,
+    NOT_CONTINUED,
     TENANT_COST,
     TENANT_REFUSALS,
     TENANT_REQUESTS,
@@ -80,6 +81,7 @@ class CallMeter:
         self._aliases: Values = {}  # by alias, model, kind and outcome
         self._passed_on: Values = {}  # by alias, model and reason
         self._overstated: Values = {}  # by backend
+        self._not_continued: Values = {}  # by what differed
 
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
@@ -102,8 +104,7 @@ class CallMeter:
             tenant.waited_s += waited_s
             ended = outcome if trace.dispatched_s is None else DISPATCHED
             self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
-        for cause, pause_s in trace.pauses:
-            self._to.pause.of(trace.tier_id or "", cause).observe(pause_s)
+        self._count_interruptions(trace)
         if trace.usage is not None:
             _count_usage(tenant, trace, trace.usage)
         if trace.dispatched_s is not None and trace.model is not None:
@@ -123,6 +124,7 @@ class CallMeter:
             ALIAS_CALLS: dict(self._aliases),
             ALIAS_PASSED_ON: dict(self._passed_on),
             BACKEND_OVERSTATED: dict(self._overstated),
+            NOT_CONTINUED: dict(self._not_continued),
         }
 
     def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
@@ -135,6 +137,13 @@ class CallMeter:
             if went not in self._passed_on and len(self._passed_on) >= ALIAS_SERIES_MAX:
                 went = (OTHER, OTHER, reason)
             self._passed_on[went] = self._passed_on.get(went, 0) + 1
+
+    def _count_interruptions(self, trace: CallTrace) -> None:
+        for cause, pause_s in trace.pauses:
+            self._to.pause.of(trace.tier_id or "", cause).observe(pause_s)
+        if trace.not_continued is not None:
+            labels = (trace.not_continued,)
+            self._not_continued[labels] = self._not_continued.get(labels, 0) + 1
 
     def _count_overstated(self, trace: CallTrace) -> None:
         """Count evidence against a backend, and log the first, the tenth, the hundredth ... call."""

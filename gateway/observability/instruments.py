@@ -137,6 +137,12 @@ BACKEND_OVERSTATED: Final = Family(
     ("backend",),
     total=True,
 )
+NOT_CONTINUED: Final = Family(
+    "fairlead_streams_not_continued_total",
+    "Streams that ended in an error because no backend served the same model, by what differed.",
+    ("difference",),
+    total=True,
+)
 TENANT_WAITED: Final = Family(
     "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
 )
@@ -278,7 +284,7 @@ LINES_LOST: Final = Family(
 FAMILIES: Final = (
     ALIAS_CALLS, ALIAS_PASSED_ON, BACKEND_OVERSTATED, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
     TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
-    TENANT_WAITED,
+    NOT_CONTINUED, TENANT_WAITED,
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_INTERRUPTIONS, POOL_SENT_AGAIN,

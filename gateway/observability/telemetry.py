@@ -24,13 +24,13 @@ class CallTrace:
 
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
     the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
-    `pauses` are the causes and seconds of its interruptions that are over. `answer_id` is set where the API has answers
-    to fetch later. `cors` are the CORS headers of the response. `usage_max` is the most that the call can use, by what
-    it asks for; None: not known. A backend that reported more has `overstated` it, and the most is charged.
-    `passed_on` are the models of the alias that did not serve the call, and why it went on from each.
-    `rate_limits` returns the present state of the tenant's limits; None: it has no limits. `spans` is set for a call
-    that OpenTelemetry samples. For any other, `traceparent` is the header for the backend, None where the client's own
-    is passed on.
+    `pauses` are the causes and seconds of its interruptions that are over. `not_continued` is in what the next backend
+    differed, where none served the same model. `answer_id` is set where the API has answers to fetch later. `cors` are
+    the CORS headers of the response. `usage_max` is the most that the call can use, by what it asks for; None: not
+    known. A backend that reported more has `overstated` it, and the most is charged. `passed_on` are the models of the
+    alias that did not serve the call, and why it went on from each. `rate_limits` returns the present state of the
+    tenant's limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other,
+    `traceparent` is the header for the backend, None where the client's own is passed on.
     """
 
     endpoint: str
@@ -54,6 +54,7 @@ class CallTrace:
     is_resumable: bool | None = None
     interruption: tuple[Cause, float] | None = None  # that is not over: its cause and time
     pauses: tuple[tuple[Cause, float], ...] = ()
+    not_continued: str | None = None
     status: int = 0
     reason: str | None = None
     usage: Usage | None = None

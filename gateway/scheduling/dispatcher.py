@@ -243,12 +243,14 @@ class Dispatcher:
             self._ask_why(request.id, watch)
         return self._decision(request.id, is_new=True)
 
-    def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
+    def returned(
+        self, request_id: str, hold_s: float, watch: QueueWatch | None, backend_ids: frozenset[str] | None = None
+    ) -> Coroutine[Any, Any, Dispatch]:
         """Return a dispatched request to its queue. The returned coroutine waits for the next backend; it raises
-        Rejected. The backend gets no request for `hold_s`.
+        Rejected. The backend gets no request for `hold_s`. With `backend_ids` the request may go to these alone.
         """
         self._usages.ended(request_id)
-        self._scheduler.returned(request_id, self.now(), hold_s)
+        self._scheduler.returned(request_id, self.now(), hold_s, backend_ids)
         if watch is not None:
             self._ask_why(request_id, watch)
         return self._decision(request_id)
@@ -400,7 +402,7 @@ class Lease:
     __slots__ = (
         "_dispatcher", "_is_answering", "_is_too_late", "_sender", "_trued_up",
         "backend_id", "cut", "holder", "is_cancelled", "is_continued", "is_preempted", "is_resumable",
-        "may_be_preempted", "number", "outcome",
+        "may_be_preempted", "may_move", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
@@ -418,6 +420,8 @@ class Lease:
         self.is_cancelled = False  # by an operator
         self.holder: asyncio.Task[object] | None = None
         """The task that works on the request now."""
+        self.may_move: Callable[[], bool] = _anywhere
+        """Whether another backend could go on with a stream that has begun."""
         self.cut: Callable[[], None] | None = None
         """Ends a stream that the client has been sent a part of; None: there is none."""
         self.request = request
@@ -523,17 +527,19 @@ class Lease:
         """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun is
         remembered: without an answer the scheduler would wait for it, and preempt nothing else.
         """
-        if self._is_too_late or (self._is_answering and not self.is_resumable):
+        if self._is_too_late or (self._is_answering and not (self.is_resumable and self.may_move())):
             self._dispatcher.kept(self.request.id)
         elif not self.is_preempted:
             self.is_preempted = True
             if self._sender is not None:
                 self._sender.cancel()
 
-    async def returned(self, hold_s: float) -> None:
-        """The backend did not take the request, or it was preempted: wait for the next backend. Raises Rejected."""
+    async def returned(self, hold_s: float, backend_ids: frozenset[str] | None = None) -> None:
+        """The backend did not take the request, or it was preempted: wait for the next backend, one of `backend_ids`.
+        Raises Rejected.
+        """
         self.backend_id, self._trued_up = "", self.is_continued
-        self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch))
+        self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch, backend_ids))
 
     async def interrupted(self, usage: Usage, hold_s: float = 0.0) -> None:
         """The request stopped after `usage`, with output: wait for the next backend, to go on there. Raises Rejected.
@@ -546,6 +552,7 @@ class Lease:
     def _closed(self) -> None:
         self._dispatcher.closed(self)
         self.holder = self.cut = None  # a task that holds its lease would be a reference cycle
+        self.may_move = _anywhere  # as would this
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
@@ -553,6 +560,10 @@ class Lease:
         self.may_be_preempted = decision.may_be_preempted
         self.is_preempted, self._is_too_late = False, not decision.may_be_preempted
         self._is_answering = False
+
+
+def _anywhere() -> bool:
+    return True
 
 
 def nothing() -> Usage | None:

@@ -43,6 +43,7 @@ class BackendNews(msgspec.Struct, frozen=True, array_like=True):
     context_tokens_max: int | None
     plugin: str | None
     reads_priority: bool
+    tokenizer: str | None
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -108,6 +109,7 @@ class Announcer:
             backend.sizes.context_tokens_max,
             None if backend.plugin.engines is None else backend.plugin.gateway,
             backend.reads_priority,
+            backend.tokenizer,
         )
 
 
@@ -250,7 +252,7 @@ class SharedBackends(BackendPool):
         backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
         if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
             backend.kind = _kind(news.kind)
-        backend.cards = news.cards
+        backend.cards, backend.tokenizer = news.cards, news.tokenizer
         backend.sizes = replace(backend.sizes, context_tokens_max=news.context_tokens_max)
         backend.plugin.engines = None if news.plugin is None else EngineNews(reads_priority=news.reads_priority)
         if news.plugin is not None:

@@ -163,8 +163,10 @@ class SharedDispatcher(Dispatcher):
                 watch.waits(own.dispatch.wait)
         return decision
 
-    def returned(self, request_id: str, hold_s: float, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
-        decision = super().returned(request_id, hold_s, None)
+    def returned(
+        self, request_id: str, hold_s: float, watch: QueueWatch | None, backend_ids: frozenset[str] | None = None
+    ) -> Coroutine[Any, Any, Dispatch]:
+        decision = super().returned(request_id, hold_s, None, backend_ids)
         if watch is None:
             return decision
         decision.close()

@@ -141,11 +141,13 @@ class Observer(ForwardingScheduler):
         self._exposure.ended(self._requests.pop(request_id))
         self._scheduler.finished(request_id, outcome, now, timing, usage)
 
-    def returned(self, request_id: str, now: float, hold_s: float = 0.0) -> None:
+    def returned(
+        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+    ) -> None:
         request = self._requests[request_id]
         self._exposure.ended(request)
         self._waits(request.tenant_id, now)
-        self._scheduler.returned(request_id, now, hold_s)
+        self._scheduler.returned(request_id, now, hold_s, backend_ids)
 
     def cancel(self, request_id: str, now: float) -> None:
         self._left_queue(self._requests.pop(request_id))

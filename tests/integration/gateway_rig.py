@@ -16,6 +16,8 @@ from listening import backend_listening
 from multidict import CIMultiDict
 
 from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.text import text_prompt
+from backends.model_identity import TEXT
 from gateway.app import Gateway
 from gateway.config import Config
 from gateway.replica_app import make_replica
@@ -25,6 +27,7 @@ COMPLETIONS = "/v1/completions"
 MODEL = "tiny"
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
 PATIENCE_S = 15.0  # on a machine that others use too
+FINGERPRINTED = json.dumps(TEXT)[1:30].encode()  # in what the polls ask the tokenizer
 MARKER = "zebra-marker"  # in what is sent wrong, and never in an answer
 
 # A step is about a millisecond; every answer runs to its max_tokens.
@@ -288,7 +291,9 @@ class ScriptedBackend:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 asked = await read_request(reader)
-                if asked.method == "POST":
+                if asked.target == "/tokenize" and FINGERPRINTED in asked.body:
+                    writer.write(whole({"tokens": [*text_prompt(TEXT, block_tokens=FAST["block_tokens"]).ids()]}))
+                elif asked.method == "POST":
                     self.calls.append(asked)
                     action = self.script.pop(0) if self.script else self.default
                     if not await action(reader, writer):
@@ -299,7 +304,8 @@ class ScriptedBackend:
 
     def _poll(self, target: str) -> bytes:
         if target == "/v1/models":
-            return whole({"object": "list", "data": [{"id": self.model, "object": "model", "max_model_len": 4096}]})
+            card = {"id": self.model, "object": "model", "root": self.model, "max_model_len": FAST["max_model_len"]}
+            return whole({"object": "list", "data": [card]})
         found = target == "/health" and self.healthy
         return b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % (200 if found else 503 if target == "/health" else 404)
 

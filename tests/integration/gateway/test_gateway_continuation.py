@@ -5,7 +5,7 @@ import json
 
 import orjson
 import pytest
-from gateway_rig import answer, call, engine, gateway, scripted, stream, until
+from gateway_rig import SLOW, answer, call, engine, gateway, scripted, stream, tokens_emitted, until
 
 from policies.types import Cause
 
@@ -295,3 +295,60 @@ async def test_what_a_backend_runs_that_is_down_goes_on_at_another():
                 streamed, whole = await asyncio.gather(*asked)
             assert streamed.events[-1] == "[DONE]"
             assert whole.json["usage"]["completion_tokens"] == TOKENS
+
+
+def named(number, backend, **fields):
+    return {"name": f"b{number}", "url": backend.url, **fields}
+
+
+@pytest.mark.parametrize(("options", "entry", "difference"), [
+    ({"max_model_len": 2048}, {}, "max_model_len"), ({}, {"revision": "v2"}, "revision"),
+])  # fmt: skip
+async def test_a_stream_does_not_go_on_with_another_model(options, entry, difference):
+    async with (
+        engine(**SLOW) as one,
+        engine(**options) as other,
+        gateway(named(0, one), named(1, other, **entry)) as rig,
+    ):
+        rig.gateway.backends.drain("b1", draining=True)
+        asked = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        await until(lambda: tokens_emitted(one))
+        rig.gateway.backends.drain("b1", draining=False)
+        await one.stop()
+        reply = await asked
+        assert "error" in json.loads(reply.events[-1])
+        assert tokens_emitted(other) == 0
+        await until(rig.idle)
+        text = (await rig.gateway.metrics.exposition()).decode()
+        assert f'fairlead_streams_not_continued_total{{difference="{difference}"}} 1' in text
+
+
+async def test_a_stream_goes_on_at_the_one_backend_of_several_that_serves_its_model():
+    async with (
+        engine(cut_stream_after_tokens=CUT_AFTER) as bad,
+        engine(max_model_len=2048) as other,
+        engine() as good,
+        gateway(named(0, bad), named(1, other), named(2, good)) as rig,
+    ):
+        for _ in range(6):  # some of them begin at the bad one, and are offered to the other
+            reply = await rig.post(call(stream=True, max_tokens=TOKENS))
+            assert reply.events[-1] == "[DONE]"
+        assert rig.snapshot().interruptions[Cause.FAILED] >= 1
+        await until(rig.idle)
+
+
+async def test_a_stream_stays_at_a_backend_that_drains_where_all_others_serve_another_model():
+    quick = {"continuation": {"drain_s": 0.05}}
+    async with (
+        engine(**SLOW) as old,
+        engine(max_model_len=2048) as new,
+        gateway(named(0, old), named(1, new), **quick) as rig,
+    ):
+        rig.gateway.backends.drain("b1", draining=True)
+        asked = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        await until(lambda: tokens_emitted(old))
+        rig.gateway.backends.drain("b1", draining=False)
+        rig.gateway.backends.drain("b0", draining=True)
+        reply = await asked
+        assert reply.events[-1] == "[DONE]"
+        assert (tokens_emitted(old), tokens_emitted(new)) == (TOKENS, 0)

@@ -111,7 +111,13 @@ async def test_one_round_gives_the_load_the_models_and_the_pool():
 async def test_backends_are_asked_with_their_own_credentials():
     server = Server()
     async with serving(server) as (url,), watching([BackendSpec("a", url, {"Authorization": "Bearer s3"})], times=SLOW):
-        assert [request.path for request in server.asked] == ["/health", "/metrics", "/fairlead/steps", "/v1/models"]
+        assert [request.path for request in server.asked] == [
+            "/health",
+            "/metrics",
+            "/fairlead/steps",
+            "/v1/models",
+            "/tokenize",
+        ]
         assert {request.headers["Authorization"] for request in server.asked} == {"Bearer s3"}
 
 

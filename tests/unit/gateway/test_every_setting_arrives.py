@@ -48,6 +48,7 @@ BACKEND = {
     "step_time": {"base_ms": 10.0, "token_us": 100.0},
     "kind": "vllm",
     "scheduling_policy": "priority",
+    "revision": "v2",
 }
 # Other ways to say the same: a file or a variable instead of the value.
 BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file", "cert_file", "key_file"}

@@ -393,3 +393,16 @@ def test_interruptions_are_counted_by_cause_with_what_is_sent_again(make_pool):
     snapshot = pool.scheduler.snapshot(pool.now)
     assert snapshot.interruptions == {Cause.FAILED: 1, Cause.PREEMPTED: 1, Cause.DRAINED: 1}
     assert snapshot.sent_again_tokens == (10 + 3) + (10 + 5) + (10 + 6)
+
+
+def test_it_may_be_returned_for_some_backends_alone_and_its_backend_has_refused_nothing(make_pool):
+    pool = make_pool(loads=[BackendLoad(name, requests_running_max=1) for name in "xyz"])
+    pool.send("A", "a", prompt=10, is_resumable=True)
+    left = {*"xyz"}
+    while left:
+        (backend_id,) = pool.placed().values()
+        left.remove(backend_id)
+        pool.scheduler.returned("a", pool.now, backend_ids=frozenset(left))
+    assert pool.refused() == {"a": Reason.NO_BACKEND}
+    pool.send("A", "b", prompt=10)
+    assert pool.dispatched() == ["b"]
