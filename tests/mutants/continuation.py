@@ -232,6 +232,18 @@ MUTANTS = (
         "if rejection.is_answer and sending.stream.is_begun:", "if False:", (LOSSES,),
     ),
     Mutant(
+        "a backend that is down is left", "backends/pool.py",
+        "return backend.leaving or any(", "return False and any(", (GATEWAY,),
+    ),
+    Mutant(
+        "a stream goes on with the same model alone", "gateway/forwarding/retry.py",
+        "return UNKNOWN if own is None or its is None else own.difference(its)", "return None", (GATEWAY,),
+    ),
+    Mutant(
+        "a stream stays where no other backend serves its model", "gateway/scheduling/dispatcher.py",
+        "and not (self.is_resumable and self.may_move())", "and not self.is_resumable", (GATEWAY,),
+    ),
+    Mutant(
         "a stream is not offered to backends for ever that answer with errors", "gateway/forwarding/retry.py",
         "if now - sending.refused_since >= self._wait_s_max:", "if False:", (LOSSES,),
     ),
