@@ -199,6 +199,8 @@ class PoolOrder:
         known = self._known.get(id_)
         if known is None or known.backend_id is None:
             return
+        if known.is_withdrawn:
+            known.asked = replace(known.asked, preemptions=known.asked.preemptions + 1)
         known.backend_id, known.is_withdrawn = None, False
         match message:
             case Return():
@@ -276,11 +278,15 @@ class PoolOrder:
         self.scheduler.finished(id_, ended.outcome, now, ended.timing)
 
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
-        """The Dispatch did not arrive at the member, or the Interrupt did not arrive here."""
+        """The Dispatch did not arrive at the member, or what said that it had left its backend did not arrive here."""
         known.backend_id, known.is_withdrawn = None, False
-        if has.usage is not None and has.request.produced_tokens > known.asked.produced_tokens:
+        preemptions, before = has.request.preemptions, known.asked
+        known.asked = replace(before, preemptions=preemptions)
+        if has.usage is not None and has.request.produced_tokens > before.produced_tokens:
             known.told, known.asked = has.usage, replace(known.asked, produced_tokens=has.usage.output_tokens)
             self.scheduler.interrupted(id_, has.usage, now)
+        elif preemptions > before.preemptions:
+            self.scheduler.returned(id_, now)
         else:
             self.scheduler.undelivered(id_, now)
         if known.sender.is_away:  # until all is told

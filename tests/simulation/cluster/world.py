@@ -562,9 +562,11 @@ class ClusterWorld:
 
     def crash(self, backend: Backend) -> None:
         """What it runs breaks off now; it takes new requests at once."""
-        for (name, request_id), run in list(backend.running.items()):
+        broken = list(backend.running.items())
+        for key, run in broken:  # all at once: the first to hear of it may be sent the next request
             run.breaks_at = self.now
-            self._abort(backend, (name, request_id))
+            self._abort(backend, key)
+        for (name, request_id), run in broken:
             node = self.nodes[name]
             if (client := node.clients.get(request_id)) is not None:
                 self._when_awake(node, partial(self._broke_off, node, client, run))

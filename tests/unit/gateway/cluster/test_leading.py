@@ -8,10 +8,10 @@ from backends.simulation.recording import SharedRecorder, replay
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.wire import Dispatched, Frame, Has, Pong, Question, Shared, Welcome, decode, encode
+from gateway.cluster.wire import Dispatched, Frame, Has, Pong, Question, Shared, Welcome, Withdraw, decode, encode
 from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Reason, Reject, Request, Tenant, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Reason, Reject, Request, Tenant, Usage
 
 GPU = BackendLoad("gpu", requests_running_max=2, requests_running=0, measured_at=1.0)
 
@@ -345,6 +345,21 @@ def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_c
     follower.connected(cluster.now)
     cluster.exchange()
     assert used(cluster) == Usage(10, 0, 8)
+
+
+def test_a_preemption_counts_although_what_says_so_was_lost_with_its_connection():
+    cluster = Cluster()
+    follower = cluster.followers["m2"]
+    cluster.submit("m2", "r")
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    follower.received(Frame(1, "p", (Withdraw(1),)), cluster.now)
+    assert follower.poll("p", cluster.now) == [Preempt("r")]
+    follower.lost(cluster.now)
+    follower.returned("r", cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    told = [type(entry).__name__ for entry in cluster.entries]
+    assert ("Returned" in told, "Undelivered" in told) == (True, False)
 
 
 def test_the_next_leader_is_told_what_the_client_of_a_cut_answer_has():
