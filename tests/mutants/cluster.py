@@ -3,7 +3,7 @@
     python -m tests.mutants.cluster [--list] [TEXT ...]
 
 Each mutant is one mechanism taken out: a text of a source file that another one replaces. Seeds of clusters with
-faults, or a scene that was made for the mechanism, run with it, and a judge has to object. The exit code is 1 where a
+faults, or a scene or test that was made for the mechanism, run with it and have to fail. The exit code is 1 where a
 mutant survives.
 """
 
@@ -16,16 +16,8 @@ FOLLOWER, LEADER, LINK, MEMBER, ORDER = (
     f"gateway/cluster/{name}.py" for name in ("follower", "leader", "leader_link", "member", "pool_order")
 )
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
-CUTS = (f"{TESTS}test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_cost[20]",)
+LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
 LEDGER = "policies/accounts/ledger.py"
-
-
-def seed(number: int) -> tuple[str]:
-    return (f"{TESTS}test_a_seed_that_once_broke_a_rule_keeps_it[{number}]",)
-
-
-def cuts(number: int) -> tuple[str]:
-    return (f"{TESTS}test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it[{number}]",)
 
 
 def directed(scene: str) -> tuple[str]:
@@ -40,11 +32,11 @@ MUTANTS = (
     ),
     Mutant(
         "a leader waits for the members of the last list", LEADER,
-        "or not self._expected <= told)", ")", directed("lost_key"),
+        "or not self._expected <= told)", ")", LEADING,
     ),
     Mutant(
         "a resigned leader that returns is waited for", "gateway/cluster/election.py",
-        "if not returns:", "if True:", seed(20098),
+        "if not returns:", "if True:", ("tests/unit/gateway/cluster/test_election.py",),
     ),
     Mutant(
         "nothing is sent to a backend before a measurement", "policies/fleet/fleet.py",
@@ -75,7 +67,7 @@ MUTANTS = (
     ),
     Mutant(
         "an entry is kept until every later leader has it", "gateway/cluster/checkpoints.py",
-        "SURE_AFTER: Final = 4", "SURE_AFTER: Final = 1", cuts(1001097),
+        "SURE_AFTER: Final = 4", "SURE_AFTER: Final = 1", ("tests/unit/gateway/cluster/test_wire.py",),
     ),
     # What is charged.
     Mutant(
@@ -107,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rejection of what may have been dispatched is told", FOLLOWER,
-        "if own.told is not None or own.is_retold:", "if False:", cuts(1001204),
+        "if own.told is not None or own.is_retold:", "if False:", LEADING,
     ),
     Mutant(
         "what a member that is given up was charged is remembered", ORDER,
@@ -122,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "a request that is read after its connection's end is parked", ORDER,
-        "if sender.is_away:  # its connection was lost before this was taken in", "if False:", cuts(30423),
+        "if sender.is_away:  # its connection was lost before this was taken in", "if False:", LEADING,
     ),
     Mutant(
         "a Dispatch that did not arrive is taken back", ORDER,

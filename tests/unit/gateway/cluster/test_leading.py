@@ -8,7 +8,19 @@ from backends.simulation.recording import SharedRecorder, replay
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.wire import Dispatched, Frame, Has, Pong, Question, Shared, Welcome, Withdraw, decode, encode
+from gateway.cluster.wire import (
+    Dispatched,
+    Frame,
+    Has,
+    Pong,
+    Question,
+    Refused,
+    Shared,
+    Welcome,
+    Withdraw,
+    decode,
+    encode,
+)
 from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Reason, Reject, Request, Tenant, Usage
@@ -345,6 +357,47 @@ def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_c
     follower.connected(cluster.now)
     cluster.exchange()
     assert used(cluster) == Usage(10, 0, 8)
+
+
+def test_a_request_that_is_read_after_its_connections_end_is_dispatched_only_when_its_member_is_back():
+    cluster = Cluster()
+    follower = cluster.followers["m2"]
+    cluster.submit("m2", "r")
+    for frame in follower.link.frames(cluster.now):
+        cluster.leader.received("m2", frame, cluster.now)
+    cluster.leader.lost("m2", cluster.now)
+    cluster.leader.turn(cluster.now)
+    assert "Parked" in [type(entry).__name__ for entry in cluster.entries]
+    follower.lost(cluster.now)
+    follower.connected(cluster.now)
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+
+
+def test_a_leader_waits_for_the_members_of_the_last_list():
+    leader = Leader(
+        1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, expected=("m1", "m2"), silent_s=2.0, now=0.0
+    )
+    follower = Follower("m1", wait_s_max=10.0)
+    follower.connected(0.0)
+    for now in (0.0, 0.1, 0.2):
+        for frame in follower.link.frames(now):
+            leader.received("m1", frame, now)
+        leader.turn(now)
+        for _, frame in leader.frames(now):
+            follower.received(frame, now)
+    assert not leader.is_deciding
+
+
+def test_a_rejection_of_what_another_leader_may_have_dispatched_is_an_end_that_later_leaders_are_told():
+    follower = Follower("m2", wait_s_max=10.0)
+    for epoch in (1, 2):
+        follower.lost(0.0)
+        follower.connected(0.0)
+        follower.received(Frame(epoch, "", (Welcome("m1"), Pong(0.0, 2.0))), 0.0)
+        if epoch == 1:
+            follower.submit("p", Request("r", "A", "m", 0.0, 10, 20), 0.0)
+    follower.received(Frame(2, "p", (Refused(1, Reason.RATE_LIMITED, 1.0),)), 0.0)
+    assert [entry.number for _, entry in follower.log] == [1]
 
 
 def test_a_preemption_counts_although_what_says_so_was_lost_with_its_connection():

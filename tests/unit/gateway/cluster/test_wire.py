@@ -143,6 +143,13 @@ def test_the_newest_checkpoint_counts_from_any_source_and_in_parts():
     assert decode_checkpoint(newest.body) == checkpoint(2, 1) == newest.read()
 
 
+def test_an_entry_of_a_log_is_taken_when_every_later_leader_has_it():
+    newest = NewestCheckpoint()
+    for number in range(1, 6):
+        newest.told(encode_checkpoint(ClusterCheckpoint(1, number, {}, taken={"m1": Taken(0, 10 * number)})))
+        assert newest.taken_of("m1") == max(0, number - 3) * 10
+
+
 def test_one_source_that_floods_leaves_room_for_others_and_nothing_passes_a_barrier():
     inbox = Inbox()
     for number in range(TAKEN_MAX + 50):
