@@ -15,7 +15,7 @@ class Reservation:
     `produced_tokens` are produced already, over all its sequences. `prompt_tokens` is the estimate at dispatch, of
     which `cached_tokens` need not be computed. The request arrived at `arrived_at`. It is the `number`-th that its
     backend was sent, which then had `ran_with` sequences of ours, its own included, and the `sender_number`-th that its
-    `sender` (Request.sender) sent there.
+    `sender` (Request.sender) sent there. It may produce `output_tokens_max` at the most.
     """
 
     tier_id: str
@@ -33,6 +33,7 @@ class Reservation:
     ran_with: int = 0
     sender: str = ""
     sender_number: int = 0
+    output_tokens_max: float = inf
 
     @property
     def steps_left(self) -> float:

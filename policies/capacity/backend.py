@@ -3,9 +3,10 @@
 An engine serves what waits inside it first come, first served, outside the scheduler's fairness. So a backend is given
 no more than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its
 KV pool (prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"),
-or the most that is held at any one moment ("peak", kv_peak.py). A prompt block that several running requests share
-counts once. Subtracted are what other clients run at the same backend (external_load.py), a headroom against
-preemptions inside the engine (headroom.py), and what is reserved for other tiers (tier_reserves.py).
+what they are expected to hold while others follow ("expected", kv_expected.py), or the most that is held at any one
+moment ("peak", kv_peak.py). A prompt block that several running requests share counts once. Subtracted are what other
+clients run at the same backend (external_load.py), a headroom against preemptions inside the engine (headroom.py), and
+what is reserved for other tiers (tier_reserves.py).
 
 A backend with free slots and memory may still be unable to serve one more request in time: a limit
 (policies/limit/) decides that.
@@ -20,6 +21,7 @@ from math import ceil, inf
 
 from policies.capacity.external_load import ExternalLoad
 from policies.capacity.headroom import KV_HEADROOM_RATIO, Headroom
+from policies.capacity.kv_expected import ExpectedOverTime
 from policies.capacity.kv_peak import PeakOverTime
 from policies.capacity.reserve import Room
 from policies.capacity.tier_reserves import NO_RESERVES, NOTHING, TierReserves
@@ -35,8 +37,9 @@ RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configur
 NO_TIER = ""  # no tier has this id, so that all reserves are for others
 HELD_MEAN_OF = 16  # requests that the mean time in a slot is taken over
 
-KV_RULES: dict[str, type[PeakOverTime] | None] = {
+KV_RULES: dict[str, type[ExpectedOverTime] | type[PeakOverTime] | None] = {
     "sum": None,  # all requests at their full lengths at once
+    "expected": ExpectedOverTime,
     "peak": PeakOverTime,
 }
 
@@ -131,7 +134,7 @@ class BackendCapacity:
 
     @property
     def tokens_held_max(self) -> float:
-        """The most KV tokens that our requests will hold at once, by the KV rule ("sum" or "peak")."""
+        """The most KV tokens that our requests will hold at once, by the KV rule."""
         return self.tokens if self._peak is None else min(self.tokens, self._peak.tokens() + self._shared_tokens)
 
     @property
@@ -164,6 +167,7 @@ class BackendCapacity:
             began_at,
             envelope,
             sender=request.sender,
+            output_tokens_max=max(output_tokens, float(request.output_tokens_max - request.produced_tokens)),
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
@@ -469,7 +473,7 @@ class BackendCapacity:
         )
 
     def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
-        """Whether it fits by the "peak" rule, where it does not fit by the sum of full lengths."""
+        """Whether it fits by "expected" or "peak", where it does not fit by the sum of full lengths."""
         if self._peak is None:
             return False
         tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)

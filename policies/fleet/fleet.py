@@ -244,7 +244,7 @@ class Fleet:
         refusals = self._negative_cache if self._layout is not None and (is_closed or not closed) else None
         if (
             refusals is not None
-            and self._kv_rule == "sum"  # by "peak" room comes with progress, too, which no change reports
+            and self._kv_rule == "sum"  # by others room comes with progress, too, which no change reports
             and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=now)
         ):
             return None

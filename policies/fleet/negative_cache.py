@@ -2,10 +2,12 @@
 
 A backend that has no room for a request has none for any request that needs at least as much of everything: sequences,
 prompt tokens, steps after the prompt, and a first token as soon. This holds until a request is dispatched or released
-there, or the backend changes or is measured. (Requests progress in between, which makes room by the "peak" rule; the
-next of these events shows it.) So rejections are cached, and for a request that needs no less only the backends that
-have changed since are asked: mostly one or two. A backend that was busy with prompts is asked again when it is no
-longer busy. The cache is per tier, as a tier may not enter the reserves of others, or may enter only its own.
+there, or the backend changes or is measured. (Requests progress in between, which makes room by the "expected" and
+"peak" rules; the next of these events shows it. By "expected" a smaller request may count more in the long run, as what
+follows it comes sooner: what has no room then is taken to have none until that event, too.) So rejections are cached,
+and for a request that needs no less only the backends that have changed since are asked: mostly one or two. A backend
+that was busy with prompts is asked again when it is no longer busy. The cache is per tier, as a tier may not enter the
+reserves of others, or may enter only its own.
 
 Most polls of a full pool find the same requests at the head, and each that ends leaves room at one backend. So a
 rejected request is also kept by its id: only its memory at the backends that have changed is compared then.

@@ -79,7 +79,7 @@ class QueueUse:
         """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
         use, (sequences_max, tokens_max) = self.of(request.tenant_id), self._limits()
         tokens = request.prompt_tokens + self._output_tokens(request)
-        # By the "peak" rule the full lengths in flight may exceed what the pool holds at any one moment.
+        # By "expected" and "peak" the full lengths in flight may exceed what the pool holds at any one moment.
         tokens_max = max(tokens_max, self._share_tokens + tokens)
         return InFlightShare(
             use.share_sequences + request.choices, use.share_tokens + tokens, sequences_max, tokens_max

@@ -7,8 +7,8 @@ The scheduler lifts the cap where it would do harm:
 - a tenant that is alone has no cap, and when every waiting tenant is over the cap the room goes to the next one;
 - a tenant that is next but over its share is passed over only while it is behind by no more than what it has in flight
   can cost. A tenant of long answers needs more than half of the tokens for half of the service.
-The pool holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: peak`) and their full
-lengths exceed F: the share is then of what is in flight.
+The pool holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: expected` or `peak`) and
+their full lengths exceed F: the share is then of what is in flight.
 What is in flight counts by the speed of its backend: slots of an engine that is three times as slow count a third.
 Counted in full they would fill a tenant's share but serve it little, and it would be passed over until its lag is G.
 The cap is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would

@@ -1,9 +1,14 @@
-"""Reserving the fullest moment: never a preemption where lengths are known, and more at once than by the sum."""
+"""Reserving the fullest moment: never a preemption where lengths are known, and more at once than by the sum.
+
+By the expected use the cache is as full, and what ends leaves room at once.
+"""
+
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reservations import WORKLOADS, known
+from reservations import WORKLOADS, ZIPF_TENANTS, Figures, known, watch, zipf
 from reservations import play as play_backlog
 
 from backends.engine.batching import ChunkedPrefill
@@ -72,3 +77,25 @@ def test_predicted_lengths_fill_the_cache_by_the_peak_and_nothing_overflows(work
     assert found.tokens_per_s >= 0.95 * best.tokens_per_s, "0.81 to 0.92 by the sum"
     assert found.reserved_max <= 1.05
     assert found.preemptions_ratio < 0.01
+
+
+@cache
+def under_zipf(kv_rule: str, *, is_direct: bool = False) -> Figures:
+    """200 tenants whose calls fill the cache and more, with prompts and answers of log-normal lengths."""
+    arrivals = zipf(1, 60.0)
+    return watch(arrivals, ZIPF_TENANTS, warm_up_s=25.0, watched_s=35.0, is_direct=is_direct, kv_rule=kv_rule)
+
+
+def test_by_the_expected_use_two_hundred_tenants_fill_the_cache_and_it_does_not_overflow():
+    found = under_zipf("expected")
+    assert found.used_mean >= 0.85
+    assert under_zipf("sum").used_mean < 0.75
+    assert found.due_max <= 1.05
+    assert found.preemptions_ratio < 0.01
+
+
+def test_by_the_expected_use_they_get_more_done_than_without_a_gateway():
+    """Without one the engine preempts 4 of 10 answers, and computes them again."""
+    direct = under_zipf("sum", is_direct=True)
+    assert under_zipf("expected").tokens_per_s >= max(direct.tokens_per_s, 1.05 * under_zipf("sum").tokens_per_s)
+    assert direct.preemptions_ratio > 0.1

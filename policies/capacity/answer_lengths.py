@@ -1,0 +1,80 @@
+"""Answer lengths: how likely an answer goes on, learnt from those that have ended and those that still run.
+
+A predictor gives one number per answer. How long answers really are beside it is counted here, as a survival function
+of the ratio of both: what part of the answers reaches so many predicted lengths. It is estimated as Kaplan and Meier do
+("Nonparametric Estimation from Incomplete Observations", 1958): of the answers that reached a bin of the ratio, which
+part ended in it. Running answers count as far as they have come, so the first that end, which are short, do not pass
+for all. Each power of two of the prediction has its own function, since a small prediction is wrong by a larger factor.
+
+Before anything is known an answer does not end before its prediction, and beyond that, like a radioactive atom, it ends
+with equal probability in every step, in the mean one predicted length later.
+"""
+
+from collections.abc import Iterable
+from itertools import accumulate
+from math import ceil, exp, log2
+from operator import mul
+
+BINS_PER_LENGTH = 16  # bins of one predicted length: a bin is as wide as a KV block for an answer of 256 tokens
+BINS = 4 * BINS_PER_LENGTH  # beyond these lengths the hazard is the one before anything was known
+HAZARD = 1.0 - exp(-1.0 / BINS_PER_LENGTH)
+PRIOR_ANSWERS = 4.0  # answers that weigh as much as what is assumed of a class before it has any
+ENDED_MEMORY = 256  # ended answers of a class that are remembered: several fillings of an engine
+
+ROUNDING = 1e-9
+
+_HAZARDS = [0.0] * (BINS_PER_LENGTH + 1) + [HAZARD] * (BINS - BINS_PER_LENGTH)
+_PRIOR = list(accumulate((1.0 - hazard for hazard in _HAZARDS), mul))
+
+
+class AnswerLengths:
+    """The survival functions of one backend's answers, by class of prediction. Mutable."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, list[float]] = {}  # by class: answers that ended in each bin
+        self._alive: dict[int, list[float]] = {}
+
+    def ended(self, predicted: float, produced: float) -> None:
+        """Record an answer that ended after `produced` tokens, whatever the reason: its memory is free."""
+        counts = self._ended.setdefault(_class_of(predicted), [0.0] * (BINS + 1))
+        for place, count in enumerate(counts):
+            counts[place] = count * (1.0 - 1.0 / ENDED_MEMORY)
+        counts[min(BINS, max(1, ceil(produced / predicted * BINS_PER_LENGTH - ROUNDING)))] += 1.0
+
+    def learn(self, running: Iterable[tuple[float, float]]) -> None:
+        """Compute the functions anew. `running` has prediction and produced tokens of every running answer."""
+        reached: dict[int, list[float]] = {}
+        for predicted, produced in running:
+            counts = reached.setdefault(_class_of(predicted), [0.0] * (BINS + 1))
+            place = min(float(BINS), produced / predicted * BINS_PER_LENGTH)
+            part = place - int(place)  # of the bin that it is in
+            counts[int(place)] += 1.0 - part
+            counts[min(BINS, int(place) + 1)] += part
+        nothing = [0.0] * (BINS + 1)
+        for number in reached.keys() | self._ended.keys():
+            self._alive[number] = _survival(self._ended.get(number, nothing), reached.get(number, nothing))
+
+    def alive(self, predicted: float) -> list[float]:
+        """The part of the answers of this prediction that is not over, at the end of each bin."""
+        return self._alive.get(_class_of(predicted), _PRIOR)
+
+
+def part_alive(alive: list[float], ratio: float) -> float:
+    """The part that is not over after `ratio` predicted lengths."""
+    place = ratio * BINS_PER_LENGTH
+    before = int(place)
+    if before >= BINS:
+        return alive[BINS] * exp((BINS - place) / BINS_PER_LENGTH)
+    return alive[before] + (alive[before + 1] - alive[before]) * (place - before)
+
+
+def _survival(ended: list[float], running: list[float]) -> list[float]:
+    at_risk, alive = PRIOR_ANSWERS, [1.0] * (BINS + 1)
+    for place in range(BINS, 0, -1):
+        at_risk += ended[place] + running[place]
+        alive[place] = 1.0 - (ended[place] + PRIOR_ANSWERS * _HAZARDS[place]) / at_risk
+    return list(accumulate(alive, mul))
+
+
+def _class_of(predicted: float) -> int:
+    return round(log2(predicted))

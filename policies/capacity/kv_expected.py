@@ -1,0 +1,163 @@
+"""Expected KV use: what a backend's requests will hold in the mean, over the time that their answers take.
+
+A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. When that is,
+is known as a probability (answer_lengths.py). So what is held at a later step is expected to be
+
+    sum over sequences of (tokens now + steps) * P(not over by then)  +  what has come in their place by then
+
+Without the second term a pool is filled until its forecast, in which many have ended, is as large as it. Then nothing
+can be sent for as long, whatever ends, since the ends were counted already: dispatches come in waves, and a light
+tenant waits for the next. So the place of a sequence that ends is taken to be filled again, by the mean of those that
+came last, and so on (a renewal process). One that ends then leaves room for about one that comes, and what is sent
+beyond that is what the pool holds in the long run.
+
+The forecast is a mean. The headroom (headroom.py) is there for what exceeds it, and learns from the engine's
+preemptions how much that is.
+
+Rows of `POINTS` numbers, one per step of a grid, are added and subtracted as requests come and go. Progress is told by
+measurements; then, when the forecast is asked for next, all rows are computed anew.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from operator import add, sub
+
+from policies.capacity.answer_lengths import AnswerLengths, part_alive
+from policies.reservation import Reservation
+
+POINTS = 12
+POINTS_PER_LENGTH = 6  # of the mean prediction: so the grid covers two, where most have ended
+STEPS_MIN = 4.0  # between two points
+NEWCOMERS = 32  # that the mean of a newcomer is taken over
+
+Row = tuple[list[float], list[float]]
+"""At each point: tokens that a request is expected to hold, and its sequences that end between the point before and
+this one.
+"""
+
+
+class ExpectedOverTime:
+    """The KV tokens that one backend's requests are expected to hold at the fullest moment. Mutable.
+
+    Shared prompt blocks are not included.
+    """
+
+    def __init__(self) -> None:
+        self._lengths = AnswerLengths()
+        self._block_slack = 0
+        self._rows: dict[Reservation, Row] = {}
+        self._newcomers: deque[Reservation] = deque(maxlen=NEWCOMERS)
+        self._steps = 0.0  # between two points; 0: nothing has come yet
+        self._held = [0.0] * POINTS
+        self._ends = [0.0] * POINTS
+        self._renewed = [0.0] * POINTS  # what is held in the place of a sequence, so many points after its end
+        self._is_current = True  # the rows are as of the last measurement
+        self._fullest: float | None = 0.0  # None: something has changed since it was computed
+
+    def add(self, reservation: Reservation) -> None:
+        self._newcomers.append(reservation)
+        if not self._steps:
+            self._renew()
+        row = self._rows[reservation] = self._row(reservation, reservation.produced_tokens)
+        self._count(row, add)
+
+    def remove(self, reservation: Reservation) -> None:
+        self._count(self._rows.pop(reservation), sub)
+        self._lengths.ended(_predicted(reservation), reservation.produced_tokens / reservation.sequences)
+
+    def moved(self, reservation: Reservation) -> None:
+        """Compute the row of a reservation whose tokens have changed or whose first token has come."""
+        self._count(self._rows[reservation], sub)
+        row = self._rows[reservation] = self._row(reservation, reservation.produced_tokens)
+        self._count(row, add)
+
+    def measured(self, block_tokens: int) -> None:
+        """Mark all rows for a new look at their produced tokens, and set the tokens per KV block."""
+        self._block_slack = block_tokens - 1
+        self._is_current, self._fullest = False, None
+
+    def tokens(self) -> float:
+        """Tokens that are expected to be held at the fullest moment from now on."""
+        if not self._is_current:
+            self._renew()
+        if self._fullest is None:
+            self._fullest = self._most(self._held, self._ends)
+        return self._fullest
+
+    def tokens_at_least(self) -> float:
+        return self.tokens()
+
+    def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
+        """Whether there is no room for the newcomer, since there is none for what runs. False says nothing."""
+        return self.tokens() > tokens_max
+
+    def tokens_with(self, newcomer: Reservation) -> float:
+        """The same if the newcomer starts now."""
+        if not self._is_current or not self._steps:
+            self._renew()
+        held, ends = self._row(newcomer, newcomer.produced_tokens)
+        return self._most(list(map(add, self._held, held)), list(map(add, self._ends, ends)))
+
+    def own_tokens(self, reservation: Reservation) -> int:
+        """Tokens of its predicted length, plus the most that its last blocks leave unused."""
+        return reservation.tokens + self._block_slack * reservation.sequences
+
+    def _renew(self) -> None:
+        """Compute all rows anew, and what follows an end."""
+        self._is_current = True
+        running = self._rows
+        self._lengths.learn((_predicted(each), each.produced_tokens / each.sequences) for each in running)
+        mean_of = running or self._newcomers
+        if mean_of:
+            predicted = sum(map(_predicted, mean_of)) / len(mean_of)
+            self._steps = max(STEPS_MIN, predicted / POINTS_PER_LENGTH)
+        self._held, self._ends, self._fullest = [0.0] * POINTS, [0.0] * POINTS, None
+        for each in running:
+            row = running[each] = self._row(each, each.produced_tokens)
+            self._count(row, add)
+        self._renewed = self._renewals()
+
+    def _renewals(self) -> list[float]:
+        """What is held in a place at each point after the mean newcomer took it, by that or by those that follow."""
+        sequences = sum(each.sequences for each in self._newcomers)
+        held, ends = [0.0] * POINTS, [0.0] * POINTS
+        for each in self._newcomers:
+            row = self._row(each, 0)
+            held, ends = list(map(add, held, row[0])), list(map(add, ends, row[1]))
+        renewed: list[float] = []
+        for point in range(POINTS):
+            later = sum(ends[each] * renewed[point - each] for each in range(1, point + 1))
+            renewed.append((held[point] + later) / max(1, sequences))
+        return renewed
+
+    def _row(self, reservation: Reservation, produced_tokens: int) -> Row:
+        sequences, predicted = reservation.sequences, _predicted(reservation)
+        alive, produced = self._lengths.alive(predicted), produced_tokens / sequences
+        left = reservation.output_tokens_max / sequences - produced
+        now = reservation.tokens - max(0.0, reservation.output_tokens - produced_tokens)
+        alive_now = part_alive(alive, produced / predicted)
+        held, ends, before = [now], [0.0], 1.0
+        for point in range(1, POINTS):
+            steps = point * self._steps
+            part = part_alive(alive, (produced + steps) / predicted) / alive_now if steps <= left else 0.0
+            held.append((now + steps * sequences) * part)
+            ends.append(sequences * (before - part))
+            before = part
+        return held, ends
+
+    def _count(self, row: Row, operation: Callable[[float, float], float]) -> None:
+        self._held = list(map(operation, self._held, row[0]))
+        self._ends = list(map(operation, self._ends, row[1]))
+        self._fullest = None
+
+    def _most(self, held: list[float], ends: list[float]) -> float:
+        """The most at any point of what is held, and of what is held in place of what has ended."""
+        renewed, most = self._renewed, 0.0
+        for point in range(POINTS):
+            later = sum(ends[each] * renewed[point - each] for each in range(1, point + 1))
+            most = max(most, held[point] + later)
+        return most
+
+
+def _predicted(reservation: Reservation) -> float:
+    return max(1.0, reservation.output_tokens / reservation.sequences)
