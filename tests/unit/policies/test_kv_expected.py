@@ -64,10 +64,12 @@ def test_an_end_leaves_room_for_about_one_newcomer_whenever_it_comes():
     assert pool.tokens() == pytest.approx(full, rel=0.1)
 
 
-def test_a_request_reserves_less_when_it_can_produce_no_more():
-    pool = learnt(Random(3))
-    member, other = reservation(limit=1_000), reservation(limit=60)
-    assert pool.tokens_with(other) <= pool.tokens_with(member)
+def test_answers_that_may_hardly_go_on_beyond_their_prediction_reserve_less():
+    pools = {60: ExpectedOverTime(), 1_000: ExpectedOverTime()}
+    for limit, pool in pools.items():
+        for _ in range(10):
+            pool.add(reservation(prompt=1, output=50, limit=limit))
+    assert pools[60].tokens() < pools[1_000].tokens()
 
 
 def test_what_came_and_went_leaves_nothing_behind():
