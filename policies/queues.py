@@ -2,20 +2,106 @@
 
 A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py).
 
-Every operation on one request costs O(1) or O(log n), except add_back. A request may be removed from the middle of its
-queue (its client disconnected, or its queue timeout ended); the heap then holds a void entry until it surfaces or the
-heap is rebuilt.
+Every operation on one request costs O(1) or O(log n). A request may be removed from the middle of its queue (its client
+disconnected, or its queue timeout ended); a heap then holds a void entry until it surfaces or the heap is rebuilt.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
+from operator import attrgetter
 
 from policies.types import Request
 
 SPARE_DEADLINES = 1024  # void heap entries tolerated before the heap is rebuilt
 CHANGED_MAX = 4096  # tenants noted between two looks, of which a queue that is full has many
+
+
+_arrived_at = attrgetter("arrived_at")
+
+
+class ArrivalOrder(Mapping[str, Request]):
+    """Waiting requests by id, oldest first, whatever the order in which they come.
+
+    A request comes after all that arrived before it, but for those that another process told late, and those that are
+    put first. These are few, and stand apart: what comes in order costs as much as in a dictionary. Mutable.
+    """
+
+    __slots__ = ("_first", "_in_order", "_late", "_late_heap")
+
+    def __init__(self, requests: Iterable[Request] = ()) -> None:
+        self._first: OrderedDict[str, Request] = OrderedDict()
+        """Before all others, the last one that was put there first."""
+        self._in_order: OrderedDict[str, Request] = OrderedDict()
+        self._late: dict[str, Request] = {}
+        """They came after a request that arrived later."""
+        self._late_heap: list[tuple[float, str]] = []  # of _late by arrival, with void entries
+        for request in requests:
+            self.append(request)
+
+    def append(self, request: Request) -> None:
+        """Add a request after all others."""
+        self._in_order[request.id] = request
+
+    def insert(self, request: Request) -> None:
+        """Add a request before all that arrived later, but after those that were put first."""
+        if not self._in_order or next(reversed(self._in_order.values())).arrived_at <= request.arrived_at:
+            self._in_order[request.id] = request
+            return
+        self._late[request.id] = request
+        heappush(self._late_heap, (request.arrived_at, request.id))
+
+    def prepend(self, request: Request) -> None:
+        """Add a request before all others."""
+        self._first[request.id] = request
+        self._first.move_to_end(request.id, last=False)
+
+    def remove(self, request_id: str) -> None:
+        """Remove a request, wherever it stands."""
+        if self._in_order.pop(request_id, None) is None and self._first.pop(request_id, None) is None:
+            del self._late[request_id]
+            if not self._late:
+                self._late_heap.clear()
+
+    def head(self) -> Request:
+        """The one that is first."""
+        if self._first:
+            return next(iter(self._first.values()))
+        if not self._late:
+            return next(iter(self._in_order.values()))
+        while (late := self._late.get(self._late_heap[0][1])) is None or late.arrived_at != self._late_heap[0][0]:
+            heappop(self._late_heap)
+        if not self._in_order:
+            return late
+        oldest = next(iter(self._in_order.values()))
+        return late if late.arrived_at < oldest.arrived_at else oldest
+
+    def last(self) -> Request:
+        """The one that is last. Costs O(n) in those that came late."""
+        ends = [next(reversed(self._in_order.values()))] if self._in_order else []
+        ends += self._late.values()
+        return max(ends, key=_arrived_at) if ends else next(reversed(self._first.values()))
+
+    def values(self) -> ValuesView[Request]:
+        return super().values() if self._first or self._late else self._in_order.values()
+
+    def __iter__(self) -> Iterator[str]:
+        if not self._late:
+            return iter([*self._first, *self._in_order] if self._first else self._in_order)
+        late = sorted(self._late.values(), key=_arrived_at)
+        ordered = merge(self._in_order.values(), late, key=_arrived_at)
+        return iter([*self._first, *(request.id for request in ordered)])
+
+    def __getitem__(self, request_id: str) -> Request:
+        request = self._in_order.get(request_id) or self._first.get(request_id)
+        return self._late[request_id] if request is None else request
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._in_order or request_id in self._first or request_id in self._late
+
+    def __len__(self) -> int:
+        return len(self._in_order) + len(self._first) + len(self._late)
 
 
 @dataclass(slots=True)
@@ -24,7 +110,7 @@ class TenantQueue:
     both, `prompt_tokens` the order.
     """
 
-    requests: OrderedDict[str, Request] = field(default_factory=OrderedDict)
+    requests: ArrivalOrder = field(default_factory=ArrivalOrder)
     held: dict[str, Request] = field(default_factory=dict)
     body_bytes: int = 0
     prompt_tokens: int = 0
@@ -38,8 +124,10 @@ class TenantQueue:
 
     def newest(self) -> Request:
         """The last one of those in the order, or of those that are held, whichever arrived later."""
-        last = [next(reversed(each.values())) for each in (self.requests, self.held) if each]
-        return max(last, key=lambda request: request.arrived_at)
+        last = [self.requests.last()] if self.requests else []
+        if self.held:
+            last.append(next(reversed(self.held.values())))
+        return max(last, key=_arrived_at)
 
 
 EMPTY = TenantQueue()
@@ -58,7 +146,7 @@ class TenantQueues:
         return self._tenants.get(tenant_id, EMPTY)
 
     def head(self, tenant_id: str) -> Request:
-        return next(iter(self._tenants[tenant_id].requests.values()))
+        return self._tenants[tenant_id].requests.head()
 
     def tenant_ids(self) -> list[str]:
         """The tenants with a waiting request."""
@@ -70,22 +158,15 @@ class TenantQueues:
 
     def add(self, request: Request) -> None:
         """Put a request at the end of its tenant's queue."""
-        queue = self._count(request)
-        queue.requests[request.id] = request
-        queue.prompt_tokens += request.prompt_tokens
-        self.prompt_tokens += request.prompt_tokens
+        self._ordered(request).append(request)
 
     def add_back(self, request: Request) -> None:
-        """Put a request before all of its tenant's that arrived later. Costs O(n) in the tenant's requests."""
-        self.add(request)
-        requests = self._tenants[request.tenant_id].requests
-        for later in [each for each in requests.values() if each.arrived_at > request.arrived_at]:
-            requests.move_to_end(later.id)
+        """Put a request before all of its tenant's that arrived later."""
+        self._ordered(request).insert(request)
 
     def add_first(self, request: Request) -> None:
         """Put a request at the head of its tenant's queue."""
-        self.add(request)
-        self._tenants[request.tenant_id].requests.move_to_end(request.id, last=False)
+        self._ordered(request).prepend(request)
 
     def take(self, request: Request) -> None:
         """Remove a request, wherever it stands in its tenant's queue."""
@@ -93,11 +174,18 @@ class TenantQueues:
         queue.body_bytes -= request.body_bytes
         self.body_bytes -= request.body_bytes
         if queue.held.pop(request.id, None) is None:
-            del queue.requests[request.id]
+            queue.requests.remove(request.id)
             queue.prompt_tokens -= request.prompt_tokens
             self.prompt_tokens -= request.prompt_tokens
         if not queue.requests and not queue.held:
             del self._tenants[request.tenant_id]
+
+    def _ordered(self, request: Request) -> ArrivalOrder:
+        """The order that the request is about to be in, with its body and prompt counted."""
+        queue = self._count(request)
+        queue.prompt_tokens += request.prompt_tokens
+        self.prompt_tokens += request.prompt_tokens
+        return queue.requests
 
     def _count(self, request: Request) -> TenantQueue:
         """The queue that the request is about to be in, with its body."""

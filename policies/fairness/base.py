@@ -14,9 +14,10 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 from policies.accounts.ledger import InFlight
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import Place
+from policies.queues import ArrivalOrder
 from policies.types import Request
 
-Waiting = dict[str, Request]
+Waiting = ArrivalOrder
 """A tenant's waiting requests by id, oldest first. A live view: read it, and do not keep it longer than the tenant
 waits."""
 
@@ -28,7 +29,7 @@ Changes = Callable[[int], tuple[int, Collection[int] | None]]
 cached since then; None: any prompt.
 """
 
-NOTHING: Waiting = {}
+NOTHING: Waiting = ArrivalOrder()
 
 
 def of_others(eligible: Eligible, besides: Collection[str]) -> Eligible:
@@ -179,7 +180,7 @@ class Account(Place):
 
     def head(self) -> Request:
         """The oldest request of a waiting tenant."""
-        return next(iter(self.waiting.values()))
+        return self.waiting.head()
 
 
 class Accounts:

@@ -113,8 +113,8 @@ class LongestCached:
 
     def queued(self, request: Request, waiting: Waiting) -> None:
         """The request has joined its tenant's queue."""
-        if request.tenant_id in self._windows and next(reversed(waiting)) != request.id:
-            del self._windows[request.tenant_id]  # not at its end
+        if request.tenant_id in self._windows and waiting.last() is not request:
+            del self._windows[request.tenant_id]
         self._changed(request.tenant_id)
 
     def gone(self, request: Request) -> None:

@@ -234,7 +234,7 @@ class Tenants:
             if state is None:
                 continue
             queue = self.queues.of(tenant_id)
-            first = next(iter(queue.requests.values() or queue.held.values()), None)
+            first = queue.requests.head() if queue.requests else next(iter(queue.held.values()), None)
             served = ledger.served(tenant_id)
             counter, rank, tokens, competes = 0.0, 0.0, 0, False
             for fair_queue in fair_queues:

@@ -23,7 +23,7 @@ def waits_for(
         return Wait.KEY_LIMIT
     if tenants[request.tenant_id].is_limited:
         return Wait.TENANT_LIMIT
-    if next(iter(queues.of(request.tenant_id).requests)) != request.id:
+    if queues.head(request.tenant_id).id != request.id:
         return Wait.OWN_QUEUE
     return Wait.NO_ROOM
 

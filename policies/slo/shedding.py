@@ -91,7 +91,7 @@ class Shedding:
             ahead = [waiter for each in level if (waiter := each.ahead.first())]
             if ahead:
                 tenant_id = min(ahead, key=lambda waiter: waiter.entry_key).tenant_id
-                return next(reversed(self.queues.of(tenant_id).requests.values()))
+                return self.queues.of(tenant_id).requests.last()
         return None
 
     def _levels(self, priority: float) -> Iterator[list[_Yielding]]:

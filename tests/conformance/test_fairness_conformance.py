@@ -13,6 +13,7 @@ from policies.fairness import FAIRNESS, Fairness, ServiceRecord
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
 from policies.fairness.slack import SECOND_KEYS, SLACK_SERVICE, SlackCounter
+from policies.queues import ArrivalOrder
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 
@@ -53,7 +54,7 @@ class History:
 
     def __init__(self, order: Fairness) -> None:
         self.order = order
-        self.queues: dict[str, dict[str, Request]] = {}
+        self.queues: dict[str, ArrivalOrder] = {}
         self.now = 0.0
         self.made = 0
         self.served: list[Request] = []
@@ -87,8 +88,8 @@ class History:
     def queue(self, tenant_id: str, arrived_at: float | None = None) -> None:
         self.made += 1
         request = make_request(f"r{self.made}", tenant_id, self.now if arrived_at is None else arrived_at)
-        queue = self.queues.setdefault(tenant_id, {})
-        queue[request.id] = request
+        queue = self.queues.setdefault(tenant_id, ArrivalOrder())
+        queue.append(request)
         if self.order.follows_requests:
             self.order.queued(request, queue, self.now)
 
@@ -98,9 +99,7 @@ class History:
         if mine:
             self.served.remove(mine[0])
             queue = self.queues[tenant_id]
-            others = dict(queue)
-            queue.clear()
-            queue.update({mine[0].id: mine[0], **others})
+            queue.prepend(mine[0])
             if self.order.follows_requests:
                 self.order.queued(mine[0], queue, self.now)
 
@@ -109,7 +108,9 @@ class History:
         self.order.joined(tenant_id, self.queues[tenant_id])
 
     def leave(self, tenant_id: str) -> None:
-        self.queues.pop(tenant_id).clear()
+        queue = self.queues.pop(tenant_id)
+        for request_id in list(queue):
+            queue.remove(request_id)
         self.order.left(tenant_id)
 
     def serve(self, eligible: Callable[[Request], bool], service: float) -> str | None:
@@ -125,7 +126,7 @@ class History:
         if self.order.follows_requests:
             self.order.ended(entry, self.now + 0.5)
         self.queue(tenant_id)
-        del self.queues[tenant_id][picked.id]
+        self.queues[tenant_id].remove(picked.id)
         self.served.append(picked)
         return tenant_id
 

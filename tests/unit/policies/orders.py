@@ -2,6 +2,7 @@
 
 from policies.accounts.ledger import InFlight
 from policies.fairness import Fairness
+from policies.queues import ArrivalOrder
 from policies.reservation import Reservation
 from policies.types import Request, SloEnvelope, Usage
 
@@ -15,7 +16,7 @@ class Orderly:
 
     def __init__(self, order: Fairness) -> None:
         self.order = order
-        self.queues: dict[str, dict[str, Request]] = {}
+        self.queues: dict[str, ArrivalOrder] = {}
         self.entries: dict[str, InFlight] = {}
         self.cached: dict[str, int] = {}  # blocks, by request
         self.now = 0.0
@@ -38,8 +39,8 @@ class Orderly:
             envelope=None if ttft_s is None else SloEnvelope(ttft_s=ttft_s),
             program_id=program,
         )
-        queue = self.queues.setdefault(request.tenant_id, {})
-        queue[request_id] = request
+        queue = self.queues.setdefault(request.tenant_id, ArrivalOrder())
+        queue.append(request)
         self.order.queued(request, queue, self.now)
         if len(queue) == 1:
             self.order.joined(request.tenant_id, queue)
@@ -66,7 +67,7 @@ class Orderly:
     def drop(self, request_id: str) -> None:
         """The request leaves the queue."""
         tenant_id = request_id[0]
-        del self.queues[tenant_id][request_id]
+        self.queues[tenant_id].remove(request_id)
         if not self.queues[tenant_id]:
             del self.queues[tenant_id]
             self.order.left(tenant_id)

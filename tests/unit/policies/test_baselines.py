@@ -5,7 +5,7 @@ import pytest
 from policies.accounts.cost import LinearPrice
 from policies.admission import WINDOWS, RateLimiter
 from policies.fairness import DeficitRoundRobin, Fifo
-from policies.queues import PoolQueues
+from policies.queues import ArrivalOrder, PoolQueues
 from policies.types import BackendLoad, Reason, Request, Tenant
 
 pytestmark = pytest.mark.every_scheduler
@@ -89,7 +89,7 @@ def test_deficit_round_robin_pays_off_debt_over_the_visits_of_the_worked_example
 def test_deficit_round_robin_gives_quanta_only_when_a_tenant_sends():
     drr = DeficitRoundRobin(quantum_service=5.0)
     request = Request("r", "A", "m", 0.0, 1, 1)
-    drr.joined("A", {"r": request})
+    drr.joined("A", ArrivalOrder([request]))
     for _ in range(100):
         assert drr.pick(lambda _: True) is request
     assert drr.deficit("A") == 0.0

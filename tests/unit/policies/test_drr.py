@@ -9,6 +9,7 @@ import pytest
 from policies.accounts.ledger import InFlight
 from policies.fairness.circle import Circle, Spot
 from policies.fairness.drr import DeficitRoundRobin
+from policies.queues import ArrivalOrder
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 
@@ -72,7 +73,7 @@ def test_the_order_is_that_of_the_rule_written_out(seed):
         name = rng.choice(names)
         match rng.randrange(6):
             case 0 | 1 if name not in waiting:
-                order.joined(name, {name: Request(name, name, "m", 0.0, 1, 1)})
+                order.joined(name, ArrivalOrder([Request(name, name, "m", 0.0, 1, 1)]))
                 rule.joined(name)
                 waiting.add(name)
             case 0 if rng.random() < 0.5:
@@ -111,7 +112,7 @@ def test_a_decision_looks_at_few_tenants(monkeypatch):
     order, rng, looked_at = DeficitRoundRobin(), Random(1), []
     for number in range(10_000):
         order.charged(f"t{number:05}", rng.randrange(100_000), 0)
-        order.joined(f"t{number:05}", {number: Request(str(number), f"t{number:05}", "m", 0.0, 1, 1)})
+        order.joined(f"t{number:05}", ArrivalOrder([Request(str(number), f"t{number:05}", "m", 0.0, 1, 1)]))
     due = DeficitRoundRobin._due
     monkeypatch.setattr(order._heap, "_key", lambda turn: looked_at.append(turn) or due(order, turn))
     monkeypatch.setattr(order, "_due", lambda turn: looked_at.append(turn) or due(order, turn))

@@ -9,6 +9,7 @@ import pytest
 from policies.accounts.ledger import InFlight
 from policies.capacity.prefix_index import PrefixIndex, leading_blocks
 from policies.fairness import DeficitLongestPrefix, SlackCounter, cached
+from policies.queues import ArrivalOrder
 from policies.reservation import Reservation
 from policies.types import Request, Usage
 
@@ -30,7 +31,7 @@ class Course:
         """`backend_id` is the one that requests go to, None any."""
         self.order, self.rng, self.backend_id = order, rng, backend_id
         self.index = PrefixIndex()
-        self.queues: dict[str, dict[str, Request]] = {}
+        self.queues: dict[str, ArrivalOrder] = {}
         self.sent: list[InFlight] = []
         self.numbers = count()
         self.now = 0.0
@@ -60,19 +61,15 @@ class Course:
         self.enter(request, is_first=False)
 
     def enter(self, request: Request, *, is_first: bool) -> None:
-        queue = self.queues.setdefault(request.tenant_id, {})
-        others = dict(queue)
-        queue[request.id] = request
-        if is_first:
-            queue.clear()
-            queue.update({request.id: request, **others})
+        queue = self.queues.setdefault(request.tenant_id, ArrivalOrder())
+        (queue.prepend if is_first else queue.append)(request)
         self.order.queued(request, queue, self.now)
-        if not others:
+        if len(queue) == 1:
             self.order.joined(request.tenant_id, queue)
 
     def leave(self, request: Request) -> None:
         queue = self.queues[request.tenant_id]
-        del queue[request.id]
+        queue.remove(request.id)
         if not queue:
             self.order.left(request.tenant_id)
             del self.queues[request.tenant_id]
@@ -164,7 +161,7 @@ def by_deficit(course: Course, eligible) -> Request | None:
     return best or (head(queues[may_go[0]]) if may_go else None)
 
 
-def head(queue: dict[str, Request]) -> Request:
+def head(queue: ArrivalOrder) -> Request:
     return next(iter(queue.values()))
 
 

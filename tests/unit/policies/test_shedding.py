@@ -31,7 +31,7 @@ def plain_victim(scheduler, newcomer, now):
     if late:
         return min(late, key=lambda request: (tier(request.tenant_id).priority, due_at(request), request.id))
     ahead = max(yielding, key=lambda each: (-tier(each).priority, rank(each), each))
-    return next(reversed(queues.of(ahead).requests.values()))
+    return list(queues.of(ahead).requests.values())[-1]
 
 
 def check(scheduler, monkeypatch):

@@ -12,6 +12,7 @@ from policies.due_times import TTFT_S_UNSET, urgency_at
 from policies.fairness import SlackCounter, VirtualTokenCounter
 from policies.fairness.cached import LOOKUPS_MAX
 from policies.fairness.slack import SECOND_KEYS
+from policies.queues import ArrivalOrder
 from policies.types import BackendLoad, Request, SloEnvelope, Usage
 
 pytestmark = pytest.mark.every_scheduler
@@ -156,7 +157,7 @@ def test_with_more_tenants_than_lookups_those_that_received_the_least_are_looked
     order.look_up_in(lambda request: looked_up.append(request.tenant_id) or 0)
     tenants = [f"t{number:03}" for number in range(2 * LOOKUPS_MAX)]
     for tenant_id in tenants:
-        order.joined(tenant_id, {"r": Request("r", tenant_id, "m", 0.0, 1, 1)})
+        order.joined(tenant_id, ArrivalOrder([Request("r", tenant_id, "m", 0.0, 1, 1)]))
     for tenant_id in tenants[:LOOKUPS_MAX]:
         order.charged(tenant_id, 1.0, 0.0)
     assert order.pick(lambda _: True).tenant_id == tenants[LOOKUPS_MAX]

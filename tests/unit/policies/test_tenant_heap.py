@@ -7,11 +7,12 @@ import pytest
 from policies.fairness import Fifo, VirtualTokenCounter
 from policies.fairness.base import Account
 from policies.fairness.heap import SPARE_ENTRIES, TenantHeap
+from policies.queues import ArrivalOrder
 from policies.types import Request
 
 
-def queue_of(tenant_id: str, arrived_at: float = 0.0) -> dict[str, Request]:
-    return {"r": Request("r", tenant_id, "m", arrived_at, 1, 1)}
+def queue_of(tenant_id: str, arrived_at: float = 0.0) -> ArrivalOrder:
+    return ArrivalOrder([Request("r", tenant_id, "m", arrived_at, 1, 1)])
 
 
 def anyone(_: Request) -> bool:
@@ -43,11 +44,11 @@ def test_fifo_orders_by_the_head_that_came_back_to_the_queue():
     fifo, queue = Fifo(), queue_of("A", arrived_at=5.0)
     fifo.joined("A", queue)
     fifo.joined("B", queue_of("B", arrived_at=3.0))
-    older, younger = Request("older", "A", "m", 1.0, 1, 1), queue.pop("r")
-    queue.update({"older": older, "r": younger})
+    older = Request("older", "A", "m", 1.0, 1, 1)
+    queue.prepend(older)
     fifo.queued(older, queue, 6.0)
     assert fifo.pick(anyone) is older
-    del queue["older"]
+    queue.remove("older")
     assert fifo.pick(anyone).tenant_id == "B"
 
 

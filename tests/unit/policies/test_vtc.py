@@ -5,13 +5,14 @@ import pytest
 from policies.accounts.cost import LinearPrice
 from policies.fairness import LeastCounterFirst, VirtualTokenCounter
 from policies.prediction import ExponentialAverage, LastFiveMean
+from policies.queues import ArrivalOrder
 from policies.types import BackendLoad, Request, Tenant
 
 pytestmark = pytest.mark.every_scheduler
 
 
-def queue_of(tenant_id: str) -> dict[str, Request]:
-    return {"r": Request("r", tenant_id, "m", 0.0, 1, 1)}
+def queue_of(tenant_id: str) -> ArrivalOrder:
+    return ArrivalOrder([Request("r", tenant_id, "m", 0.0, 1, 1)])
 
 
 def anyone(_: Request) -> bool:
