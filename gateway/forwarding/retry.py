@@ -198,9 +198,8 @@ class Generation:
 
     def _alike(self, sending: "_Sending") -> frozenset[str]:
         """The backends that serve the model of a stream that has begun."""
-        catalog = self._backends.catalog
-        mates = catalog.backends_of(catalog.pool_of_backend(sending.lease.backend_id) or "")
-        return frozenset(each for each in mates if sending.difference(self._backends[each]) is None)
+        backends = self._backends
+        return frozenset(each for each in backends.backend_ids() if sending.difference(backends[each]) is None)
 
     def _may_move(self, sending: "_Sending") -> bool:
         """Whether a stream that has begun could go on now where it is or elsewhere: otherwise a drain would end it."""

@@ -352,3 +352,16 @@ async def test_a_stream_stays_at_a_backend_that_drains_where_all_others_serve_an
         reply = await asked
         assert reply.events[-1] == "[DONE]"
         assert (tokens_emitted(old), tokens_emitted(new)) == (TOKENS, 0)
+
+
+async def test_a_stream_leaves_a_backend_that_discovery_does_not_list_any_more():
+    quick = {"continuation": {"drain_s": 0.05}}
+    async with engine(**SLOW) as old, engine() as good, gateway(old, good, **quick) as rig:
+        rig.gateway.backends.drain("b1", draining=True)
+        asked = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        await until(lambda: tokens_emitted(old))
+        rig.gateway.backends.drain("b1", draining=False)
+        rig.gateway.backends.retire("b0")
+        reply = await asked
+        assert reply.events[-1] == "[DONE]"
+        assert tokens_emitted(good)
