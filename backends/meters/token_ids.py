@@ -73,6 +73,10 @@ class ResumableMeter(StreamMeter, Protocol):
     last: bytes
     interrupted: str | None
 
+    def forget(self) -> None:
+        """Keep no token ids any more: the stream cannot be continued."""
+        ...
+
 
 class TokenIdMeter(ChunkMeter):
     """Usage and token ids of one stream of one choice."""
@@ -92,6 +96,10 @@ class TokenIdMeter(ChunkMeter):
         self._ids_like: IdsEnd = _IDS_LIKE_NONE
         self.last = b""
         self.interrupted: str | None = None
+
+    def forget(self) -> None:
+        self._ids.drop()
+        self._append, self._outputs_max, self._is_resumable = self._ids.output.append, 0, False
 
     def feed(self, data: bytes) -> bytes:
         # One whole event without usage, like the one before but for its text and its token.

@@ -324,6 +324,7 @@ class LimitsSection(Section):
     logprobs_max: Count = 20  # vLLM's own --max-logprobs; OpenAI allows as many
     header_tpot_ratio_min: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 0.5
     unread_bytes_max: Bytes = ByteSize(256 << 20)
+    resumable_bytes_max: Bytes = ByteSize(256 << 20)
     memory_bytes_max: Bytes | None = None
     resends_max: Annotated[int, Field(ge=0, le=3), BeforeValidator(not_bool)] = 1
     xargs_allowed: frozenset[str] | None = None

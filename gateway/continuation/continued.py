@@ -149,6 +149,9 @@ class ContinuedMeter(EventMeter):
         self.is_finished, self._finish = True, message
         return self._complete() if stopped is not None else b""
 
+    def forget(self) -> None:
+        self._ids.drop()
+
     def _count(self, token_ids: list[int]) -> None:
         self.output_tokens += len(token_ids)
         if self._ids.is_full:

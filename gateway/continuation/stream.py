@@ -1,10 +1,12 @@
 """ResumableStream: what is kept of one call's stream over all backends that answer it."""
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from backends.meters.token_ids import ID_BYTES, ResumableMeter, TokenIds
 from gateway.continuation.exclusions import Exclusion
+from gateway.continuation.held_bytes import HeldBytes
 from policies.types import NO_USAGE, Usage
 
 # None of them is found inside a text, where quotes are escaped.
@@ -18,28 +20,32 @@ _TOKEN_NAME: Final = re.compile(rb'"token_id:\d+"')
 class ContinuationSettings(NamedTuple):
     """`silence_s`: how long a backend may send nothing after the first token. `token_bytes_max`: of the ids of one
     stream. `wait_s_max`: how long a stream is offered to backends that answer with errors, and how long a call that may
-    be what ends engines waits to be apart from others.
+    be what ends engines waits to be apart from others. `held`: the ids of all streams.
     """
 
     enabled: bool
     silence_s: float
     token_bytes_max: int
     wait_s_max: float
+    held: HeldBytes
 
 
 class ResumableStream:
     """One stream, which may be continued where `exclusion` is None. Mutable.
 
-    `usage` is that of all backends so far, as the client sees it; `last` is the last event with tokens.
+    `usage` is that of all backends so far, as the client sees it; `last` is the last event with tokens. `bytes_max` is
+    what its ids can need. `on_given_up` is called when they are forgotten to save memory.
     """
 
-    __slots__ = ("exclusion", "ids", "last", "usage")
+    __slots__ = ("bytes_max", "exclusion", "ids", "last", "on_given_up", "usage")
 
     def __init__(self, exclusion: Exclusion | None, token_bytes_max: int) -> None:
         self.exclusion = exclusion
         self.ids = TokenIds(token_bytes_max)
         self.usage: Usage = NO_USAGE
         self.last = b""
+        self.bytes_max = 0
+        self.on_given_up: Callable[[], None] = _nothing
 
     @property
     def is_begun(self) -> bool:
@@ -58,9 +64,21 @@ class ResumableStream:
             self.exclusion = Exclusion.REASONING
         elif _TOKEN_NAME.search(first) is not None:
             self.exclusion = Exclusion.NAMES
-        elif len(first) + ID_BYTES * output_tokens_max > self.ids.bytes_max:
-            self.exclusion = Exclusion.BYTES
-            self.ids.drop()
+        else:
+            self.bytes_max = len(first) + ID_BYTES * output_tokens_max
+            if self.bytes_max > self.ids.bytes_max:
+                self.exclusion = Exclusion.BYTES
+                self.ids.drop()
+
+    def give_up(self) -> None:
+        """Forget the ids: others need the memory. The stream goes on, and cannot be continued any more."""
+        self.exclusion = Exclusion.MEMORY
+        self.ids.drop()
+        self.on_given_up()
+
+    def left(self) -> None:
+        """No backend answers it now."""
+        self.on_given_up = _nothing
 
     def passed(self, meter: ResumableMeter) -> None:
         """What this meter has counted was sent to the client."""
@@ -72,3 +90,7 @@ class ResumableStream:
             self.exclusion = Exclusion.BYTES
         is_readable = _REASONING.search(self.last) is None
         return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and is_readable
+
+
+def _nothing() -> None:
+    pass

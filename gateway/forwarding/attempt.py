@@ -99,8 +99,8 @@ class Attempt:
 
     __slots__ = (
         "_answer_headers", "_asks_ids", "_backend_client", "_call", "_cards", "_count_now", "_has_counted_disconnect",
-        "_kind", "_lease", "_meter", "_on_begun", "_on_id", "_output_tokens", "_plugin_name", "_reads_priority",
-        "_settlement", "_silence_s", "_stream", "_tier", "_timeliness", "_trace", "_unread",
+        "_held", "_kind", "_lease", "_meter", "_on_begun", "_on_id", "_output_tokens", "_plugin_name",
+        "_reads_priority", "_settlement", "_silence_s", "_stream", "_tier", "_timeliness", "_trace", "_unread",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +137,7 @@ class Attempt:
         self._output_tokens = context.output_tokens
         self._answer_headers = context.answer_headers
         self._unread = context.unread
+        self._held = context.continuation.held
         self._on_id = on_id
         self._on_begun = on_begun
         self._count_now = count_now
@@ -215,10 +216,11 @@ class Attempt:
         """What this backend is asked for, to go on with the stream."""
         if not self._kind.has_token_ids:
             raise StreamGivenUp("the stream cannot be continued at a backend of this kind")
+        self._raise_if_forgotten()
         context = next((card.max_model_len for card in self._cards if card.id == self._call.request.model), None)
         ask = partial(ask_json, self._backend_client.upstream, self._headers(request))
         try:
-            return await prepare(
+            continuing = await prepare(
                 ask,
                 self._call.parsed.body.asking(usage=False, continuous=False),
                 self._stream,
@@ -233,6 +235,12 @@ class Attempt:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True) from None
         except UpstreamProtocolError as error:
             raise StreamGivenUp(str(error)) from None
+        self._raise_if_forgotten()  # while this backend was asked
+        return continuing
+
+    def _raise_if_forgotten(self) -> None:
+        if self._stream.exclusion is not None:
+            raise StreamGivenUp("the stream's token ids were forgotten to save memory")
 
     def _with_arguments(self, body: bytes | bytearray) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
@@ -302,6 +310,8 @@ class Attempt:
         if continuing is None:
             stream.began(first.event if self._asks_ids else b"", self._call.request.output_tokens_max)
             self._remember_ids()
+            if stream.exclusion is None:
+                self._held.hold(self._call.tenant.id, stream, stream.bytes_max)
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
         self._on_begun()
@@ -327,6 +337,7 @@ class Attempt:
         finally:  # also after a disconnect, and a preemption
             if resumes is not None:
                 stream.passed(resumes.meter)
+            stream.left()
             # All usage has been reported by now, and the closure and its lease would be a reference cycle.
             self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
@@ -379,6 +390,12 @@ class Attempt:
         def may_continue() -> bool:
             stream.passed(meter)
             return stream.may_continue()
+
+        def given_up() -> None:
+            meter.forget()
+            self._lease.is_resumable = False
+
+        stream.on_given_up = given_up
 
         return meter, Resumes(meter, may_continue)
 

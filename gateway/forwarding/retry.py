@@ -148,6 +148,7 @@ class Generation:
             with self._budget.call() as retries:
                 return await self._send_until_taken(request, sending, retries)
         finally:
+            self._context.continuation.held.release(call.tenant.id, stream)
             self._evidence.ended(sending.suspect)
 
     async def _send_until_taken(

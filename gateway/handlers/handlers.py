@@ -23,6 +23,7 @@ from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
+from gateway.continuation.held_bytes import HeldBytes
 from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.attempt import AttemptContext
 from gateway.forwarding.backend_client import BackendClient
@@ -286,7 +287,9 @@ def _continuation_settings(config: Config) -> ContinuationSettings:
     section = config.continuation
     # Without resends every call is sent once, and a continuation would be a second time.
     enabled = section.enabled and config.limits.resends_max > 0
-    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max, config.queue.backend_wait_s_max)
+    held = HeldBytes(config.limits.resumable_bytes_max)
+    wait_s_max = config.queue.backend_wait_s_max
+    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max, wait_s_max, held)
 
 
 def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:

@@ -62,6 +62,26 @@ async def test_a_stream_that_no_backend_can_continue_ends_with_an_error_event():
         await until(rig.idle)
 
 
+async def test_a_stream_that_gives_up_its_memory_ends_where_it_is_cut_and_leaks_no_id():
+    """The younger stream takes the memory of the older one, while both run. Two times 160 bytes of ids do not fit."""
+    async with (
+        engine(**{**SLOW, "cut_stream_after_tokens": TOKENS - 10}) as bad,
+        engine() as good,
+        gateway(bad, good, limits={"resumable_bytes_max": 800}) as rig,
+    ):
+        held = rig.gateway._handlers._continuation.held
+        older = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        await until(lambda: held.bytes)
+        assert 400 < held.bytes <= 800
+        assert rig.snapshot().backends["b0"].in_flight_requests == 1
+        younger = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        reply = await older
+        assert json.loads(reply.events[-1])["error"]["code"] == 502
+        assert b'token_ids":[' not in reply.body
+        younger.cancel()
+        await until(lambda: not held.bytes)
+
+
 async def test_ids_of_an_excluded_stream_stay_here_too():
     """The gateway has asked for them before it saw that reasoning is parsed."""
     body = call(stream=True, max_tokens=4)

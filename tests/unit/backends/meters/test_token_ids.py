@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall, StreamMemo
 from backends.meters.token_ids import ID_BYTES, TokenIdMeter, TokenIds
+from policies.types import Usage
 
 PROMPT = [1, 1516, 43]
 DONE = b"data: [DONE]\n\n"
@@ -248,3 +249,18 @@ def test_ids_beyond_the_limit_are_dropped_and_the_stream_goes_on():
     assert ids.is_full
     assert (ids.prompt, list(ids.output)) == (b"", [])
     assert meter.usage.output_tokens == 10
+
+
+@pytest.mark.parametrize("shape", STREAMS)
+@pytest.mark.parametrize("at", range(1, 30))
+def test_ids_that_are_forgotten_in_the_middle_are_not_kept_again_and_still_taken_out(shape, at):
+    pieces = [("a", [number]) for number in range(25)]
+    events = written(shape, pieces, "stop", ids=True, usages=False, at_end=True)
+    meter, ids = make_meter()
+    out = b"".join(map(meter.feed, events[:at]))
+    meter.forget()
+    out += b"".join(map(meter.feed, events[at:])) + meter.finish()
+    assert out == b"".join(written(shape, pieces, "stop", ids=False, usages=False, at_end=False))
+    assert (ids.prompt, len(ids.output), ids.is_full) == (b"", 0, True)
+    assert meter._append.__self__ is ids.output, "nothing else is held"
+    assert meter.usage == Usage(len(PROMPT), 0, len(pieces))

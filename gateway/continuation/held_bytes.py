@@ -1,0 +1,50 @@
+"""HeldBytes: limits the memory of what is kept to continue streams: the token ids of all streams of this process.
+
+A stream reserves what it can need when it begins, so nothing is counted for a token. Where the limit is reached, the
+tenant that holds most gives up its oldest stream: that one goes on, but no other backend can continue it. So a tenant
+with little keeps its part, however many streams others have. gateway/forwarding/unread_bytes.py limits whole answers.
+"""
+
+from typing import Protocol
+
+
+class HeldStream(Protocol):
+    """A stream that holds bytes."""
+
+    def give_up(self) -> None:
+        """Forget what is held."""
+        ...
+
+
+class HeldBytes:
+    """What the streams of each tenant hold, oldest first. Mutable."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max`: of all tenants together."""
+        self._bytes_max = bytes_max
+        self._tenants: dict[str, dict[HeldStream, int]] = {}
+        self._of_tenant: dict[str, int] = {}
+        self.bytes = 0
+
+    def hold(self, tenant_id: str, stream: HeldStream, bytes_: int) -> None:
+        """The stream needs so many bytes, until it is released or gives up, which it may do at once."""
+        self._tenants.setdefault(tenant_id, {})[stream] = bytes_
+        self._add(tenant_id, bytes_)
+        while self.bytes > self._bytes_max:
+            most = max(self._of_tenant, key=lambda each: self._of_tenant[each])
+            oldest = next(iter(self._tenants[most]))
+            self.release(most, oldest)
+            oldest.give_up()
+
+    def release(self, tenant_id: str, stream: HeldStream) -> None:
+        """The stream has ended. Idempotent."""
+        held = self._tenants.get(tenant_id, {})
+        bytes_ = held.pop(stream, None)
+        if bytes_ is not None:
+            self._add(tenant_id, -bytes_)
+            if not held:
+                del self._tenants[tenant_id], self._of_tenant[tenant_id]
+
+    def _add(self, tenant_id: str, bytes_: int) -> None:
+        self.bytes += bytes_
+        self._of_tenant[tenant_id] = self._of_tenant.get(tenant_id, 0) + bytes_
