@@ -52,9 +52,11 @@ class PassingOn:
 
     def _waiting_ttft_s(self, request: Request, now: float) -> float | None:
         """Seconds until the first token of a waiting request; None where no forecast is known."""
-        tenants = self.tenants
+        tenants, waiting = self.tenants, self.tenants.queues.of(request.tenant_id).requests
+        if request.id not in waiting:
+            return None  # its key holds it back, and no forecast knows for how long
         tenant, ahead = tenants.states[request.tenant_id].tenant, []
-        for each in islice(tenants.queues.of(request.tenant_id).requests.values(), BEFORE_MAX):
+        for each in islice(waiting.values(), BEFORE_MAX):
             if each.id == request.id:
                 break
             ahead.append(each)

@@ -87,6 +87,8 @@ class Forecaster:
         """
         output_tokens = self.output_tokens(request)
         scan = self._scanned(request, now, output_tokens)
+        if not scan.backend_ids:
+            return None
         own_tokens = sum(each.prompt_tokens for each in ahead) + len(ahead) * output_tokens
         work = self._work_ahead(request, tenant, own_tokens, output_tokens, scan)
         return self._forecast_s(request, now, output_tokens, scan, work)

@@ -3,10 +3,11 @@
 import pytest
 
 from policies.admission.retry_after import QUEUED_S_MIN
+from policies.placement import LeastReserved
 from policies.pool.passing_on import next_look
 from policies.prediction import PREDICTION
 from policies.step_time import StepTime, StepTimeModel
-from policies.types import BackendLoad, Reason, SloEnvelope, Tenant
+from policies.types import BackendLoad, KeyLimits, Reason, SloEnvelope, Tenant
 
 pytestmark = pytest.mark.every_scheduler
 
@@ -104,3 +105,23 @@ def test_looks_come_nearer_until_the_target_itself():
     assert looks[:3] == pytest.approx([0.4, 0.6, 0.7])
     assert looks[-1] == TTFT_S
     assert TTFT_S - looks[-2] <= QUEUED_S_MIN
+
+
+def test_what_its_key_holds_back_goes_on_with_half_of_its_time_left(make_pool):
+    tenant = Tenant("A", keys={"k": KeyLimits(in_flight_max=1)})
+    load = BackendLoad("gpu", requests_running_max=4)
+    pool = make_pool(tenants=[tenant], loads=[load])
+    pool.send("A", "running", key_id="k")
+    assert pool.dispatched() == ["running"]
+    assert ask(pool, "held", key_id="k", may_pass_on=True) == {}
+    assert refused_at(pool, "held") == pytest.approx(TTFT_S / 2)
+
+
+def test_a_look_while_no_backend_is_there_ends_its_wait(make_pool):
+    pool = make_pool(loads=[BackendLoad("gpu", requests_running_max=1)], placement=LeastReserved())
+    pool.send("A", "running")
+    assert pool.dispatched() == ["running"]
+    assert ask(pool, "asks", may_pass_on=True) == {}
+    pool.now = TTFT_S / 2
+    pool.measure()
+    assert pool.refused() == {"asks": Reason.NO_BACKEND}
