@@ -114,8 +114,7 @@ class Management:
         """Read the stored state. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot
         be written.
         """
-        if self._config.admin.enabled and self._config.auth.secret is None:
-            make_secret(self._config.auth.secret_file)  # for the HMACs of admin keys, which outlive the process
+        self.make_secret()
         await self.registry.start()
         self._is_open = True
         secret = self._config.auth.secret_bytes()
@@ -143,6 +142,13 @@ class Management:
                 place=str(self._config.state.file or self._config.folder),
             )
             self.notices.start()
+
+    def make_secret(self) -> None:
+        """Where there is none, make the secret for the HMACs of admin keys, which outlive this process. May raise
+        OSError.
+        """
+        if self._config.admin.enabled and self._config.auth.secret is None:
+            make_secret(self._config.auth.secret_file)
 
     @property
     def has_backends(self) -> bool:

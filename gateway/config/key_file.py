@@ -66,7 +66,7 @@ def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
     key = new_key()
     record = KeyRecord(tenant=tenant, hmac=key_hmac(secret, key).hex(), last_four=key[-4:], created_at=created_at)
     with _locked(path.parent):
-        _write(path, [*read_keys(path), record])
+        _write(path, _lines([*read_keys(path), record]))
     return key
 
 
@@ -79,7 +79,7 @@ def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
         records = read_keys(path)
         found = [record for record in records if record.hmac.startswith(mark) or record.last_four == mark]
         if len(found) == 1:
-            _write(path, [record for record in records if record not in found])
+            _write(path, _lines([record for record in records if record not in found]))
     return found
 
 
@@ -98,16 +98,14 @@ def first_key(path: Path) -> str:
 
 
 def make_secret(path: Path, secret: str | None = None) -> None:
-    """Write a secret (None: a random one), readable by its owner only, unless the file exists."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    """Write a secret (None: a random one), readable by its owner only, unless the file exists. Another process that
+    finds the file finds the whole of it.
+    """
+    if path.exists():
         return
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write((secret or secrets.token_urlsafe(SECRET_BYTES)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(path.parent)
+    with _locked(path.parent):
+        if not path.exists():  # another process was faster
+            _write(path, (secret or secrets.token_urlsafe(SECRET_BYTES)) + "\n")
 
 
 def _record(line: bytes, path: Path, number: int) -> KeyRecord:
@@ -132,12 +130,16 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write(path: Path, records: list[KeyRecord]) -> None:
+def _lines(records: list[KeyRecord]) -> str:
+    return "".join(json.dumps(asdict(record)) + "\n" for record in records)
+
+
+def _write(path: Path, text: str) -> None:
     # mkstemp creates the file with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)
