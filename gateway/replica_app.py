@@ -8,15 +8,14 @@ import hmac
 import logging
 import secrets
 import socket
-import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.config import Config
-from gateway.config.cluster import ClusterTls
-from gateway.config.tls import server_context
 from gateway.member_app import MemberGateway
+from gateway.shared_order.credentials import derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
 from gateway.state.assembly import make_elections
 from gateway.store.base import Store, StoreUnavailable
@@ -24,7 +23,7 @@ from gateway.store.redis_election import SECRET_BYTES, RedisElection
 
 SECRET_S_MAX: Final = 1.0  # a start waits so long to be told the secret of all
 RETRY_S: Final = 1.0
-PURPOSE: Final = b"fairlead: what replicas prove to each other that they know"
+PURPOSE: Final = b"fairlead: the secret of a cluster"
 SUFFIX_BYTES: Final = 4
 REDIS_PORT: Final = 6379
 LOCAL: Final = "127.0.0.1"
@@ -42,7 +41,12 @@ class ReplicaGateway(MemberGateway):
         elections.on_connected = self.order.reconnected
 
     async def start(self) -> str:
-        if not self._place.secret:
+        if self._management is not None:
+            self._management.make_secret()  # what is read next
+        secrets_known = secrets_of(self._config)
+        if secrets_known:
+            self._knows(secrets_known)
+        else:
             await self._learn_secret()
         return await super().start()
 
@@ -55,21 +59,27 @@ class ReplicaGateway(MemberGateway):
         self.order.start()
         await super()._assembled()
 
+    def _knows(self, known: Sequence[bytes]) -> None:
+        """These are the secrets of all; the first one issues certificates, where none are configured."""
+        self._place.secret = known[0]
+        if self._config.cluster.tls is None:
+            self._place.credentials = derived_credentials(known, self._place.name)
+
     async def _learn_secret(self) -> None:
         """No secret is configured: take the one that the store has for all."""
         try:
             async with asyncio.timeout(SECRET_S_MAX):
-                self._place.secret = await self._elections.shared_secret()
+                self._knows([await self._elections.shared_secret()])
         except (TimeoutError, StoreUnavailable) as error:
             log.warning("the secret of the cluster is not known yet: %s", error)
-            self._place.secret = secrets.token_bytes(SECRET_BYTES)
+            self._knows([secrets.token_bytes(SECRET_BYTES)])
             self._in_background(self._learn_secret_later())
 
     async def _learn_secret_later(self) -> None:
         while True:
             await asyncio.sleep(RETRY_S)
             with suppress(StoreUnavailable):
-                self._place.secret = await self._elections.shared_secret()
+                self._knows([await self._elections.shared_secret()])
                 return
 
 
@@ -79,9 +89,7 @@ def make_replica(config: Config, store: Store) -> ReplicaGateway:
 
 
 def place_of(config: Config) -> MemberPlace:
-    """Where a replica listens, what it is called, and what it proves that it knows; b"" where only Redis knows a
-    secret. Raises ValueError.
-    """
+    """Where a replica listens, what it is called, and its certificate, where one is configured. Raises ValueError."""
     cluster, redis = config.cluster, config.state.redis
     assert redis is not None, "the configuration is checked"
     url = urlsplit(redis.url)
@@ -90,41 +98,23 @@ def place_of(config: Config) -> MemberPlace:
     advertise = cluster.advertise or ""
     if not advertise and host in ANY_ADDRESS and cluster.port:
         advertise = f"{near}:{cluster.port}"
-    shared = config.auth.secret_bytes()
-    derived = b"" if shared is None else hmac.digest(shared, PURPOSE, "sha256")
-    tls = cluster.tls
     return MemberPlace(
         # A process that is started anew is another member: names of requests contain it, and are never used again.
         name=f"{cluster.name or socket.gethostname()}-{secrets.token_hex(SUFFIX_BYTES)}",
-        secret=cluster.secret() or derived,
+        secret=b"",  # until it starts
         listen=(host, cluster.port),
         advertise=advertise,
-        server_tls=None if tls is None else _accepting(tls),
-        client_tls=None if tls is None else _connecting(tls),
+        credentials=None if cluster.tls is None else given_credentials(cluster.tls),
     )
 
 
-def _accepting(tls: ClusterTls) -> ssl.SSLContext:
-    """Raises ValueError where its files cannot be read."""
-    context = server_context(tls)
-    context.verify_mode = ssl.CERT_REQUIRED
-    _trust(context, tls)
-    return context
-
-
-def _connecting(tls: ClusterTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # replicas are known by address; each proves that the CA of the cluster knows it
-    context.load_cert_chain(tls.cert_file, tls.key_file)
-    _trust(context, tls)
-    return context
-
-
-def _trust(context: ssl.SSLContext, tls: ClusterTls) -> None:
-    try:
-        context.load_verify_locations(tls.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"the file {tls.ca_file} is not one of CA certificates: {error}") from error
+def secrets_of(config: Config) -> list[bytes]:
+    """The secrets that replicas of this configuration know each other by; none where only Redis has one. Raises
+    ValueError.
+    """
+    shared = config.auth.secret_bytes()
+    derived = [] if shared is None else [hmac.digest(shared, PURPOSE, "sha256").hex().encode()]
+    return config.cluster.secrets() or derived
 
 
 def local_address(url_host: str | None, port: int) -> str:

@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from backends.address_allowlist import ANY, AddressAllowlist, literal
-from gateway.config.sections import SECRET_BYTES_MIN, Section, file_text, not_bool
+from gateway.config.sections import Section, not_bool, secret_lines
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the Standard Webhooks specification, before a secret in base64
-SECRETS_MAX = 4
 THRESHOLDS_MAX = 16
 PERCENT_MAX = 1_000  # a budget may be exceeded by the calls that run
 
@@ -42,13 +41,7 @@ class WebhookSection(Section):
 
     def secrets(self) -> list[bytes]:
         """The secrets that requests are signed with. Raises ValueError where the file has none that is good enough."""
-        lines = [line.strip() for line in file_text(self.secret_file).splitlines() if line.strip()]
-        if len(lines) > SECRETS_MAX:
-            raise ValueError(f"the file {self.secret_file} holds more than {SECRETS_MAX} secrets")
-        found = [_secret(line) for line in lines]
-        if any(len(each) < SECRET_BYTES_MIN for each in found):
-            raise ValueError(f"the file {self.secret_file} must hold secrets of at least {SECRET_BYTES_MIN} bytes")
-        return found
+        return secret_lines(self.secret_file, read=_secret)
 
 
 class BudgetsSection(Section):

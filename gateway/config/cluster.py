@@ -5,9 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from gateway.config.sections import Name, Section, ServerTls, file_text
+from gateway.config.sections import Name, Section, ServerTls, secret_lines
 
-SECRET_BYTES_MIN = 16
 PORT_MAX = 65_535
 
 
@@ -19,15 +18,15 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """Mutual TLS: each side shows `cert_file`, and trusts what `ca_file` has signed."""
+    """Each side shows `cert_file`, and trusts what `ca_file` has signed and has one of the names of `cert_file`."""
 
     ca_file: Path
 
 
 class ClusterSection(Section):
     """`enabled` None: where state.redis is set. `host` None: the local address by which Redis is reached; `port` 0: any
-    free one; `advertise` None: host and port as bound. `name` None: the host's name and chance. `secret_file` None:
-    the secret is derived from that of API keys.
+    free one; `advertise` None: host and port as bound. `name` None: the host's name and chance. `secret_file`: one
+    secret a line; the first issues certificates, those of all are accepted. None: derived from that of API keys.
     """
 
     enabled: bool | None = None
@@ -38,11 +37,8 @@ class ClusterSection(Section):
     secret_file: Path | None = None
     tls: ClusterTls | None = None
 
-    def secret(self) -> bytes | None:
-        """The configured secret. Raises ValueError where its file cannot be read, or is too short."""
+    def secrets(self) -> list[bytes]:
+        """The configured secrets. Raises ValueError where their file cannot be read, or one is too short."""
         if self.secret_file is None:
-            return None
-        secret = file_text(self.secret_file).encode()
-        if len(secret) < SECRET_BYTES_MIN:
-            raise ValueError(f"the file {self.secret_file} must hold at least {SECRET_BYTES_MIN} bytes")
-        return secret
+            return []
+        return secret_lines(self.secret_file)

@@ -137,7 +137,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     if config.state.redis is not None:
         checks.append((("state", "redis", "password_file"), config.state.redis.secret))
     if config.is_clustered:
-        checks.append((("cluster", "secret_file"), config.cluster.secret))
+        checks.append((("cluster", "secret_file"), config.cluster.secrets))
     if config.prompt_tokens.ranks_file is not None:
         checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]

@@ -6,7 +6,7 @@ effect. Fields are validated here one by one; rules that span sections are in `c
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -32,6 +32,7 @@ from gateway.config.amounts import Amount
 from policies.slo.engine_priority import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
+SECRETS_MAX = 4  # of a file that holds several, of which one takes the place of another
 SECRET_FILE_BYTES_MAX = 64 << 10
 NAME_CHARS_MAX = 64
 POOL_CHARS_MAX = 256
@@ -440,6 +441,19 @@ def file_text(path: Path) -> str:
     if not text:
         raise ValueError(f"the file {path} is empty")
     return text
+
+
+def secret_lines(path: Path, *, read: Callable[[str], bytes] = str.encode) -> list[bytes]:
+    """The secrets of a file with one a line, as `read` reads each. Raises ValueError where it has none that is good
+    enough.
+    """
+    lines = [line.strip() for line in file_text(path).splitlines() if line.strip()]
+    if len(lines) > SECRETS_MAX:
+        raise ValueError(f"the file {path} holds more than {SECRETS_MAX} secrets")
+    found = [read(line) for line in lines]
+    if any(len(each) < SECRET_BYTES_MIN for each in found):
+        raise ValueError(f"the file {path} must hold secrets of at least {SECRET_BYTES_MIN} bytes")
+    return found
 
 
 def _cause(error: Exception) -> str:

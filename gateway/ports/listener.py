@@ -8,6 +8,9 @@ arrives accepts the others that wait, too.
 Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
 every turn. Here accepting pauses while descriptors are short, and `pause` is for other reasons. Connections then wait
 in the kernel.
+
+At a port where clients prove themselves by TLS, whoever can reach it can begin a handshake, so only a few of these are
+under way at once.
 """
 
 import asyncio
@@ -15,7 +18,10 @@ import errno
 import os
 import resource
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -29,8 +35,25 @@ BACKLOG: Final = 4096
 ACCEPTS_MAX: Final = 64
 DESCRIPTORS_RATIO_MAX: Final = 0.75  # of the limit, for clients; the others are for connections to backends and files
 LOOK_AGAIN_S: Final = 0.1  # while descriptors are short: costs two system calls
+HANDSHAKES_MAX: Final = ACCEPTS_MAX  # under way at once: a turn never ends one that it has begun
+HANDSHAKE_S_MAX: Final = 5.0
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORT_OF_DESCRIPTORS: Final = "descriptors"
+
+
+@dataclass(frozen=True, slots=True)
+class Handshakes:
+    """TLS of a port at which clients prove themselves.
+
+    `context` is asked for each connection. At most `at_once_max` handshakes are under way, each for at most `s_max`: a
+    new one ends the oldest, because that of a client which can prove itself is over within two round trips. `failed` is
+    told of those that end without a proof.
+    """
+
+    context: Callable[[], ssl.SSLContext]
+    failed: Callable[[str], None]
+    at_once_max: int = HANDSHAKES_MAX
+    s_max: float = HANDSHAKE_S_MAX
 
 
 class Listener:
@@ -46,11 +69,12 @@ class Listener:
         stop_s_max: float,
         inherited: socket.socket | None = None,
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
+        handshakes: Handshakes | None = None,
     ) -> None:
         """`stop_s_max`: the time for responses in progress when it stops. `inherited` is a socket that listens there
         already, for several processes: none of them takes more connections at once than it asks for. Accepting pauses
-        when more than `descriptors_ratio_max` of the process's file descriptors are in use. Raises ValueError where
-        there is no certificate.
+        when more than `descriptors_ratio_max` of the process's file descriptors are in use. With `handshakes` clients
+        prove themselves, and `tls` is None. Raises ValueError where there is no certificate.
         """
         self._server = server
         self._inherited = inherited
@@ -62,7 +86,8 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._pauses: set[str] = set()  # the reasons
         self._looking: asyncio.TimerHandle | None = None
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._handshakes = handshakes
         self._certificate = None if tls is None else Certificate(tls)
         self._context = None if self._certificate is None else self._certificate.context
 
@@ -76,7 +101,7 @@ class Listener:
             listening.setblocking(False)
         self._listen_again()
         host, port = self._sockets[0].getsockname()[:2]
-        scheme = "http" if self._context is None else "https"
+        scheme = "http" if self._context is None and self._handshakes is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def stop(self) -> None:
@@ -132,8 +157,11 @@ class Listener:
                     self._await_descriptors()
                 return
             task = self._loop.create_task(self._connect(connection))
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._connecting[task] = None
+            task.add_done_callback(self._connecting.pop)
+            if self._handshakes is not None and len(self._connecting) > self._handshakes.at_once_max:
+                oldest = next(iter(self._connecting))
+                oldest.cancel()
             if connection.fileno() >= descriptors_max(self._descriptors_ratio_max):
                 self._await_descriptors()
                 return
@@ -149,9 +177,17 @@ class Listener:
             self.resume(SHORT_OF_DESCRIPTORS)
 
     async def _connect(self, connection: socket.socket) -> None:
+        proving = self._handshakes
         try:
-            await self._loop.connect_accepted_socket(self._server, connection, ssl=self._context)
-        except (OSError, TimeoutError):  # its client has left, or fails at its handshake
+            if proving is None:
+                await self._loop.connect_accepted_socket(self._server, connection, ssl=self._context)
+            else:
+                await self._loop.connect_accepted_socket(
+                    self._server, connection, ssl=proving.context(), ssl_handshake_timeout=proving.s_max
+                )
+        except (OSError, TimeoutError) as error:  # its client has left, or fails at its handshake
+            if proving is not None:
+                proving.failed(str(error) or "nothing came")
             with suppress(OSError):
                 connection.close()
 

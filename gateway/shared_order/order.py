@@ -26,7 +26,7 @@ from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, S
 from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
-from gateway.shared_order.transport import OrderConnection, accepting_socket, greet
+from gateway.shared_order.transport import OrderConnection, connected
 from gateway.store.base import StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
@@ -187,16 +187,8 @@ class SharedOrder:
 
     # -- connections -----------------------------------------------------------------------------------------
 
-    async def accept(self, request: web.BaseRequest) -> web.WebSocketResponse:
-        """Another process connects, which takes this one for the leader."""
-        websocket = accepting_socket()
-        await websocket.prepare(request)
-        try:
-            name = await greet(websocket, self.place)
-        except (HelloError, TimeoutError) as error:
-            log.warning("a connection of another process was refused: %s", error)
-            await websocket.close()
-            return websocket
+    async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
+        """The process of this name is connected, and takes this one for the leader."""
         before = self._followers.get(name)
         if before is not None:
             before.close()
@@ -212,7 +204,6 @@ class SharedOrder:
                 del self._followers[name]
                 self.member.lost_from(name, self._loop.time())
                 self.soon()
-        return websocket
 
     def _aim(self, now: float) -> None:
         """Follow the member that is to be followed now, and no other."""
@@ -239,7 +230,7 @@ class SharedOrder:
 
     async def _follow(self, target: _LeaderAddress) -> None:
         """Connect to this leader, again and again."""
-        session, root = open_session(self.place, target.address)
+        session, root = open_session(target.address)
         leader = target.name or "worker 0"
         async with session:
             while True:
@@ -256,8 +247,7 @@ class SharedOrder:
                 await asyncio.sleep(RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
-        async with session.ws_connect(f"{root}/order", max_msg_size=FRAME_BYTES_MAX + 1) as websocket:
-            leader = await greet(websocket, self.place)
+        async with connected(session, f"{root}/order", self.place, FRAME_BYTES_MAX) as (websocket, leader):
             if target.name not in (None, leader):
                 raise HelloError(f"{leader} listens there")
             now = self._loop.time()

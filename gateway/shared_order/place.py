@@ -1,27 +1,31 @@
 """MemberPlace: what a process is to the others of its order, and the transport by which they reach each other.
 
-An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP, with TLS where it is configured; workers
-of one machine by Unix sockets in a private folder.
+An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP and mutual TLS; workers of one machine by
+Unix sockets in a private folder, which only their own user can open.
 """
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from gateway.cluster.wire import VERSION
 
+if TYPE_CHECKING:  # cryptography is loaded where there are replicas
+    from gateway.shared_order.credentials import Credentials
+
 
 @dataclass(slots=True)
 class MemberPlace:
-    """One process among those that share an order. Mutable: `address` is known when it listens, and `secret` where
-    nothing configures one when Redis was reached.
+    """One process among those that share an order. Mutable: `address` is known when it listens, and `secret` and
+    `credentials` where nothing configures them when Redis was reached.
 
     `name` was no other process's before. `listen` is the path of a Unix socket, or host and port; `advertise` is what
-    others connect to, "" for what was bound. `secret` is known to all of them and to no other process. With a
-    `leader_address` a parent process appoints the leader: the process that listens there, in this epoch, and `others`
-    are the members that run already; without one a store elects.
+    others connect to, "" for what was bound. `secret` is known to all of them and to no other process; `credentials`
+    are what they know each other by where they meet by TCP. With a `leader_address` a parent process appoints the
+    leader: the process that listens there, in this epoch, and `others` are the members that run already; without one a
+    store elects.
     """
 
     name: str
@@ -33,8 +37,7 @@ class MemberPlace:
     others: tuple[str, ...] = ()
     version: int = VERSION
     """Of the protocol: processes of unequal ones do not join."""
-    server_tls: ssl.SSLContext | None = None
-    client_tls: ssl.SSLContext | None = None
+    credentials: "Credentials | None" = None
     address: str = ""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Where the others listen, by name, as the store lists them."""
@@ -45,10 +48,8 @@ class MemberPlace:
         return self.leader_address is not None and self.leader_address == self.listen
 
 
-def open_session(place: MemberPlace, address: str) -> tuple[aiohttp.ClientSession, str]:
+def open_session(address: str) -> tuple[aiohttp.ClientSession, str]:
     """A session to the process at this address, and the root of its URLs. Close the session."""
     if address.startswith("/"):
         return aiohttp.ClientSession(connector=aiohttp.UnixConnector(address)), "http://member"
-    if place.client_tls is not None:
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=place.client_tls)), f"https://{address}"
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector()), f"http://{address}"
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector()), f"https://{address}"

@@ -1,23 +1,27 @@
 """Services between the processes of one order besides the order itself: the state of worker 0, shared counts, views.
 
-Every process answers at its port, to callers that have proved that they know the secret (gateway/cluster/hello.py), on
-connections of their own: a large answer does not hold up the order's frames.
+Every process answers at its port, to callers that it knows (transport.py), on connections of their own: a large answer
+does not hold up the order's frames. Each member has one such connection, as it has one for the order.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from math import inf
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
 
 from gateway.cluster.hello import HelloError
+from gateway.cluster.wire import FRAME_BYTES_MAX
+from gateway.ports.listener import Handshakes, Listener
 from gateway.shared_order.place import MemberPlace, open_session
-from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, greet
+from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, connected, greet
 from gateway.store.base import (
     StoreFull,
     StoreUnavailable,
@@ -26,6 +30,7 @@ from gateway.store.base import (
 ANSWER_S_MAX: Final = 2.0
 BODY_BYTES_MAX: Final = 64 << 20
 STOP_S_MAX: Final = 0.2
+REFUSED_S: Final = 10.0  # between log lines of refused connections: a peer that is refused tries 20 times a second
 OK, NOT_FOUND, UNAVAILABLE, FULL = 200, 404, 503, 507  # as of HTTP
 
 Service = Callable[[bytes], Awaitable[bytes]]
@@ -53,61 +58,85 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 class MemberPort:
     """Where the others reach this process: the order's connections at /order, questions for `services` at /services."""
 
-    def __init__(
-        self, place: MemberPlace, *, order: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-    ) -> None:
-        """`order` answers GET /order, a WebSocket that proves itself."""
+    def __init__(self, place: MemberPlace, *, order: Callable[[web.WebSocketResponse, str], Awaitable[None]]) -> None:
+        """`order` has the order's connection to the member of this name, until it ends."""
         self._place = place
-        self._order = order
         self.services: dict[str, Service] = {}
-        self._runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=STOP_S_MAX)
+        self._paths = {"/order": (order, FRAME_BYTES_MAX), "/services": (self._serve, BODY_BYTES_MAX)}
+        self._server = web.Server(self._handle, access_log=None)
+        self._asking: dict[str, web.WebSocketResponse] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._opened = AsyncExitStack()
+        self._refused, self._refused_until = 0, -inf
 
     async def start(self) -> None:
         """Listen, and note the address in the place. Raises OSError."""
-        place = self._place
-        await self._runner.setup()
+        place, credentials = self._place, self._place.credentials
         if isinstance(place.listen, str):
             _remove(place.listen)  # of a worker 0 that was killed
-            await web.UnixSite(self._runner, place.listen).start()
+            runner = web.ServerRunner(self._server, shutdown_timeout=STOP_S_MAX)
+            await runner.setup()
+            await web.UnixSite(runner, place.listen).start()
+            self._opened.push_async_callback(runner.cleanup)
+            self._opened.callback(_remove, place.listen)
             place.address = place.listen
             return
+        assert credentials is not None, "replicas have credentials when they listen"
         host, port = place.listen
-        await web.TCPSite(self._runner, host, port, ssl_context=place.server_tls).start()
-        bound = self._runner.addresses[0][1]
+        listener = Listener(
+            self._server,
+            host,
+            port,
+            None,
+            stop_s_max=STOP_S_MAX,
+            descriptors_ratio_max=1.0,  # members, not clients
+            handshakes=Handshakes(lambda: (place.credentials or credentials).accepting, self._refuse),
+        )
+        bound = urlsplit(await listener.start()).port
+        self._opened.push_async_callback(listener.stop)
         named = f"[{host}]" if ":" in host else host
         place.address = place.advertise or f"{named}:{bound}"
 
     async def stop(self) -> None:
         for task in list(self._running):
             task.cancel()
-        await self._runner.cleanup()
-        if isinstance(self._place.listen, str):
-            _remove(self._place.listen)
+        await self._opened.aclose()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.path == "/order":
-            return await self._order(request)
-        if request.path == "/services":
-            return await self._serve(request)
-        return web.Response(status=NOT_FOUND)
-
-    async def _serve(self, request: web.BaseRequest) -> web.WebSocketResponse:
-        websocket = accepting_socket(BODY_BYTES_MAX)
+        found = self._paths.get(request.path)
+        if found is None:
+            return web.Response(status=NOT_FOUND)
+        serve, bytes_max = found
+        websocket = accepting_socket(bytes_max)
         await websocket.prepare(request)
         try:
-            await greet(websocket, self._place)
+            name = await greet(websocket, self._place)
         except (HelloError, TimeoutError) as error:
-            log.warning("a connection of another process was refused: %s", error)
+            self._refuse(str(error) or "no greeting came")
             await websocket.close()
-            return websocket
+        else:
+            await serve(websocket, name)
+        return websocket
+
+    def _refuse(self, reason: str) -> None:
+        self._refused += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._refused_until:
+            log.warning("a connection of another process was refused (%d so far): %s", self._refused, reason)
+            self._refused_until = now + REFUSED_S
+
+    async def _serve(self, websocket: web.WebSocketResponse, name: str) -> None:
+        before, self._asking[name] = self._asking.get(name), websocket
+        if before is not None:
+            await before.close()
         async for message in websocket:
             if message.type is not WSMsgType.BINARY:
                 break
             task = asyncio.create_task(self._answer(websocket, _QUESTION.decode(message.data)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        return websocket
+        if self._asking.get(name) is websocket:
+            del self._asking[name]
 
     async def _answer(self, websocket: web.WebSocketResponse, asked: _Question) -> None:
         service, status, body = self.services.get(asked.service), OK, b""
@@ -137,6 +166,7 @@ class ServiceClient:
         self._place = place
         self._session: aiohttp.ClientSession | None = None
         self._websocket: aiohttp.ClientWebSocketResponse | None = None
+        self._opened = AsyncExitStack()  # the connection
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._asked: dict[int, asyncio.Future[_Answer]] = {}
@@ -166,27 +196,26 @@ class ServiceClient:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        if self._websocket is not None:
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(CLOSE_S_MAX):
-                    await self._websocket.close()
+        await self._disconnect()
         if self._session is not None:
             await self._session.close()
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse:
         async with self._connecting:
             if self._websocket is None or self._websocket.closed:
+                await self._disconnect()
                 if self._session is None:
-                    self._session, self._root = open_session(self._place, self.address)
-                websocket = await self._session.ws_connect(f"{self._root}/services", max_msg_size=BODY_BYTES_MAX)
-                try:
-                    await greet(websocket, self._place)
-                except BaseException:
-                    await websocket.close()
-                    raise
+                    self._session, self._root = open_session(self.address)
+                connecting = connected(self._session, f"{self._root}/services", self._place, BODY_BYTES_MAX)
+                websocket, _ = await self._opened.enter_async_context(connecting)
                 self._websocket = websocket
                 self._reading = asyncio.create_task(self._read(websocket), name=f"answers of {self.address}")
             return self._websocket
+
+    async def _disconnect(self) -> None:
+        with suppress(OSError, TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._opened.aclose()
 
     async def _read(self, websocket: aiohttp.ClientWebSocketResponse) -> None:
         try:

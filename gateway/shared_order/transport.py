@@ -1,20 +1,20 @@
 """Transport: frames of the shared order over WebSockets of aiohttp, on TCP or a Unix socket (place.py).
 
-Each side proves first that it knows the shared secret (gateway/cluster/hello.py). What is to be sent waits in a queue
-of the connection, whose size and age the order is told, so that a side that does not read is noticed (rule 26).
+On TCP both sides have shown certificates of the cluster before (credentials.py); each then says its name, which its
+certificate has to have. What is to be sent waits in a queue of the connection, whose size and age the order is told, so
+that a side that does not read is noticed (rule 26).
 """
 
 import asyncio
-import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+import aiohttp
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
-from gateway.cluster.hello import NONCE_BYTES, Handshake, HelloError
-from gateway.cluster.wire import FRAME_BYTES_MAX
+from gateway.cluster.hello import Hello, HelloError
 from gateway.shared_order.place import MemberPlace
 
 Socket = web.WebSocketResponse | ClientWebSocketResponse
@@ -24,7 +24,7 @@ CLOSE_S_MAX: Final = 0.5
 
 
 class OrderConnection:
-    """An open connection to a peer that has proved itself. Made and used on one loop."""
+    """An open connection to a peer of this cluster. Made and used on one loop."""
 
     def __init__(self, websocket: Socket, peer: str, clock: Callable[[], float]) -> None:
         self.peer = peer
@@ -110,20 +110,37 @@ class _Rest:
 
 
 async def greet(websocket: Socket, place: MemberPlace) -> str:
-    """Exchange proofs, and return the peer's name. Raises HelloError, TimeoutError."""
-    handshake = Handshake(place.secret, place.name, secrets.token_bytes(NONCE_BYTES), version=place.version)
+    """Exchange versions and names, and return the peer's name, which its certificate has. Raises HelloError,
+    TimeoutError.
+    """
+    own = Hello(place.version, place.name)
     async with asyncio.timeout(GREETING_S_MAX):
-        await websocket.send_bytes(handshake.hello())
-        while handshake.peer is None:
-            message = await websocket.receive()
-            if message.type is not WSMsgType.BINARY:
-                raise HelloError("the connection ended before a greeting")
-            reply = handshake.received(message.data)
-            if reply is not None:
-                await websocket.send_bytes(reply)
-    return handshake.peer
+        await websocket.send_bytes(own.encode())
+        message = await websocket.receive()
+    if message.type is not WSMsgType.BINARY:
+        raise HelloError("the connection ended before a greeting")
+    peer = own.met(message.data)
+    if place.credentials is not None and not place.credentials.are_of(peer, websocket.get_extra_info("ssl_object")):
+        raise HelloError(f"the certificate of {peer!r} is not its own")
+    return peer
 
 
-def accepting_socket(bytes_max: int = FRAME_BYTES_MAX) -> web.WebSocketResponse:
+@asynccontextmanager
+async def connected(
+    session: aiohttp.ClientSession, url: str, place: MemberPlace, bytes_max: int
+) -> AsyncGenerator[tuple[ClientWebSocketResponse, str]]:
+    """A connection to the process there, with messages of at most so many bytes, and its name. Raises HelloError,
+    TimeoutError, OSError, ClientError.
+    """
+    tls = True if place.credentials is None else place.credentials.connecting
+    try:
+        websocket = await session.ws_connect(url, max_msg_size=bytes_max + 1, ssl=tls)
+    except aiohttp.ClientSSLError as error:
+        raise HelloError(f"the process there does not know the cluster's secret ({error})") from error
+    async with websocket:
+        yield websocket, await greet(websocket, place)
+
+
+def accepting_socket(bytes_max: int) -> web.WebSocketResponse:
     """A server's side of a connection, with messages of at most so many bytes. Pings are the order's own."""
     return web.WebSocketResponse(max_msg_size=bytes_max + 1, compress=False, timeout=CLOSE_S_MAX)

@@ -162,6 +162,20 @@ async def test_a_gateway_of_another_version_is_alone_while_the_leader_is_a_stran
         await until(lambda: view(other).role is MemberRole.LEADER)
 
 
+async def test_gateways_in_open_mode_that_start_in_one_folder_share_the_secret_that_the_first_has_made(
+    server, tmp_path
+):
+    def config(number):
+        state = {"file": tmp_path / f"{number}.db", "redis": {"url": server.url, "timeout_ms": 200}}
+        admin = {"enabled": True, "port": 0, "key_file": tmp_path / f"key{number}"}
+        return {"state": state, "admin": admin, "store": make_store(StateSection(**state), None), "folder": tmp_path}
+
+    async with scripted() as backend, gateway(backend, **config(0)) as one:
+        assert (tmp_path / "fairlead.secret").exists()
+        async with gateway(backend, **config(1)) as other:
+            await until(lambda: {view(one).role, view(other).role} == {MemberRole.LEADER, MemberRole.FOLLOWER})
+
+
 async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_second(join, key):
     async with scripted() as backend, join(2, backend, tokens_per_day_max=100) as (one, two):
         assert (await one.post(headers=bearer(key))).status == 200

@@ -24,8 +24,8 @@ SLOW_S = 0.1  # each way
 DOWN_S = 3.0
 
 OF_ANOTHER_VERSION = """
-from gateway.cluster.hello import Handshake
-Handshake.__init__.__kwdefaults__["version"] += 1
+from gateway.cluster import wire
+wire.VERSION += 1
 from gateway.cli import main
 main()
 """

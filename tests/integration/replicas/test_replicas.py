@@ -1,8 +1,11 @@
 """Replicas that share a Redis share one order: whichever of them a client's connection comes to."""
 
 import asyncio
+import contextlib
+import os
 import signal
 import ssl
+from pathlib import Path
 
 import pytest
 from gateway_rig import FAST, PATIENCE_S, engine, running, until
@@ -12,6 +15,7 @@ from tls_rig import NEEDS_OPENSSL, make_authority
 
 SERVED = 6_000  # to bob, while the shares are measured: one request of its is a hundredth of it
 
+FRAME_BYTES = 2 << 20  # of strangers
 CLIENTS = 64  # of each tenant, so many that it always waits, also on a machine that is busy with something else
 
 
@@ -100,6 +104,42 @@ async def test_replicas_with_certificates_talk_to_those_of_their_authority_alone
             await answered(address, own)
         own.load_cert_chain(authority / "server.pem", authority / "server.key")
         assert await answered(address, own)
+
+
+async def test_strangers_at_the_cluster_port_cost_a_leader_no_memory_and_not_its_lease(tmp_path, server):
+    """Real processes: memory is one's own, and a lease is lost in 1.6 s."""
+    async with engine(**FAST) as backend, replicas(tmp_path, server, 2, backend) as gateways:
+        await gateways.ready()
+        leader = await gateways.leader()
+        epoch = await gateways.value(leader, "fairlead_cluster_epoch")
+        _, view = await gateways.processes[leader].admin("GET", "/admin/v1/cluster")
+        host, port = next(each["address"] for each in view["members"] if each["role"] == "leader").split(":")
+        head = b"GET /services HTTP/1.1\r\nHost: m\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+        head += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+        frame = b"\x82\xff" + FRAME_BYTES.to_bytes(8, "big") + bytes(4)  # masked, of one message
+
+        async def intrude(number):
+            context = None
+            if number % 2:
+                context = ssl.create_default_context()
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+                try:
+                    writer.write(head + frame + bytes(FRAME_BYTES - 1))
+                    assert await reader.read(1) in (b"", b"\x15")  # nothing, or an alert of TLS
+                finally:
+                    writer.close()
+
+        before = resident_bytes(gateways.pid(leader))
+        await asyncio.gather(*(intrude(number) for number in range(40)))
+        assert resident_bytes(gateways.pid(leader)) - before < 20 * FRAME_BYTES
+        assert await gateways.leader() == leader
+        assert await gateways.value(leader, "fairlead_cluster_epoch") == epoch
+
+
+def resident_bytes(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def answered(address, context):

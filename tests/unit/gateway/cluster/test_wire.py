@@ -11,11 +11,9 @@ from gateway.cluster.checkpoints import (
     encode_checkpoint,
     parts_of,
 )
-from gateway.cluster.hello import Handshake, HelloError
 from gateway.cluster.inbox import TAKEN_MAX, Inbox
 from gateway.cluster.wire import (
     FRAME_BYTES_MAX,
-    VERSION,
     Dispatched,
     Ended,
     Finish,
@@ -81,42 +79,6 @@ def test_bytes_that_are_no_frame_are_refused(body):
 def test_messages_of_a_tick_keep_their_order_over_pools():
     said = [("a", Used(1, Usage(1, 0, 1))), ("a", Used(2, Usage(1, 0, 1))), ("", Ping(1.0)), ("a", Ping(2.0))]
     assert [(frame.pool, len(frame.messages)) for frame in frames_of(3, said)] == [("a", 2), ("", 1), ("a", 1)]
-
-
-def shake(one, other):
-    """Carry the messages of both until neither says more."""
-    queue = [(other, one.hello()), (one, other.hello())]
-    while queue:
-        to, body = queue.pop(0)
-        answer = to.received(body)
-        if answer is not None:
-            queue.append((one if to is other else other, answer))
-
-
-def hands(secret=b"s", **version):
-    return Handshake(b"s", "m1", b"1" * 16), Handshake(secret, "m2", b"2" * 16, **version)
-
-
-def test_two_that_know_the_secret_know_each_other():
-    one, other = hands()
-    shake(one, other)
-    assert (one.peer, other.peer) == ("m2", "m1")
-
-
-@pytest.mark.parametrize("pair", [{"secret": b"other"}, {"version": VERSION + 1}])
-def test_another_secret_or_version_is_refused(pair):
-    one, other = hands(**pair)
-    with pytest.raises(HelloError):
-        shake(one, other)
-    assert one.peer is None
-
-
-def test_a_proof_sent_back_to_its_maker_proves_nothing():
-    one = Handshake(b"s", "m1", b"1" * 16)
-    mirror = Handshake(b"unknown", "m2", b"2" * 16)
-    proof = one.received(mirror.hello())
-    with pytest.raises(HelloError):
-        one.received(proof)
 
 
 def test_the_newest_checkpoint_counts_from_any_source_and_in_parts():
