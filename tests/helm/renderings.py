@@ -115,7 +115,7 @@ MATRIX = {
     "no admin port": {"admin": {"enabled": False}, "networkPolicy": {"enabled": True}},
     "no account": {"serviceAccount": {"create": False}},
     "a route without timeouts": {"httpRoute": {**EVERYTHING["httpRoute"], "timeouts": None}},
-    "no metric of the queue": {"autoscaling": {"enabled": True, "queueWaitSeconds": ""}},
+    "no metric of the loop": {"autoscaling": {"enabled": True, "eventLoopLagSeconds": ""}},
     "Redis without the admin port": {**SHARED, "admin": {"enabled": False}},
     "a monitor of pods": {
         "monitoring": {"prometheus": {**EVERYTHING["monitoring"]["prometheus"], "kind": "PodMonitor"}}

@@ -90,6 +90,14 @@ def test_hooks_of_the_container_are_those_that_were_given():
     assert "lifecycle" not in gateway({})
 
 
+def test_the_gateway_is_scaled_by_what_more_of_it_helps_against():
+    (scaler,) = of_kind(EVERYTHING, "HorizontalPodAutoscaler")
+    custom, resource = scaler["spec"]["metrics"]
+    assert custom["pods"]["metric"]["name"] == "fairlead_event_loop_lag_seconds_p99"
+    assert custom["pods"]["target"] == {"type": "AverageValue", "averageValue": "50m"}
+    assert resource["resource"]["name"] == "cpu"
+
+
 def test_autoscaling_behaves_as_it_is_told_to():
     (scaler,) = of_kind(EVERYTHING, "HorizontalPodAutoscaler")
     assert scaler["spec"]["behavior"] == EVERYTHING["autoscaling"]["behavior"]

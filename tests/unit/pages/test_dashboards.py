@@ -12,6 +12,10 @@ from gateway.observability.instruments import FAMILIES, Histograms
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "helm/files/dashboards/fairlead.json").read_text())
 ALERTS = yaml.safe_load((ROOT / "helm/files/alerts.yaml").read_text())
+EXAMPLES = {
+    name: yaml.safe_load((ROOT / f"helm/examples/{name}.yaml").read_text())
+    for name in ("keda", "prometheus-adapter", "engines-hpa")
+}
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 
 # Prometheus and Kubernetes add these when they scrape.
@@ -35,6 +39,7 @@ def metrics():
 
 
 KNOWN = metrics()
+RECORDED = {rule["record"]: rule["expr"] for group in ALERTS["groups"] for rule in group["rules"] if "record" in rule}
 
 
 def asked(expression):
@@ -65,6 +70,41 @@ def test_a_query_is_about_metrics_and_labels_that_exist(expression):
     assert names, "it asks for something"
     assert names <= KNOWN.keys()
     assert labels <= TARGET_LABELS.union(*(KNOWN[name] for name in names))
+
+
+def scaling_queries():
+    """What autoscalers ask for in the examples, with the adapter's placeholders filled in."""
+    for trigger in EXAMPLES["keda"]["spec"]["triggers"]:
+        yield trigger["metadata"]["query"]
+    rules = EXAMPLES["prometheus-adapter"]["rules"]
+    for rule in rules["custom"] + rules["external"]:
+        series = rule["seriesQuery"].partition("{")[0]
+        yield rule["seriesQuery"]
+        filled = {"<<.Series>>": series, "<<.LabelMatchers>>": 'namespace="x"', "<<.GroupBy>>": "namespace"}
+        query = rule["metricsQuery"]
+        for placeholder, text in filled.items():
+            query = query.replace(placeholder, text)
+        yield query
+
+
+@pytest.mark.parametrize("expression", list(scaling_queries()))
+def test_an_example_of_scaling_asks_for_metrics_that_exist_or_are_recorded(expression):
+    names, labels = asked(expression)
+    assert names
+    assert names <= KNOWN.keys() | RECORDED.keys()
+    for name in names:
+        allowed = KNOWN.get(name) or asked(RECORDED[name])[1] - {"le"}
+        assert labels <= TARGET_LABELS | allowed
+
+
+def test_each_hpa_asks_for_what_the_adapter_of_the_example_serves():
+    rules = EXAMPLES["prometheus-adapter"]["rules"]
+    custom, external = (
+        {rule["seriesQuery"].partition("{")[0] for rule in rules[kind]} for kind in ("custom", "external")
+    )
+    values = yaml.safe_load((ROOT / "helm/values.yaml").read_text())
+    assert custom == {values["autoscaling"]["metricName"]}
+    assert external == {each["external"]["metric"]["name"] for each in EXAMPLES["engines-hpa"]["spec"]["metrics"]}
 
 
 @pytest.mark.parametrize(
