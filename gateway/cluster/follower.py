@@ -193,9 +193,6 @@ class Follower:
         if own is not None:
             self._end(own)
             self.link.say(own.pool, Gone(own.number, self.log.number))
-            self._pool(own.pool).actions[:] = [
-                action for action in self._pool(own.pool).actions if action.request_id != request_id
-            ]
 
     def spent(self, pool: str, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         """A call that was never queued used this much."""
@@ -396,6 +393,8 @@ class Follower:
         del self._own[own.number]
         self._numbers.pop(own.request.id, None)
         self.link.ended(own.number)
+        actions = self._pool(own.pool).actions
+        actions[:] = [action for action in actions if action.request_id != own.request.id]  # a Withdraw, most likely
 
     def _pool(self, name: str) -> _Pool:
         pool = self._pools.get(name)

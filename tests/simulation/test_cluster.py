@@ -55,6 +55,7 @@ def test_a_seed_that_once_broke_a_rule_keeps_it(seed):
         30423,  # a frozen leader reads of a request after its connection's end, and dispatches it at once
         30830,  # as 30420
         1001097,  # a leader is frozen after an end, and resigns when it wakes: its own checkpoint alone has that end
+        1102702,  # a frozen member finds a Withdraw and the end of the same request
         1030490,  # a preemption is carried out, and what says so is lost with its connection
         1001204,  # a Dispatch is lost, and its member, alone by then, rejects the request
     ],
