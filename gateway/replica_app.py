@@ -38,7 +38,7 @@ class ReplicaGateway(MemberGateway):
     def __init__(self, place: MemberPlace, config: Config, store: Store, elections: RedisElection) -> None:
         super().__init__(place, config, store, elections=elections)
         self._elections = elections
-        elections.on_connected = self.order.reconnected
+        elections.on_connected, elections.version = self.order.reconnected, place.version
 
     async def start(self) -> str:
         if self._management is not None:

@@ -50,6 +50,7 @@ class StoreView:
     epoch: int
     members: dict[str, str]  # name to address
     counter: int = 0
+    strangers: frozenset[str] = frozenset()  # members of another version of the protocol
 
 
 class ElectionStore(Protocol):
@@ -90,6 +91,8 @@ class Candidate:
         self.stands = True
         """Whether this member tries; false while it drains, or reaches no backend."""
         self._lease_s, self._margin_s = lease_s, margin_s
+        self.strangers: frozenset[str] = frozenset()
+        """Those of `members` that speak another version of the protocol."""
         self._listed_at: dict[str, float] = {}
         self._number = 0
         self._pending: StoreCall | None = None
@@ -123,6 +126,10 @@ class Candidate:
         """Whether the store answers. Where it does not, and no leader does, a member leads itself (rule 25)."""
         return now - self._heard_at < STANDALONE_S + ASK_S
 
+    def has_been_seen(self, now: float) -> bool:
+        """Whether the store was there for so long that all others have seen this member in its list."""
+        return now >= self._stands_from
+
     def call(self, now: float) -> StoreCall | None:
         """The call to make now; None: not yet."""
         if self._pending is not None:
@@ -133,8 +140,8 @@ class Candidate:
             return None
         if self.led_epoch:
             return self._ask(Ask.RENEW, self.led_epoch, now)
-        may_stand = self.stands and self.leader is None and now >= self._stands_from
-        return self._ask(Ask.ACQUIRE if may_stand else Ask.LOOK, self.epoch, now)
+        acquires = self.stands and self.leader is None and not self.strangers and self.has_been_seen(now)
+        return self._ask(Ask.ACQUIRE if acquires else Ask.LOOK, self.epoch, now)
 
     def answered(self, call: StoreCall, view: StoreView, now: float) -> None:
         """The store answered this call."""
@@ -199,3 +206,4 @@ class Candidate:
             self._listed_at[member] = now
         for member in [each for each, at in self._listed_at.items() if now - at > SILENT_S]:
             del self._listed_at[member], self.members[member]
+        self.strangers = (self.strangers | view.strangers) & self.members.keys()

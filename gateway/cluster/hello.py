@@ -2,7 +2,7 @@
 
 That the other side belongs to this cluster is known before: by its certificate (gateway/shared_order/credentials.py),
 or by the folder of its Unix socket, which is private to one user.
-Processes of unequal versions do not talk, and say so.
+Processes of unequal versions do not talk; where a store lists them, they know it before they connect (election.py).
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
         except msgspec.DecodeError as error:
             raise HelloError(f"not a greeting: {error}") from error
         if other.version != self.version:
-            raise OtherVersionError(
+            raise HelloError(
                 f"{other.member!r} speaks version {other.version} of the cluster protocol, this process "
                 f"{self.version}: they do not share an order"
             )
@@ -42,10 +42,6 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 class HelloError(Exception):
     """The peer is not of this cluster, or of another version; the text is for a log line."""
-
-
-class OtherVersionError(HelloError):
-    """The peer is of this cluster, and of another version: the two share no order."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -77,7 +77,6 @@ class Member:
         self._counts: deque[tuple[float, frozenset[str]]] = deque()
         self._stands_again_at = -inf
         self._appointed: str | None = None
-        self._stranger: str | None = None
         self._due_at = inf  # when `tick` was due, by the last `wakeup`
 
     # -- election --------------------------------------------------------------------------------------------
@@ -132,10 +131,6 @@ class Member:
             releases = [each for each in frame.messages if isinstance(each, Release)]
             if self.candidate is not None and releases and frame.epoch == epoch:
                 self.candidate.resigned_by(leader, now, returns=releases[0].returns)
-
-    def cannot_join(self, leader: str) -> None:
-        """The leader of this name is of another version: while it leads, this member is alone (rule 28)."""
-        self._stranger = leader
 
     def own_part(self, changes: TenantChanges) -> TenantChanges:
         """Changed settings, with this member's part of the limits of groups while it is alone."""
@@ -204,7 +199,9 @@ class Member:
         link.heard_at = min(now, link.heard_at + overslept_s)
         if self.candidate is not None:
             self.candidate.overslept(overslept_s, now)
-            self._campaign(self.candidate, now)
+            self._ask_store(self.candidate, now)
+            campaign = self._divide if self.candidate.strangers else self._campaign
+            campaign(self.candidate, now)
         self._exchange(now)
         if self.leader is not None:
             self.leader.turn(now, overslept_s)
@@ -236,12 +233,14 @@ class Member:
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
-    def _campaign(self, candidate: Candidate, now: float) -> None:
-        """What the election asks for (rules 1, 4, 25)."""
+    def _ask_store(self, candidate: Candidate, now: float) -> None:
         candidate.stands = candidate.stands or self._stands_again_at < now < self._stands_again_at + 1.0
         call = candidate.call(now)
         if call is not None:
             self._calls.append(call)
+
+    def _campaign(self, candidate: Candidate, now: float) -> None:
+        """What the election asks for (rules 1, 4, 25)."""
         leader = self.leader
         if candidate.led_epoch:
             if leader is None or leader.epoch != candidate.led_epoch:
@@ -252,7 +251,7 @@ class Member:
                 leader.renewed(candidate.lease_until)
                 leader.listed(candidate.members)
             return
-        is_with_others = candidate.is_reached(now) and (candidate.leader is None or candidate.leader != self._stranger)
+        is_with_others = candidate.is_reached(now)
         if leader is not None and not self.is_standalone:
             leader.step_down("the store has another leader")
             self._step_down(now)
@@ -260,6 +259,19 @@ class Member:
             if is_with_others:
                 self._end_standalone(now)
         elif not is_with_others and not self.follower.link.may_decide(now) and self._connected_to is None:
+            self._lead_alone(now)
+
+    def _divide(self, candidate: Candidate, now: float) -> None:
+        """Members of unequal versions share no order. So none of them has one: until one version is left each is alone,
+        because the parts of all make a whole (rule 28). A new member waits until the others have seen it.
+        """
+        if self.leader is not None and not self.is_standalone:
+            self.leader.resign(now, returns=True)
+            self._step_down(now)
+        if self.follower.link.may_decide(now) and self.leader is None:
+            return  # its leader has not seen it yet
+        has_grown = self.is_standalone and len(self._count(now)) > self.share.replicas
+        if has_grown or (self.leader is None and candidate.has_been_seen(now)):
             self._lead_alone(now)
 
     def _lead(self, epoch: Epoch, now: float, *, expected: tuple[str, ...]) -> None:

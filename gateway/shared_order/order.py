@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 
 from gateway.cluster.election import Candidate, ElectionStore, StoreCall
-from gateway.cluster.hello import HelloError, OtherVersionError
+from gateway.cluster.hello import HelloError
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.view import MemberRole
@@ -238,10 +238,6 @@ class SharedOrder:
                     await self._follow_once(session, root, target)
                     if not self._complained:
                         self._complain(f"the connection to {leader} has ended")
-                except OtherVersionError as error:
-                    self._complain(str(error))
-                    self.member.cannot_join(leader)
-                    self.soon()
                 except (aiohttp.ClientError, OSError, HelloError, FrameError, TimeoutError) as error:
                     self._complain(f"{leader} cannot be followed: {error}")
                 await asyncio.sleep(RETRY_S)
@@ -315,6 +311,9 @@ class SharedOrder:
                 self._store_error = ""
             self.member.answered(call, view, self._loop.time())
             self.place.addresses = candidate.members
+            if candidate.strangers:
+                names = ", ".join(sorted(candidate.strangers))
+                self.roles.because(f"another version of the cluster protocol is spoken by {names}: they share no order")
         self.soon()
 
     def _read_checkpoint(self) -> None:

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from gateway.cluster.election import MEMBER_S, StoreCall, StoreView
 from gateway.cluster.promise import LEASE_S
+from gateway.cluster.wire import VERSION
 from gateway.store.base import StoreUnavailable
 from gateway.store.redis_store import TIMEOUT_S, connections
 
@@ -35,18 +36,25 @@ class RedisElection:
         self._besides = Redis(connection_pool=connections(url, timeout_s=timeout_s, options=given))
         script = resources.files("gateway.store").joinpath("data", "elect.lua").read_text(encoding="utf-8")
         self._script = self._redis.register_script(script)
+        self.version = VERSION
+        """Of this member's protocol, which it says in the list before its address."""
         self._secret: str | None = None  # of all members, where only the server knows one
 
     async def call(self, call: StoreCall) -> StoreView:
         """Make one call. Raises StoreUnavailable within the timeout."""
         keys = [self._name(name) for name in ("leader", "epochs", "members")]
-        args = [call.ask.value, call.member, call.address, call.epoch, int(LEASE_S * 1000), int(MEMBER_S * 1000)]
+        address = f"{self.version} {call.address}"
+        args = [call.ask.value, call.member, address, call.epoch, int(LEASE_S * 1000), int(MEMBER_S * 1000)]
         try:
             leader, epoch, counter, *members = await self._script(keys=keys, args=args)
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
-        listed = {name.decode(): address.decode() for name, address in zip(members[::2], members[1::2], strict=True)}
-        return StoreView(leader.decode() or None, epoch, listed, counter)
+        listed, strangers = {}, set()
+        for name, entry in zip(members[::2], members[1::2], strict=True):
+            version, _, listed[name.decode()] = entry.decode().rpartition(" ")
+            if version != str(self.version):
+                strangers.add(name.decode())
+        return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers))
 
     async def put_checkpoint(self, body: bytes) -> None:
         """Keep this checkpoint in place of the one before, and the members' secret: the server may have lost both.

@@ -128,15 +128,17 @@ async def roll(cluster: Cluster, load: Load, _leader: int, _seconds: float) -> s
     return set()
 
 
-async def mix_versions(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
-    """One replica is of another version, as in the middle of a rollout."""
-    number = other(cluster, leader)
-    await cluster.terminate(number)
-    cluster.options[number] = {"program": OF_ANOTHER_VERSION}
-    await cluster.start(number)
-    load.among = set(cluster.numbers) - {number}
-    await cluster.led(load.among)
+async def mix_versions(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+    """A rollout of another version, one replica after the other. While two are there, each replica is alone."""
+    for number in cluster.numbers:
+        await cluster.terminate(number)
+        cluster.options[number] = {"program": OF_ANOTHER_VERSION}
+        await cluster.start(number)
+        await load.served()
+        if number != cluster.numbers[-1]:
+            await cluster.divided()
     await asyncio.sleep(seconds)
+    await cluster.led()
     await load.served()
     return set()
 
@@ -174,7 +176,7 @@ EVENTS: dict[str, Event] = {
     "Redis is slow by 200 ms": Event(nothing, 4.0, seconds=2.0, redis_delay_s=SLOW_S),
     "a follower cannot reach the leader": Event(cut_follower, 4.0, seconds=DOWN_S, has_network=True),
     "all are restarted in turn": Event(roll, 4.0),
-    "one is of another version": Event(mix_versions, 4.0, seconds=DOWN_S),
+    "all become another version in turn": Event(mix_versions, 4.0, over=SLOTS - 1, seconds=DOWN_S),
 }
 
 

@@ -160,6 +160,12 @@ class Cluster:
                 await asyncio.sleep(0.05)
         return leader
 
+    async def divided(self) -> None:
+        """Wait until each is alone."""
+        async with asyncio.timeout(2 * PATIENCE_S):
+            while not all([await self.value(each, "fairlead_replicas_cut_off") for each in self._running]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     async def services(self, number: int) -> dict[str, float]:
         """What each tenant was charged by this replica while it led, or was alone."""
         try:
