@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from backends.metrics import EngineMetrics, EngineSteps
-from backends.running_limit import KV_USED_RATIO_MAX
 
+KV_USED_RATIO_MAX = 0.9  # above it requests wait for memory
 SCRAPES_MIN = 15  # tokens of a run, as a multiple of the most between two scrapes: an error of 1 in 15 at most
 STEPS_MIN = 32
 DECODES_MIN = 4  # per step, in the mean

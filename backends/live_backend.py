@@ -11,7 +11,6 @@ from backends.kinds import GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind, Sizes
 from backends.metrics import EngineMetrics
 from backends.model_identity import ModelIdentity, identity
 from backends.plugin_reports import EngineNews, PluginReports
-from backends.running_limit import RunningLimit
 from backends.spec import BackendSpec
 from backends.step_counts import StepCounts
 from backends.step_times import StepTimes
@@ -27,7 +26,6 @@ class LiveBackend:
     step_times: StepTimes
     step_counts: StepCounts = field(default_factory=StepCounts)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
-    running_limit: RunningLimit = field(default_factory=RunningLimit)
     plugin: PluginReports = field(default_factory=PluginReports)
     measured_at: float | None = None
     models_at: float = float("-inf")
@@ -71,7 +69,7 @@ class LiveBackend:
         """Record that this backend rejects `stream_options`."""
         self.kind = GENERIC_WITHOUT_OPTIONS
 
-    def measured(self, now: float) -> BackendLoad:
+    def measured(self) -> BackendLoad:
         """Return its load for a scheduler. Configuration overrides what the backend says, which overrides what was
         learnt.
         """
@@ -81,10 +79,7 @@ class LiveBackend:
             available=self.health.available and not self.draining,
             kv_tokens_max=self.spec.kv_tokens_max or self.sizes.kv_tokens_max,
             requests_running_max=(
-                self.spec.requests_running_max
-                or self.sizes.requests_running_max
-                or engines.requests_running_max
-                or self.running_limit.limit(now)
+                self.spec.requests_running_max or self.sizes.requests_running_max or engines.requests_running_max
             ),
             measured_at=None if self.metrics.requests_running is None else self.measured_at,
             step_tokens_max=self.spec.step_tokens_max or engines.step_tokens_max or self.step_times.tokens_max,

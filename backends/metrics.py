@@ -107,6 +107,7 @@ class EngineMetrics:
             requests_running_max=requests_running_max,
             requests_running=self.requests_running,
             requests_waiting=self.requests_waiting,
+            requests_waiting_for_room=self.requests_waiting_for_capacity,
             kv_used_ratio=self.kv_used_ratio,
             preemptions_total=self.preemptions_total,
             measured_at=measured_at,

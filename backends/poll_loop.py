@@ -20,7 +20,6 @@ from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
 from backends.model_identity import NO_TOKENIZER, TEXT, tokenizer_fingerprint
 from backends.plugin_reports import REPORTS_BYTES_MAX
 from backends.poll import Poller, PollTimes, UnansweredError
-from backends.running_limit import RunningLimit
 
 MODELS_BYTES_MAX = 4 << 20
 PROBE_BYTES_MAX = 4 << 20
@@ -140,7 +139,7 @@ class PollLoop:
         silent = backend.health.state in {HealthState.UNKNOWN, HealthState.DOWN}
         backend.health.poll_answered(self._clock())
         if silent:  # it may be another server now: forget the old one
-            backend.metrics, backend.running_limit, backend.models_at = EngineMetrics(), RunningLimit(), float("-inf")
+            backend.metrics, backend.models_at = EngineMetrics(), float("-inf")
             backend.kind, backend.sizes = BACKEND_KINDS.get(backend.spec.kind or ""), Sizes()
             backend.tokenizer = None
         await self._ask_metrics(backend)
@@ -171,7 +170,6 @@ class PollLoop:
             return
         text = body.decode("utf-8", "replace")
         backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
-        backend.running_limit.observe(backend.metrics, now=backend.measured_at)
         backend.step_times.scraped(backend.metrics, now=backend.measured_at)
         backend.step_counts.scraped(backend.metrics, at=(asked_at + backend.measured_at) / 2)
         if backend.kind is None:

@@ -225,7 +225,7 @@ class BackendPool:
         return [self._backends[backend_id] for backend_id in self.catalog.backends_of(pool)]
 
     def _load(self, backend: LiveBackend) -> BackendLoad:
-        load = backend.measured(self._clock())
+        load = backend.measured()
         is_trial = backend.health.state is HealthState.TRIAL
         if is_trial and any(mate.health.state is HealthState.HEALTHY for mate in self._pool_mates(backend)):
             return replace(load, requests_running_max=1)  # half open: one request, the others carry the rest

@@ -34,6 +34,7 @@ class Reservation:
     sender: str = ""
     sender_number: int = 0
     output_tokens_max: float = inf
+    has_started: bool = False
 
     @property
     def steps_left(self) -> float:

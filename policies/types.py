@@ -232,7 +232,8 @@ class BackendLoad:
     """The size of a backend and its last measured load.
 
     Several engines behind one URL are one backend of their summed capacity (`engines` is their number). None means
-    unknown: sizes are then learnt or bounded by defaults, measurements ignored. `prefixes_shared`: requests with equal
+    unknown: sizes are then learnt or bounded by defaults, measurements ignored. Of the requests that wait some may wait
+    for other things than room, such as a grammar; None: that is not told. `prefixes_shared`: requests with equal
     prompt blocks hold them once (automatic prefix caching). `measured_at` tells a new measurement from a repeated
     one; None: every one is new.
 
@@ -258,6 +259,7 @@ class BackendLoad:
     requests_running_max: int | None = None
     requests_running: int | None = None
     requests_waiting: int | None = None
+    requests_waiting_for_room: int | None = None
     kv_used_ratio: float | None = None
     preemptions_total: int | None = None
     measured_at: float | None = None
@@ -527,12 +529,23 @@ class Binding(StrEnum):
     """What is free there is reserved for a tier, by the operator or as it was learnt to need: only that may enter."""
 
 
+class SizeSource(StrEnum):
+    """Where the number of sequences that a backend runs at once is from."""
+
+    GIVEN = "given"
+    """It is configured, or the backend says it."""
+    LEARNT = "learnt"
+    """So many have run there, and more have waited."""
+    ASSUMED = "assumed"
+    """Nothing is known yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend in a snapshot: our load and external load against its limits. `step_time` is the step-time model,
     certain or not. `steps` is None where no limit uses that model. `sequences_max` is the number of sequences that the
-    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `is_sized` is true where
-    the backend's slots or memory are known; otherwise `requests_limit` is assumed, or learnt from its answers.
+    concurrency limit allows, whatever the number of slots (None: the limit is not a number). `size` says where
+    `requests_limit` is from.
     `bound_by` None: it has room for one more.
     """
 
@@ -546,7 +559,7 @@ class BackendView:
     step_time: StepTime | None = None
     steps: StepsView | None = None
     sequences_max: float | None = None
-    is_sized: bool = True
+    size: SizeSource = SizeSource.GIVEN
     reserves: Mapping[str, ReserveView] = field(default_factory=dict)  # by tier
     bound_by: Binding | None = None
 

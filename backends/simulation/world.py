@@ -156,6 +156,10 @@ class World:
     def _arrive(self, now: float) -> None:
         arrival = self._upcoming
         assert arrival is not None
+        self._submit(arrival, now)
+        self._expect_arrival()
+
+    def _submit(self, arrival: Arrival, now: float) -> None:
         request = Request(
             id=f"r{next(self._numbers)}",
             tenant_id=arrival.tenant_id,
@@ -179,7 +183,6 @@ class World:
         self._is_poll_due = True
         if arrival.patience_s is not None:
             self._at(now + arrival.patience_s, partial(self._give_up, request.id))
-        self._expect_arrival()
 
     def _give_up(self, request_id: str, now: float) -> None:
         call = self._calls.get(request_id)

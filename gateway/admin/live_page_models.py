@@ -7,7 +7,7 @@ from pydantic import Field
 from gateway.admin.live_models import AttainmentResource, ClusterResource
 from gateway.admin.models import Fields
 from gateway.cluster.view import MemberRole
-from policies.types import Wait
+from policies.types import SizeSource, Wait
 
 Windows = Annotated[list[float], Field(min_length=3, max_length=3)]
 Asks = Annotated[list[float | None], Field(min_length=3, max_length=3)]
@@ -69,6 +69,8 @@ class LivePageBackend(Fields):
     of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is free there is
     reserved for tiers, whose slots are in `reserves`.
 
+    `size`: where `requests_limit` is from.
+
     Of the last minute, as far as a page was open: `token_s`: the median of the measured time per token of a sequence;
     `step_error_ratio`: the median of predicted over measured; `slow_ratio`: `token_s` over the (lower) median of the
     pool's backends; `full_ratio`: in which part of the looks at which requests waited for a backend it took no more.
@@ -80,6 +82,7 @@ class LivePageBackend(Fields):
     trouble: str | None
     in_flight: int
     requests_limit: int
+    size: SizeSource
     tokens: int
     tokens_limit: int | None
     queued_there: int

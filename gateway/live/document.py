@@ -204,6 +204,7 @@ class LiveDocument:
             "trouble": None if live is None else live.last_error or None,
             "in_flight": view.in_flight_requests,
             "requests_limit": view.requests_limit,
+            "size": view.size,
             "tokens": view.reserved_tokens,
             "tokens_limit": view.tokens_limit,
             "queued_there": backends.load(backend_id).requests_waiting or 0 if is_known else 0,

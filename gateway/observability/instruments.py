@@ -196,7 +196,9 @@ BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Reques
 BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
 BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
 BACKEND_SIZED: Final = Family(
-    "fairlead_backend_size_known", "1: its slots or its memory are known; 0: they are assumed, or learnt.", POOL_BACKEND
+    "fairlead_backend_size_known",
+    "1: how many sequences it runs at once is given, or learnt from what ran there (source); 0: it is assumed.",
+    (*POOL_BACKEND, "source"),
 )
 BACKEND_LIMIT_SEQUENCES: Final = Family(
     "fairlead_backend_limit_sequences",

@@ -1,4 +1,5 @@
-"""LimitLog: logs that a backend's size is not known, and that the limit of a backend binds, so that requests wait.
+"""LimitLog: logs where a backend's size is from, if nothing gives it, and that the limit of a backend binds, so that
+requests wait.
 
 There is one line when it begins and one when it is over, not one for each look. A limit that binds at intervals of
 less than QUIET_S counts as binding throughout.
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from policies.types import BackendView
+from policies.types import BackendView, SizeSource
 
 QUIET_S: Final = 60.0  # a limit that has not bound for so long no longer binds
 CHANGED_RATIO: Final = 2.0  # a limit is logged again when it has changed by this factor
@@ -27,7 +28,7 @@ def binds(view: BackendView, queued_requests: int) -> bool:
 
 @dataclass(slots=True)
 class _Logged:
-    is_unsized: bool = False
+    size: SizeSource = SizeSource.GIVEN
     limit: float | None = None  # as last logged; None: it does not bind
     bound_at: float = -inf
 
@@ -41,14 +42,9 @@ class LimitLog:
     def see(self, pool: str, backend_id: str, view: BackendView, *, queued_requests: int, now: float) -> None:
         """Log what has changed at this backend; `now` is in seconds."""
         logged = self._logged.setdefault((pool, backend_id), _Logged())
-        if view.available and not view.is_sized and not logged.is_unsized:
-            log.warning(
-                "backend %s: its size is not known (no max_num_seqs, no KV pool): %d requests at once are assumed, "
-                "until its answers tell how many are of use; requests_running_max says it",
-                backend_id,
-                view.requests_limit,
-            )
-        logged.is_unsized = view.available and not view.is_sized
+        if view.available and view.size is not logged.size:
+            logged.size = view.size
+            self._tell_size(backend_id, view)
         limit = view.sequences_max
         if limit is not None and binds(view, queued_requests):
             logged.bound_at = now
@@ -62,3 +58,15 @@ class LimitLog:
         elif logged.limit is not None and now - logged.bound_at >= QUIET_S:
             logged.limit = None
             log.info("backend %s: limit binds no more", backend_id)
+
+    @staticmethod
+    def _tell_size(backend_id: str, view: BackendView) -> None:
+        if view.size is SizeSource.ASSUMED:
+            log.warning(
+                "backend %s: how many requests it runs at once is not known (max_num_seqs): %d are assumed, more as "
+                "they are seen to run; requests_running_max says it",
+                backend_id,
+                view.requests_limit,
+            )
+        elif view.size is SizeSource.LEARNT:
+            log.info("backend %s: %d requests at once are learnt", backend_id, view.requests_limit)

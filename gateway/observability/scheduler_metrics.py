@@ -22,7 +22,7 @@ from gateway.observability.service_gap import WINDOWS_S, Evenness, GapBound, Ser
 from gateway.observability.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
-from policies.types import Attainment, BackendView, Cause, Snapshot, Tenant, TenantView
+from policies.types import Attainment, BackendView, Cause, SizeSource, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
@@ -272,7 +272,7 @@ def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values
 
 
 def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
-    seen[to.BACKEND_SIZED][labels] = view.is_sized
+    seen[to.BACKEND_SIZED][*labels, view.size] = view.size is not SizeSource.ASSUMED
     if view.sequences_max is not None:
         seen[to.BACKEND_LIMIT_SEQUENCES][labels] = view.sequences_max
         seen[to.BACKEND_LIMIT_BINDS][labels] = binds(view, snapshot.queued_requests)

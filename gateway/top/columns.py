@@ -182,6 +182,7 @@ def _backends(_window: int) -> Sequence[Column]:
         Column("STATE", 8, _state, _state, 1, right=False, is_ascending=True),
         _name("BOUND BY", "bound_by", 9, 2),
         _pair("REQUESTS", "in_flight", "requests_limit", 11, 3),
+        _name("SIZE", "size", 7, 6),
         _pair("KV TOKENS", "tokens", "tokens_limit", 14, 4),
         _number("QUEUED", "queued_there", 6, 7),
         _number("EXT REQ", "external_requests", 7, 8),

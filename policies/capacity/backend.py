@@ -25,12 +25,13 @@ from policies.capacity.kv_expected import ExpectedOverTime
 from policies.capacity.kv_peak import PeakOverTime
 from policies.capacity.reserve import Room
 from policies.capacity.tier_reserves import NO_RESERVES, NOTHING, TierReserves
+from policies.capacity.window import Window
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.latency_by_batch import TimedAnswer
 from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
 from policies.limit.steps_view import steps_view
 from policies.reservation import Reservation
-from policies.types import BackendLoad, BackendView, Binding, Request
+from policies.types import BackendLoad, BackendView, Binding, Request, SizeSource
 
 SERVED_WINDOW = 50  # requests that the service rate is averaged over: two or three fillings of a small engine
 RUNNING_MAX_UNKNOWN = 256  # vLLM's default max_num_seqs, where none is configured or learnt
@@ -69,7 +70,8 @@ class BackendCapacity:
     # Slots for speed, as in EngineWork.
     __slots__ = (
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
-        "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_token_seconds", "awaits_measurement",
+        "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
+        "awaits_measurement",
         "by_end", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
         "tokens", "tokens_limit", "tokens_max", "work",
@@ -102,6 +104,8 @@ class BackendCapacity:
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
+        self._started = 0  # sequences whose first token has come
+        self._window: Window | None = None  # where nothing says how many sequences it runs
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
         self._running: dict[Reservation, None] = {}
@@ -112,6 +116,7 @@ class BackendCapacity:
         self._headroom = Headroom(headroom_ratio_max)
         self._external = ExternalLoad()
         self._reserves = TierReserves(reserve_ratios)
+        self._set_window(load, is_new=False)
         self._set_limits()
         self._set_pace(is_new=True)
 
@@ -293,6 +298,8 @@ class BackendCapacity:
             block.holders += 1
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
         reservation.ran_with = self.sequences
+        if self._window is not None:
+            self._window.sent(reservation.sequences)
         envelope = reservation.envelope
         if envelope is not None and envelope.ttft_s is not None and envelope.ttft_s < self.held_s:
             self._reserves.came(reservation, self._clock.now)
@@ -311,6 +318,11 @@ class BackendCapacity:
     def started(self, reservation: Reservation) -> None:
         """Record the request's first token."""
         self.work.started(reservation, self._clock.now)
+        if not reservation.has_started:
+            reservation.has_started = True
+            self._started += reservation.sequences
+            if self._window is not None and self._window.started(self._started):
+                self._set_limits()
         if self._peak is not None:
             self._peak.moved(reservation)
             self._reserved_ratio = None
@@ -319,6 +331,7 @@ class BackendCapacity:
         """Remove the request, which held its slot for `held_s` seconds."""
         self.requests -= 1
         del self._running[reservation]
+        self._started -= reservation.has_started * reservation.sequences
         self.by_end = None
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
         if self._reserves.has_any:
@@ -385,6 +398,7 @@ class BackendCapacity:
                 tokens_limit=self.tokens_limit,
             )
             self._headroom.measured(load, self.load, self._external, lambda: self.tokens_held_max)
+        self._set_window(load, is_new=is_new)
         self.load = load
         self._set_limits()
         self._set_pace(is_new=is_new)
@@ -408,10 +422,17 @@ class BackendCapacity:
             step_time=self.load.step_time,
             steps=steps_view(self.work, self._clock.now),
             sequences_max=None if (learnt := self._limit.sequences_max(self.work)) == inf else learnt,
-            is_sized=self.is_sized,
+            size=self._size_source(),
             reserves=self._reserves.views(self._clock.now),
             bound_by=self._binding(),
         )
+
+    def _size_source(self) -> SizeSource:
+        if self.load.requests_running_max is not None:
+            return SizeSource.GIVEN
+        by_answers = not self.is_sized and self._limit.sequences_max(self.work) < inf
+        is_learnt = by_answers if self._window is None else self._window.is_known
+        return SizeSource.LEARNT if is_learnt else SizeSource.ASSUMED
 
     def _binding(self) -> Binding | None:
         """What keeps one more request of the mean size of those that run here out; None: nothing does."""
@@ -435,6 +456,27 @@ class BackendCapacity:
         is_kept = self.sequences + kept.sequences >= self.sequences_max or needed + kept.tokens > self.tokens_max
         return Binding.RESERVED if is_kept else None
 
+    def _set_window(self, load: BackendLoad, *, is_new: bool) -> None:
+        """Update the window by a measurement; a server that is away may come back as another."""
+        if load.requests_running_max is not None or not (load.available or load.drains):
+            self._window = None
+        elif load.requests_running is not None:
+            if self._window is None:
+                self._window = Window()
+                self._window.started(self._started)
+            if is_new and self._clock.now >= self.work.busy_until:  # no prompts that were sent are what waits
+                kept = self._reserves.kept_for_others(NO_TIER, self._clock.now) if self._reserves.has_any else NOTHING
+                waiting = load.requests_waiting_for_room
+                if waiting is None:
+                    waiting = load.requests_waiting or 0
+                self._window.measured(
+                    max(0, min(load.requests_running, self.sequences - waiting)),
+                    waiting,
+                    seen=self._started,
+                    is_used=self.sequences + kept.sequences >= self.sequences_max,
+                    now=self._clock.now,
+                )
+
     def _set_limits(self) -> None:
         load = self.load
         self._rooms.clear()
@@ -453,7 +495,13 @@ class BackendCapacity:
         self.external_requests, self.external_tokens = self._external.least()
         # What may be ours: this replica's share of what external load leaves.
         share = load.share
-        self.sequences_max = share.of(max(0, self.sequences_limit - self.external_requests))
+        if self._window is None:
+            self.sequences_max = share.of(max(0, self.sequences_limit - self.external_requests))
+        else:
+            self.sequences_max = self._window.sequences_max
+            self.sequences_limit = self.sequences_max * share.replicas + self.external_requests
+            if self._window.is_open and self._reserves.has_any:  # beyond what is kept free, or nothing would be seen
+                self.sequences_max += self._reserves.kept_for_others(NO_TIER, self._clock.now).sequences
         self.tokens_max = max(0.0, self.tokens_limit - self.external_tokens) / share.replicas
         self._reserves.sized(
             share.of(self.sequences_limit),

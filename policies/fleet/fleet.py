@@ -205,8 +205,12 @@ class Fleet:
         backend = self.backends[entry.backend_id]
         backend.refusing_since = None
         self.clock.now = entry.first_token_at or self.clock.now
+        limit = backend.sequences_max
         backend.started(entry.reservation)
-        self._negative_cache.changed(backend)
+        self._slots_changed(backend)
+        if backend.sequences_max != limit:
+            self.limits.measured(backend)
+            self.limits.add_up()
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
         """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by

@@ -25,9 +25,9 @@ def tenant(**fields: Any) -> dict[str, Any]:
 def document(tenants: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """A live document with one pool."""
     backend = {
-        "available": True, "draining": False, "trouble": None, "in_flight": 3, "requests_limit": 8, "tokens": 5000,
-        "tokens_limit": 20000, "queued_there": 0, "external_requests": 0, "external_tokens": 0, "step_s": 0.031,
-        "step_measured_s": 0.029, "bound_by": "slots",
+        "available": True, "draining": False, "trouble": None, "in_flight": 3, "requests_limit": 8, "size": "given",
+        "tokens": 5000, "tokens_limit": 20000, "queued_there": 0, "external_requests": 0, "external_tokens": 0,
+        "step_s": 0.031, "step_measured_s": 0.029, "bound_by": "slots",
     }  # fmt: skip
     tier = {
         "weight": 1.0, "queued": 1, "in_flight": 2, "share": [1.0] * 3, "due": [1.0] * 3, "gap": 120.0,

@@ -28,6 +28,7 @@ from policies.scheduler import Scheduler
 from policies.types import Outcome, Preempt, Tenant
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS, ahead_service
 
+SEATS = 256  # of every engine, and given
 ENGINES = ("x", "y")
 PREEMPT_SERVICE = 500.0
 TENANTS = (Tenant("chat"), Tenant("batch", weight=2.0), Tenant("short"), Tenant("rare", weight=0.5))
@@ -107,6 +108,7 @@ class FaultyRun:
             {engine: make_engine() for engine in ENGINES},
             make_engine=make_engine,
             faults=faults,
+            requests_running_max=SEATS,
             **world,
         )
         self.records = list(self.world.run(workload(seed, patience_s, is_resumable=rules is not None)))

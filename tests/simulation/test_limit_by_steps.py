@@ -23,6 +23,7 @@ CHUNK_TOKENS = 512  # a step of 168 ms: longer than the chat's target per token
 STEPS = KnownSteps(StepTime(ENGINE.step_time_model(), error_ratio=0.05, is_sure=True), tokens_max=CHUNK_TOKENS)
 CHAT = SloEnvelope(ttft_s=1.0, tpot_s=0.1)
 ASKS_S = 60.0
+SEATS = 256  # of every engine, and given
 
 
 def flow(tenant_id: str, per_s: float, *, prompt: int, envelope: SloEnvelope | None, seed: int) -> Iterator[Arrival]:
@@ -45,7 +46,7 @@ def play(limit, *, flood_per_s: float, engines: int = 1, placement: str = "least
     chat = flow("chat", 2.0 * engines, prompt=150, envelope=CHAT, seed=1)
     batch = flow("batch", flood_per_s * engines, prompt=2000, envelope=None, seed=2)
     arrivals = sorted([*chat, *batch], key=lambda arrival: arrival.at_s)
-    records = list(World(scheduler, pool, steps=STEPS).run(arrivals))
+    records = list(World(scheduler, pool, requests_running_max=SEATS, steps=STEPS).run(arrivals))
     assert len(records) == len(arrivals)
     assert all(record.served for record in records)
     return records

@@ -4,10 +4,9 @@ import asyncio
 import random
 import re
 from contextlib import asynccontextmanager
-from threading import Event
 
 import pytest
-from processes import SMALL_SEATS, Vllm
+from processes import Vllm
 from wire import COMPLETIONS, Call
 
 from backends.health import HealthState
@@ -70,26 +69,6 @@ async def test_running_requests_and_their_memory_are_seen_while_they_run(vllm):
         for call in calls:
             call.close()
         await until(lambda: load(pool).requests_running == 0 and load(pool).kv_used_ratio == 0)
-
-
-async def test_the_number_of_seats_is_learnt_from_a_saturated_vllm(small):
-    """One long request holds a seat; two clients with short ones take turns on the other, and one of them waits."""
-
-    def keep_asking():
-        while not done.is_set():
-            with Call(small.url, COMPLETIONS, {**LONG, "max_tokens": 60}) as call:
-                call.response.read()
-
-    done = Event()
-    async with watching(small) as pool:
-        with Call(small.url, COMPLETIONS, {**LONG, "max_tokens": 4000}):
-            clients = [asyncio.create_task(asyncio.to_thread(keep_asking)) for _ in range(2)]
-            try:
-                await until(lambda: load(pool).requests_running_max is not None)
-            finally:
-                done.set()
-                await asyncio.gather(*clients)
-        assert load(pool).requests_running_max == SMALL_SEATS
 
 
 async def test_the_size_of_a_full_step_is_learnt_from_a_vllm_in_which_prompts_wait(tmp_path):

@@ -97,6 +97,7 @@ async def test_one_round_gives_the_load_the_models_and_the_pool():
             kv_block_tokens=128,
             requests_running=3,
             requests_waiting=0,
+            requests_waiting_for_room=0,
             kv_used_ratio=0.014662756598240456,
             preemptions_total=0,
             measured_at=load.measured_at,
@@ -354,20 +355,6 @@ async def test_a_refused_connection_makes_the_next_poll_start_soon():
         asked = len(server.asked)
         report(pool, "a", Evidence.UNREACHABLE, 1.0)
         await until(lambda: len(server.asked) > asked, timeout_s=0.5)
-
-
-async def test_the_seats_of_a_saturated_server_are_learnt():
-    def scrape(finished):
-        return (
-            'vllm:num_requests_running{engine="0"} 32\nvllm:num_requests_waiting{engine="0"} 4\n'
-            f'vllm:kv_cache_usage_perc{{engine="0"}} 0.3\nvllm:request_success_total{{engine="0"}} {finished}\n'
-        )
-
-    server = Server(scrape=scrape(1))
-    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
-        assert pool.loads()["tiny"][0].requests_running_max is None
-        server.answers["/metrics"] = (200, scrape(2))
-        await until(lambda: pool.loads()["tiny"][0].requests_running_max == 32)
 
 
 async def test_stopping_leaves_no_task_and_no_connection():

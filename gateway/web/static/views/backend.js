@@ -19,13 +19,18 @@ export function Backend({ id }) {
     ${pools.length > 0 ? html`<${InFlight} id=${id} />` : null}`;
 }
 
+// What the limit is: as told, or what the gateway has seen to run there so far.
+export function slots(backend) {
+  return { learnt: "slots, learnt from what ran there", assumed: "slots, assumed: it does not say how many it has" }[backend.size] ?? "slots";
+}
+
 function InPool({ pool, backend }) {
   return html`<section aria-label=${`In the pool ${pool.id}`}>
     <div class="verdict"><p><${Health} backend=${backend} />${backend.bound_by == null ? ": it takes more requests." : html`: it takes no more, because ${bound(backend.bound_by)}.`}</p>
       ${slower(backend)}</div>
     <h2>Now <small class="dim">in the pool ${pool.id}</small></h2>
     <dl class="figures">
-      <${Figure} label="requests in flight" value=${`${count(backend.in_flight)} of ${count(backend.requests_limit)}`} note="slots" />
+      <${Figure} label="requests in flight" value=${`${count(backend.in_flight)} of ${count(backend.requests_limit)}`} note=${slots(backend)} />
       <${Figure} label="tokens reserved" value=${`${short(backend.tokens)} of ${short(backend.tokens_limit)}`} note="of its KV cache" />
       <${Figure} label="requests queued inside the engine" value=${count(backend.queued_there)} />
       <${Figure} label="load past this gateway" value=${externalLoad(backend)} />

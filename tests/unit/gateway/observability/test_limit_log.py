@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.observability.limit_log import QUIET_S, LimitLog
-from policies.types import BackendView
+from policies.types import BackendView, SizeSource
 
 VIEW = BackendView(
     available=True,
@@ -31,15 +31,18 @@ def lines(caplog):
     return said
 
 
-def test_that_a_size_is_not_known_is_said_once(lines):
+def test_where_a_size_is_from_is_said_once_unless_it_is_given(lines):
     log = LimitLog()
     log.see("m", "b0", VIEW, queued_requests=0, now=0.0)
     assert lines() == []
-    for now in (1.0, 2.0):
-        log.see("m", "b0", replace(VIEW, is_sized=False), queued_requests=0, now=now)
-    (line,) = lines()
-    assert "b0" in line
-    assert "256 requests" in line
+    for now, source, limit in ((1.0, "assumed", 4), (2.0, "assumed", 9), (3.0, "learnt", 12), (4.0, "learnt", 13)):
+        view = replace(VIEW, size=SizeSource(source), requests_limit=limit)
+        log.see("m", "b0", view, queued_requests=0, now=now)
+    assumed, learnt = lines()
+    assert "b0" in assumed
+    assert "4 are assumed" in assumed
+    assert "requests_running_max" in assumed
+    assert "12 requests at once are learnt" in learnt
 
 
 def test_a_limit_that_binds_is_said_when_it_begins_when_it_moves_and_when_it_is_over(lines):
