@@ -19,6 +19,7 @@ from backends.engine.slots import ORDERS, Order, Slots
 from policies.types import SloEnvelope
 
 BLOCK_TOKENS = 16
+REQUESTS_RUNNING_MAX = 256  # vLLM's default max_num_seqs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,7 @@ class Leap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Gauges of now, and totals since the start. Tokens, unless the name says requests or steps. As in vLLM, a request
-    waits from the first step that could not take it.
-    """
+    """Gauges of now, and totals since the start. Tokens, unless the name says requests or steps."""
 
     requests_running: int
     requests_waiting: int
@@ -80,7 +79,7 @@ class Engine:
         *,
         kv_tokens_max: int | None = None,
         block_tokens: int = BLOCK_TOKENS,
-        requests_running_max: int = 256,
+        requests_running_max: int = REQUESTS_RUNNING_MAX,
         batching: Batching | None = None,
         memory: KvMemory | None = None,
         order: Order | None = None,
@@ -98,7 +97,6 @@ class Engine:
         self._sequences: dict[str, Sequence] = {}
         self._submitted = 0
         self._step: tuple[StepPlan, Batch] | None = None
-        self._passed_over = 0  # requests that the latest step could not take
         self._steps_total = 0
         self._prompt_tokens_total = 0
         self._emitted_tokens_total = 0
@@ -138,7 +136,6 @@ class Engine:
             return None
         batch = self._batching.form(self._slots, now)
         assert batch.sequences, "an engine with work makes progress"
-        self._passed_over = len(self._slots.waiting)
         plan = StepPlan(
             begun_at=now,
             duration_s=self._duration_s(batch),
@@ -231,7 +228,7 @@ class Engine:
         slots = self._slots
         return EngineSnapshot(
             requests_running=len(slots.running),
-            requests_waiting=min(self._passed_over, len(slots.waiting)),
+            requests_waiting=len(slots.waiting),
             kv_used_ratio=slots.memory.used_ratio,
             preemptions_total=slots.preemptions_total,
             prefix_queries_total=slots.prefix_queries_total,

@@ -78,6 +78,7 @@ class Slot:
     scrapes: ScrapedSteps | None = None
     plan: StepPlan | None = None
     step_s: float = 0.0  # of the last step
+    passed_over: int = 0  # requests that it could not take: only these wait, by vLLM's metrics
     dispatches: int = 0
     budget: tuple[float, int] | None = None  # as last reported, and the dispatches that it includes
     is_budget_reported: bool = True
@@ -350,7 +351,7 @@ class World:
             began_at = self._leap(slot, now)
             slot.plan = slot.engine.step_begin(began_at)
             if slot.plan is not None:
-                slot.step_s = slot.plan.duration_s
+                slot.step_s, slot.passed_over = slot.plan.duration_s, slot.engine.snapshot().requests_waiting
                 self._at(began_at + slot.plan.duration_s, partial(self._end_step, slot))
 
     def _leap(self, slot: Slot, now: float) -> float:
@@ -405,7 +406,7 @@ class World:
             kv_block_tokens=slot.engine.block_tokens,
             requests_running_max=self._requests_running_max,
             requests_running=gauges.requests_running,
-            requests_waiting=gauges.requests_waiting,
+            requests_waiting=min(gauges.requests_waiting, slot.passed_over),
             kv_used_ratio=gauges.kv_used_ratio,
             preemptions_total=gauges.preemptions_total,
             step_tokens_max=tokens_max,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.engine.engine import Engine
+from backends.engine.engine import REQUESTS_RUNNING_MAX, Engine
 from backends.simulation.world import World
 from gateway.config.scheduling import PolicySettings, SimulatedScheduling
 from gateway.scheduling.assembly import make_scheduler
@@ -43,7 +43,8 @@ class StockRun:
             tenants=[Tenant(name) for name in sorted({arrival.tenant_id for arrival in arrivals})],
             rng=Random(number),
         )
-        records = tuple(World(scheduler, {"engine": engine}).run(arrivals))
+        world = World(scheduler, {"engine": engine}, requests_running_max=REQUESTS_RUNNING_MAX)
+        records = tuple(world.run(arrivals))
         return Run(records, ended_at(records), engine.snapshot().preemptions_total)
 
 

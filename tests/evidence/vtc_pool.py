@@ -16,7 +16,7 @@ from random import Random
 
 from backends.engine.batching import SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
-from backends.engine.engine import Engine
+from backends.engine.engine import REQUESTS_RUNNING_MAX, Engine
 from backends.engine.kv_memory import OracleMemory
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.workload import Arrival
@@ -66,7 +66,8 @@ class VtcRun:
 
     def run(self, number: int) -> Run:
         arrivals = WORKLOADS[self.workload].arrivals()
-        world = World(self._scheduler(arrivals, number), {"engine": self._engine(number)})
+        engines = {"engine": self._engine(number)}
+        world = World(self._scheduler(arrivals, number), engines, requests_running_max=REQUESTS_RUNNING_MAX)
         records = tuple(_until(self.until_s, world, arrivals))
         return Run(records, ended_at(records))
 

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from backends.engine.engine import REQUESTS_RUNNING_MAX
 from backends.simulation.world import World
 from policies.forwarding import ForwardingScheduler
 from policies.scheduler_protocol import SchedulerProtocol
@@ -58,6 +59,7 @@ def run(system_name: str, only: str | None, seconds: float, number: int) -> tupl
     world = World(
         watched,
         {"engine-1": make_engine(ENGINE, system.order, STEP_ENVELOPE)},
+        requests_running_max=REQUESTS_RUNNING_MAX,
         metrics_every_s=system.metrics_every_s,
         steps=system.steps,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
-from backends.engine.engine import Engine
+from backends.engine.engine import REQUESTS_RUNNING_MAX, Engine
 from backends.simulation.workload import Arrival, merged
 from backends.simulation.world import World
 from policies.scheduler import Scheduler
@@ -74,7 +74,8 @@ def play(tenant_id: str, kv_tokens: int, seconds: float, *, is_flooded: bool) ->
         block_tokens=16,
         batching=ChunkedPrefill(tokens_max=2048),
     )
-    world, found = World(scheduler, {"gpu": engine}, metrics_every_s=0.25), []
+    world = World(scheduler, {"gpu": engine}, requests_running_max=REQUESTS_RUNNING_MAX, metrics_every_s=0.25)
+    found = []
     for record in world.run(merged(*arrivals)):
         if record.tenant_id == tenant_id and record.arrived_at > WARM_UP_S and record.first_token_latency_s is not None:
             found.append(record.first_token_latency_s)

@@ -128,5 +128,5 @@ async def test_a_size_that_cannot_be_read_is_said_and_learnt_and_then_calls_wait
             await metric(process, BINDS, 1.0)
             await until(lambda: backend.in_flight <= 20)
         said = process.said + await process.end(signal.SIGTERM)
-    assert len(re.findall("backend b0: its size is not known", said)) == 1, said
+    assert len(re.findall("backend b0: how many requests it runs at once is not known", said)) == 1, said
     assert re.search(r"backend b0: limit binds: \d+ requests at once", said), said
