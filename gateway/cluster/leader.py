@@ -138,6 +138,7 @@ class Leader:
         self._polled_at = -inf
         self._has_news = False
         self._checkpoint_at = -inf
+        self._reached: dict[str, dict[str, bool]] = {}  # by pool and backend: whether its own last poll did
         self._blind_since: float | None = None  # its own polls reach no backend
         self._wishes: list[Wish] = []
 
@@ -261,7 +262,8 @@ class Leader:
         """All backends of a pool, newly measured (Scheduler.load_changed)."""
         loads = tuple(loads)
         order = self.pool(pool, now)
-        self._blind(any(load.available for load in loads), now)
+        self._reached[pool] = {}
+        self._polled(pool, loads, now)
         self._inbox.add(
             OWN, (pool, lambda scheduler, at: scheduler.load_changed(order.backends(loads), at), now), is_barrier=True
         )
@@ -269,7 +271,7 @@ class Leader:
     def measured(self, pool: str, load: BackendLoad, now: float) -> None:
         """One backend, newly measured (Scheduler.measured)."""
         order = self.pool(pool, now)
-        self._blind(load.available, now)
+        self._polled(pool, [load], now)
         if load.available:
             for there in self._members.values():
                 there.failed.discard(load.backend_id)
@@ -309,8 +311,10 @@ class Leader:
                 order.scheduler.taken_over(now)
         return order
 
-    def _blind(self, is_reached: bool, now: float) -> None:  # noqa: FBT001
-        if is_reached:
+    def _polled(self, pool: str, loads: Iterable[BackendLoad], now: float) -> None:
+        """Note which backends this process's own polls reach; it is blind where they reach none of any pool."""
+        self._reached.setdefault(pool, {}).update((load.backend_id, load.available) for load in loads)
+        if any(is_reached for backends in self._reached.values() for is_reached in backends.values()):
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = now

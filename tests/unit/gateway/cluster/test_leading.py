@@ -435,3 +435,18 @@ def test_without_a_leader_a_cut_answer_waits_anew():
     (refused,) = follower.poll("p", 55.0)
     assert isinstance(refused, Reject)
     assert refused.reason is Reason.NO_BACKEND
+
+
+@pytest.mark.parametrize(("others", "steps_down"), [(True, False), (False, True)])
+def test_a_leader_is_blind_where_its_polls_reach_no_backend_at_all(others, steps_down):
+    """One that is down is polled again and again; the others, which are polled rarely (`busy_s`), were reached."""
+    cluster = Cluster()
+    down, other = replace(GPU, available=False), BackendLoad("other", available=others, requests_running=0)
+    cluster.leader.load_changed("p", [GPU, other], cluster.now)
+    cluster.submit("m2", "r")
+    assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
+    cluster.leader.measured("p", replace(down, measured_at=cluster.now), cluster.now)
+    cluster.later(1.25)
+    cluster.followers["m2"].tokens("r", Usage(10, 0, 5), cluster.now)
+    cluster.exchange()
+    assert bool(cluster.wishes(StepDown)) is steps_down
