@@ -7,15 +7,15 @@ the last checkpoint is forgotten: at most CHECKPOINT_S. A checkpoint may be larg
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gateway.cluster.wire import PART_BYTES, CheckpointPart, Epoch
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.admission.rate_window import WindowCheckpoint
-from policies.types import Usage
+from policies.admission.rate_window import Booked, MinuteCheckpoint, WindowCheckpoint
+from policies.types import ReplicaShare, Usage
 
 CHECKPOINT_S: Final = 1.0
 SURE_AFTER: Final = 4
@@ -39,6 +39,26 @@ class PoolCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     service: ServiceCheckpoint
     windows: WindowCheckpoint
     charged: Mapping[str, Usage] = {}
+
+    def part(self, share: ReplicaShare) -> "PoolCheckpoint":
+        """For a member with this part of every limit: of what was used within the minute it has the same part, so the
+        parts of what is left make the whole.
+        """
+        windows = {
+            scope: MinuteCheckpoint(_part(minute.requests, share), _part(minute.tokens, share))
+            for scope, minute in self.windows.items()
+        }
+        return PoolCheckpoint(self.service, windows, self.charged)
+
+
+def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
+    """The member's part of these bookings, oldest first: of all up to each one, so that it is rounded once."""
+    parts, until_now, taken = [], 0, 0
+    for age_s, amount in booked:
+        until_now += amount
+        parts.append(Booked(age_s, share.of(until_now) - taken))
+        taken = share.of(until_now)
+    return tuple(parts)
 
 
 class ClusterCheckpoint(msgspec.Struct, frozen=True, array_like=True):

@@ -58,7 +58,7 @@ from gateway.cluster.wishes import (
     Wish,
 )
 from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
-from policies.types import BackendLoad, Outcome, Tenant
+from policies.types import BackendLoad, Outcome, ReplicaShare, Tenant
 
 POLL_S: Final = 0.001  # rule 10
 AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, whatever the store says
@@ -103,13 +103,13 @@ class Leader:
         checkpoint: NewestCheckpoint | None = None,
         lease_until: float = inf,
         silent_s: float = SILENT_S,
-        is_alone: bool = False,
+        alone: ReplicaShare | None = None,
         now: float,
     ) -> None:
         """`make_scheduler` makes the Scheduler of a pool, without tenants but with the configured tiers; `tenant_of`
         looks a tenant up in the registry. `expected` are the members of the last list. `lease_until` is infinite where
-        nothing but a parent process elects. One that `is_alone` takes no checkpoints: its member tells the next leader
-        what was charged here.
+        nothing but a parent process elects. `alone` is the part of every limit that a member has which leads itself; it
+        takes no checkpoints: its member tells the next leader what was charged here. None: it leads all.
         """
         self.epoch = epoch
         self.member = member
@@ -121,7 +121,7 @@ class Leader:
         self.is_over = False
         self.facts = 0
         """Facts of members that were taken in, for metrics."""
-        self._is_alone = is_alone
+        self._alone = alone
         self._make_scheduler = make_scheduler
         self._tenant_of = tenant_of
         self._checkpoint = checkpoint or NewestCheckpoint()
@@ -350,7 +350,7 @@ class Leader:
         """
         if self.is_over:
             return
-        if self.is_deciding and not self._is_alone:
+        if self.is_deciding and self._alone is None:
             self._take_checkpoint(now)
         self.is_over, self.is_deciding = True, False
         for there in self._members.values():
@@ -412,7 +412,7 @@ class Leader:
         for order in self.pools.values():
             order.scheduler.taken_over(now)
         self._wishes.append(AskBackends())
-        self._checkpoint_at = inf if self._is_alone else now  # what was waiting is admitted now, all at once
+        self._checkpoint_at = now if self._alone is None else inf  # what was waiting is admitted now, all at once
         return True
 
     def _goes_on(self, now: float) -> bool:
@@ -426,7 +426,8 @@ class Leader:
             return False
         checkpoint = self._checkpoint.read()
         if checkpoint is not None:
-            self._restored = checkpoint.pools
+            pools, share = checkpoint.pools, self._alone
+            self._restored = pools if share is None else {name: kept.part(share) for name, kept in pools.items()}
             for name, taken in checkpoint.taken.items():
                 sender = self._senders.setdefault(name, Sender(name))
                 sender.request, sender.entry = taken

@@ -294,7 +294,7 @@ class Member:
         self.is_standalone = True
         self.share = ReplicaShare(len(names), sorted(names).index(self.name))
         self.leader = self._make_leader(
-            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, is_alone=True, now=now
+            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, alone=self.share, now=now
         )
         self._begin(now)
 
@@ -311,7 +311,7 @@ class Member:
         expected: set[str],
         lease_until: float,
         silent_s: float,
-        is_alone: bool = False,
+        alone: ReplicaShare | None = None,
         now: float,
     ) -> Leader:
         return Leader(
@@ -323,7 +323,7 @@ class Member:
             checkpoint=self.checkpoint,
             lease_until=lease_until,
             silent_s=silent_s,
-            is_alone=is_alone,
+            alone=alone,
             now=now,
         )
 

@@ -131,7 +131,7 @@ MUTANTS = (
     # Members that are alone.
     Mutant(
         "a leader that is alone takes no checkpoints", LEADER,
-        "inf if self._is_alone else now", "now", directed("lone_members"),
+        "now if self._alone is None else inf", "now", directed("lone_members"),
     ),
     Mutant(
         "a member that is alone has its part of a backend", MEMBER,

@@ -23,7 +23,18 @@ from gateway.cluster.wire import (
 )
 from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Preempt, Reason, Reject, Request, Tenant, Usage
+from policies.types import (
+    BackendLoad,
+    Dispatch,
+    Outcome,
+    Preempt,
+    Reason,
+    Reject,
+    ReplicaShare,
+    Request,
+    Tenant,
+    Usage,
+)
 
 GPU = BackendLoad("gpu", requests_running_max=2, requests_running=0, measured_at=1.0)
 
@@ -209,6 +220,38 @@ def test_a_request_that_a_checkpoint_has_was_admitted_and_one_that_came_later_as
     assert [(each.request_id, each.reason) for each in cluster.actions("m1")] == [("z", Reason.RATE_LIMITED)]
     cluster.leader.load_changed("p", [replace(GPU, measured_at=cluster.now)], cluster.now)
     assert sorted(each.request_id for each in cluster.actions("m1")) == ["x", "y"]
+
+
+@pytest.mark.parametrize(("used", "left"), [(0, 40), (47, 24), (120, 0)])
+def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(used, left):
+    """Of three members and a limit of 120: of 47 that were used, 73 are left, which is 24 or 25 for each."""
+    cluster = Cluster()
+    cluster.tenants["A"] = Tenant("A", requests_per_minute_max=120)
+    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    for number in range(used):
+        cluster.submit("m1", f"before {number}")
+    cluster.later(1.0)  # a checkpoint has them
+    cluster.tenants["A"] = Tenant("A", requests_per_minute_max=40)  # as the member divides it
+    alone = Leader(
+        1,
+        "m2",
+        make_scheduler=cluster.make,
+        tenant_of=cluster.tenants.get,
+        expected=("m2",),
+        checkpoint=cluster.followers["m2"].checkpoint,
+        alone=ReplicaShare(3, 0),
+        now=cluster.now,
+    )
+    follower = cluster.followers["m2"]
+    cluster.leader, cluster.followers = alone, {"m2": follower}
+    follower.lost(cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    for number in range(60):
+        cluster.submit("m2", f"alone {number}")
+    refused = [each for each in cluster.actions("m2") if isinstance(each, Reject)]
+    assert {each.reason for each in refused} <= {Reason.RATE_LIMITED}
+    assert 60 - len(refused) == left
 
 
 def finished(cluster, name, request_id, usage):
