@@ -20,7 +20,7 @@ ACCESS_FIELDS = {
     "ts", "request_id", "client", "tenant", "model", "alias", "endpoint", "status", "reason", "backend", "stream",
     "queue_ms",
     "ttft_ms", "duration_ms", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "currency", "ttft_met",
-    "tpot_met", "envelope_met", "tokens_in_time", "estimated", "shadow", "outcome",
+    "tpot_met", "envelope_met", "tokens_in_time", "estimated", "overstated", "shadow", "outcome",
 }  # fmt: skip
 
 

@@ -121,7 +121,7 @@ async def test_coheres_chat_is_charged_by_its_usage_whole_and_streamed(stream_as
     sent = [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
     said = answer({"id": "c", "finish_reason": "COMPLETE", "message": {"content": []}, "usage": COHERE_USAGE})
     async with scripted(stream(*sent) if stream_asked else said) as backend, gateway(backend) as rig:
-        reply = await rig.post(BODIES["/cohere/v2/chat"] | {"stream": stream_asked}, "/cohere/v2/chat")
+        reply = await rig.post(BODIES["/cohere/v2/chat"] | {"stream": stream_asked, "max_tokens": 9}, "/cohere/v2/chat")
         assert (reply.status, backend.calls[0].target) == (200, "/cohere/v2/chat")
         assert charged(rig) == 50 + 2 * 6
         if stream_asked:
