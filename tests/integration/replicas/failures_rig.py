@@ -206,7 +206,8 @@ class Figures:
     most: dict[str, int]  # ever in flight, by backend
     gap_s: float
     forgotten_s: float  # what was delivered and not charged, in seconds of all service
-    twice: float  # what was charged and not delivered, in calls
+    twice: float  # what processes charged and did not deliver, in calls
+    calls_s: float  # answered in a second, on average
 
     def __str__(self) -> str:
         failed = sum(self.failed.values())
@@ -294,6 +295,7 @@ class Load:
             max(gaps),
             max(0.0, delivered - charged) / per_s,
             max(0.0, charged - delivered) / (14 * PROMPT_PRICE + STREAM_TOKENS * OUTPUT_PRICE),
+            len(ended) / (ended[-1] - ended[0]),
         )
 
     async def _look_at_charges(self, number: int) -> None:
