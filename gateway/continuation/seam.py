@@ -10,6 +10,8 @@ at the right character, so these questions are asked of it before it continues:
   completion of one known token tells, whose text is known.
 - Which characters were held back? The last ones of the decoded text, if those before them are what the client has.
   They are not where the stream skips special tokens, which `/detokenize` writes: such a stream is given up.
+- Does a special token stand inside a character? `/detokenize` writes it, so the text before it looks whole. Where the
+  client was shown no text of the last event, the completion of one known token tells. Such a stream is given up.
 
 Most streams break after a whole character and without stop strings: then nothing is asked.
 """
@@ -75,7 +77,9 @@ async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) ->
             raise UpstreamProtocolError("the tokens at the end of the stream are no text")
         whole_text = await _detokenize(ask, tokens.model, ids[:whole])
     cut_chars = len(text) - len(whole_text)
-    skip = await _decoded_chars(ask, tokens, ids, pending=cut_chars) if cut_chars else 0
+    skip = 0
+    if cut_chars or not shown.text:
+        skip = await _decoded_chars(ask, tokens, ids, pending=cut_chars)
     seam = Seam(skip=skip, cut_chars=cut_chars, cut_tokens=cut_tokens)
     if not chars:
         return seam
@@ -121,9 +125,12 @@ async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending
     answer = await ask("/v1/completions", probe)
     try:
         text: str = answer["choices"][0]["text"]
-        return len(text) - pending - (len(with_known) - len(before))
+        new = pending + len(with_known) - len(before)
     except (KeyError, IndexError, TypeError):
         raise UpstreamProtocolError("a completion without text") from None
+    if text[:-new].endswith(INCOMPLETE) and not with_known[:-new].endswith(INCOMPLETE):
+        raise UpstreamProtocolError("a special token stands inside a character")
+    return len(text) - new
 
 
 async def _detokenize(ask: Ask, model: str, ids: list[int]) -> str:
