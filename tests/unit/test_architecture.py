@@ -7,7 +7,7 @@ policies/ may not reach a clock, chance, the system or the network. Only composi
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -78,7 +78,7 @@ METHODS_MAX_OF = {
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")
 )
-every_file = pytest.mark.parametrize("file", FILES)
+POLICIES = [file for file in FILES if file.startswith("policies/")]
 
 
 @cache
@@ -86,14 +86,17 @@ def parse(file: str) -> ast.Module:
     return ast.parse(ROOT.joinpath(file).read_text(encoding="utf-8"), file)
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
+@cache
+def imports(tree: ast.AST) -> list[tuple[str, list[str]]]:
     """Every module that is imported, wherever in the file, and the names that are taken from it."""
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, []) for alias in node.names)
+            found += ((alias.name, []) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield node.module or "", [alias.name for alias in node.names]
+            found.append((node.module or "", [alias.name for alias in node.names]))
+    return found
 
 
 def top(module: str) -> str:
@@ -151,45 +154,44 @@ def imports_of_later_folders(file: str, tree: ast.Module) -> list[str]:
     return [each for each in modules if ".".join(each.split(".")[:2]) in later]
 
 
-@every_file
-def test_imports_go_from_gateway_to_backends_to_policies_and_never_back(file):
-    assert wrong_way(file, parse(file)) == []
+def offences(files: Iterable[str], found: Callable[[str, ast.Module], object]) -> dict[str, object]:
+    """What a rule finds, by file: all of it at once, so that a failing test names every offence."""
+    return {file: each for file in files if (each := found(file, parse(file)))}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("policies/")])
-def test_policies_import_the_standard_library_alone_and_nothing_of_it_that_is_not_pure(file):
+def test_imports_go_from_gateway_to_backends_to_policies_and_never_back():
+    assert offences(FILES, wrong_way) == {}
+
+
+def test_policies_import_the_standard_library_alone_and_nothing_of_it_that_is_not_pure():
     # mypy_extensions has marks for the compiler, which do nothing.
-    assert [module for module in impure(parse(file)) if module != "mypy_extensions"] == []
+    assert offences(POLICIES, lambda _, tree: [each for each in impure(tree) if each != "mypy_extensions"]) == {}
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("gateway/cluster/")])
-def test_the_shared_order_is_as_pure_as_policies_but_for_its_encoding(file):
-    others = [module for module in impure(parse(file)) if module != "msgspec"]
-    assert [module for module in others if not module.startswith("gateway.cluster")] == []
+def test_the_shared_order_is_as_pure_as_policies_but_for_its_encoding():
+    def found(_: str, tree: ast.Module) -> list[str]:
+        return [each for each in impure(tree) if each != "msgspec" and not each.startswith("gateway.cluster")]
+
+    assert offences([file for file in FILES if file.startswith("gateway/cluster/")], found) == {}
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if not file.startswith("policies/") and file not in COMPOSITION_ROOTS]
-)
-def test_only_composition_roots_name_concrete_policies(file):
-    assert concrete(file, parse(file)) == []
+def test_only_composition_roots_name_concrete_policies():
+    assert offences([file for file in FILES if file not in (*POLICIES, *COMPOSITION_ROOTS)], concrete) == {}
 
 
-@every_file
-def test_a_function_is_short_enough_to_read(file):
-    assert long_functions(parse(file)) == []
+def test_a_function_is_short_enough_to_read():
+    assert offences(FILES, lambda _, tree: long_functions(tree)) == {}
 
 
-@every_file
-def test_a_folder_imports_only_those_below_it(file):
-    assert not imports_of_later_folders(file, parse(file))
+def test_a_folder_imports_only_those_below_it():
+    assert offences(FILES, imports_of_later_folders) == {}
 
 
-@every_file
-def test_a_class_has_few_enough_methods_to_know(file):
-    assert not [
-        each.name for each in classes(parse(file)) if len(methods(each)) > METHODS_MAX_OF.get(each.name, METHODS_MAX)
-    ]
+def test_a_class_has_few_enough_methods_to_know():
+    def found(_: str, tree: ast.Module) -> list[str]:
+        return [each.name for each in classes(tree) if len(methods(each)) > METHODS_MAX_OF.get(each.name, METHODS_MAX)]
+
+    assert offences(FILES, found) == {}
 
 
 def test_a_class_name_means_one_thing():
