@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections.abc import Callable
 
 import helm_python
 import kubernetes_validate
@@ -43,7 +44,21 @@ REFUSED = {
     "a part that is none": {"pdb": {"minAvailable": "half"}},
 }
 
-every_rendering = pytest.mark.parametrize("name", MATRIX)
+
+def every_rendering(rule: Callable[[str], None]) -> Callable[[], None]:
+    """A rule as one test, which names every rendering that breaks it."""
+
+    def test() -> None:
+        broken = {}
+        for name in MATRIX:
+            try:
+                rule(name)
+            except Exception as error:  # noqa: BLE001 - said below, with that of the others
+                broken[name] = f"{type(error).__name__}: {error}"
+        assert broken == {}
+
+    test.__doc__ = rule.__doc__
+    return test
 
 
 @functools.cache
@@ -71,12 +86,22 @@ def pod_of(documents):
     return one(documents, "Deployment")["spec"]["template"]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@every_rendering
-def test_what_is_rendered_is_valid(name, version):
+def check_schemas(name, versions):
     for (kind, _), document in all_rendered(name):
-        if kind not in NO_SCHEMA:
+        for version in versions if kind not in NO_SCHEMA else ():
             validate(json.dumps(document), version)
+
+
+@every_rendering
+def test_what_is_rendered_is_valid_for_the_oldest_and_the_newest_kubernetes(name):
+    """What an API has lost is missing in the newest, and what it has gained in the oldest."""
+    check_schemas(name, (VERSIONS[0], VERSIONS[-1]))
+
+
+@pytest.mark.long
+@every_rendering
+def test_what_is_rendered_is_valid_for_every_kubernetes_between(name):
+    check_schemas(name, VERSIONS[1:-1])
 
 
 @every_rendering
