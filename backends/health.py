@@ -70,7 +70,7 @@ class BackendHealth:
         self._healthy_since = 0.0
         self._failed_at = -inf  # the last failure that counted
         self.heard_at = -inf  # the last poll that it answered
-        self._back_at = -inf  # the last time that it was put on trial
+        self.back_at = -inf  # the last time that it was put on trial
 
     @property
     def available(self) -> bool:
@@ -120,11 +120,11 @@ class BackendHealth:
 
     def take_back(self, now: float) -> None:
         """Put it on trial."""
-        self.state, self._trial_polls, self._unreachable, self._back_at = HealthState.TRIAL, 0, 0, now
+        self.state, self._trial_polls, self._unreachable, self.back_at = HealthState.TRIAL, 0, 0, now
 
     def _is_news(self, sent_at: float) -> bool:
         """Whether a failure of a request sent then is another incident than the last one."""
-        return sent_at > self._back_at and max(sent_at, self.heard_at) > self._failed_at
+        return sent_at > self.back_at and max(sent_at, self.heard_at) > self._failed_at
 
     def _served(self, now: float) -> None:
         self._unreachable = self._broken = 0

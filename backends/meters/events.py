@@ -147,7 +147,7 @@ class FirstEvent:
 
     def has_begun(self, data: bytes) -> bool:
         """Take the next bytes of the stream."""
-        if not self._partial and is_one_event(data) and data.startswith(_DATA):
+        if not self._partial and is_one_event(data) and data.startswith(_DATA) and data[len(_DATA) : -2]:
             self.event = data
             return True
         self._bytes += len(data)

@@ -81,7 +81,10 @@ class ResumableMeter(StreamMeter, Protocol):
 class TokenIdMeter(ChunkMeter):
     """Usage and token ids of one stream of one choice."""
 
-    __slots__ = ("_append", "_client_ids", "_ids", "_ids_like", "_is_resumable", "_outputs_max", "interrupted", "last")
+    __slots__ = (
+        "_append", "_client_ids", "_has_ids", "_ids", "_ids_like", "_is_resumable", "_outputs_max", "interrupted",
+        "last",
+    )  # fmt: skip
 
     def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool, is_resumable: bool = True) -> None:
         """`keeps_ids`: the client asked for them itself. `is_resumable`: another backend may continue the stream; if
@@ -93,6 +96,7 @@ class TokenIdMeter(ChunkMeter):
         self._append = ids.output.append
         self._outputs_max = ids.outputs_max
         self._client_ids = keeps_ids
+        self._has_ids = False  # the stream has told any
         self._ids_like: IdsEnd = _IDS_LIKE_NONE
         self.last = b""
         self.interrupted: str | None = None
@@ -186,7 +190,7 @@ class TokenIdMeter(ChunkMeter):
         data = payload(plain)
         message = json_object(data)
         if self._is_resumable and self.interrupted is None:
-            self.interrupted = _interruption(message)
+            self.interrupted = interruption(message)
         if self.interrupted is not None:
             return b""
         has_ids = False
@@ -206,18 +210,21 @@ class TokenIdMeter(ChunkMeter):
         """Keep the ids of the prompt, and return the event as it would be without any."""
         ids, plain = self._ids, event
         if (prompt := _list_at(_PROMPT, plain)) is not None:
-            self.last = event
+            self.last, self._has_ids = event, True
             self._prompt_tokens, self._known = _members(plain[prompt]), True
             if not ids.is_full:
                 ids.prompt = plain[prompt]
                 self._outputs_max = ids.outputs_max
             plain = plain[: prompt.start - 1] + b"null" + plain[prompt.stop + 1 :]
         if (output := _list_at(_OUTPUT, plain)) is not None:
+            self._has_ids = True
             plain = plain[: output.start - 1] + b"null" + plain[output.stop + 1 :]
         return plain
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
-        """Nothing is estimated: token ids are counted."""
+        """Token ids are counted. Nothing is estimated, but of a stream without any."""
+        if not self._has_ids:
+            super()._estimate(choices)
 
     def _expect_ids_like(self, event: bytes) -> None:
         """Remember the bytes around an event's token ids, where nothing else can differ."""
@@ -258,7 +265,7 @@ def _choice(message: dict[str, Any] | None) -> dict[str, Any]:
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
 
 
-def _interruption(message: dict[str, Any] | None) -> str | None:
+def interruption(message: dict[str, Any] | None) -> str | None:
     """What an event says of the early end of its stream; None where it is of another kind."""
     if message is not None and (error := message.get("error")) is not None:
         code = error.get("code") if isinstance(error, dict) else None

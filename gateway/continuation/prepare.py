@@ -16,10 +16,15 @@ from gateway.continuation.stops import StopStrings, lookback
 from gateway.continuation.stream import ResumableStream
 
 ASK_BYTES_MAX: Final = 16 << 20  # the text of a whole prompt, at most
+NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an engine that still loads, says below 500
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """The backend could not answer, by its own fault."""
+    """The backend does not answer now. `is_fault`: by its own fault."""
+
+    def __init__(self, message: str, *, is_fault: bool) -> None:
+        super().__init__(message)
+        self.is_fault = is_fault
 
 
 class Continuing(NamedTuple):
@@ -68,8 +73,8 @@ async def ask_json(
     """Post this to a backend, and return the object that it answers with. Raises UpstreamError."""
     async with await upstream.open("POST", path, headers, orjson.dumps(body)) as exchange:
         answer = json_object(await exchange.read(ASK_BYTES_MAX))
-    if exchange.status >= 500:
-        raise QuestionFailed(f"status {exchange.status} of {path}")
+    if exchange.status >= 500 or exchange.status in NOT_NOW:
+        raise QuestionFailed(f"status {exchange.status} of {path}", is_fault=exchange.status >= 500)
     if exchange.status != 200 or answer is None:
         raise UpstreamProtocolError(f"status {exchange.status} of {path}")
     return answer

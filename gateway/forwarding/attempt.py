@@ -18,8 +18,8 @@ from aiohttp import web
 from backends.health import Evidence
 from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
-from backends.meters.events import FirstEvent, StreamCall, StreamMeter
-from backends.meters.token_ids import ResumableMeter, TokenIdMeter
+from backends.meters.events import FirstEvent, StreamCall, StreamMeter, json_object, payload
+from backends.meters.token_ids import ResumableMeter, TokenIdMeter, interruption
 from backends.upstream import (
     ConnectFailed,
     HttpExchange,
@@ -32,7 +32,7 @@ from gateway.api.endpoints import CHAT, COMPLETIONS
 from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
-from gateway.continuation.prepare import Continuing, QuestionFailed, ask_json, prepare
+from gateway.continuation.prepare import NOT_NOW, Continuing, QuestionFailed, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings, ResumableStream
 from gateway.forwarding.asked_names import renamed, renaming
 from gateway.forwarding.backend_client import BackendClient
@@ -54,7 +54,6 @@ from policies.types import Outcome, Reason, Tier
 BUSY_HOLD_S = 0.25  # a busy backend gets no call for about the time of a few of its steps
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure triggers has its result
 ANSWER_BYTES_MAX = 256 << 20
-NOT_NOW = frozenset({404, 408, 429})  # what a router in front, or an engine that still loads, says below 500
 APIS = {AnswerKind.MESSAGES: Api.ANTHROPIC, AnswerKind.COHERE: Api.COHERE}  # whose streams have errors of their own
 OPTIONS_MARK = b"stream_options"  # in the error of a server that does not support it
 
@@ -231,8 +230,9 @@ class Attempt:
             raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
         except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
-        except QuestionFailed:
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True) from None
+        except QuestionFailed as failed:
+            evidence = Evidence.BROKEN if failed.is_fault else Evidence.BUSY
+            raise BackendRejected(evidence, UNREACHABLE_HOLD_S, is_answer=True) from None
         except UpstreamProtocolError as error:
             raise StreamGivenUp(str(error)) from None
         self._raise_if_forgotten()  # while this backend was asked
@@ -308,6 +308,7 @@ class Attempt:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:
+            self._raise_if_stopped(first.event)
             stream.began(first.event if self._asks_ids else b"", self._call.request.output_tokens_max)
             self._remember_ids()
             if stream.exclusion is None:
@@ -352,6 +353,11 @@ class Attempt:
         if result.outcome is Outcome.COMPLETED and not result.slowed and continuing is None:
             settlement.paced(meter.usage)
         return result
+
+    def _raise_if_stopped(self, first: bytes) -> None:
+        """Raise where a vLLM has stopped before the first token of a stream: its client has been sent nothing."""
+        if self._kind.has_token_ids and interruption(json_object(payload(first))) is not None:
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
 
     async def _client_disconnected(self) -> None:
         """After a disconnect: charge what the backend has done by now. Where it counts its steps, the count is fetched
@@ -426,13 +432,14 @@ class Attempt:
         """Raise where an error response means that this backend does not take the call now, or with these options."""
         kind, status = self._kind, exchange.status
         if status in (429, 503) and (hold_s := retry_after_s(exchange.headers)) is not None:
-            raise BackendRejected(Evidence.BUSY, max(hold_s, BUSY_HOLD_S))
+            raise BackendRejected(Evidence.BUSY, max(hold_s, BUSY_HOLD_S), is_answer=True)
         if kind.busy is not None and status == kind.busy[0] and kind.busy[1] in body:
-            raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S)
+            raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S, is_answer=True)
         if status == 503:
             raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S, is_answer=True)
         if status == 500 and kind.engine_died is not None and kind.engine_died in body:
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
+            is_gone = self._stream.is_begun  # a stream that lost it here would have begun
+            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=is_gone)
         rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body
         if rejected and asks_for_more(self._call.parsed, kind):
             raise OptionsRejected

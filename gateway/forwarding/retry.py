@@ -241,11 +241,14 @@ class Generation:
 
     def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float) -> "_Returned":
         self._report(sending.lease.backend_id, rejection.evidence, sending.call, sent_at)
-        if rejection.is_answer and sending.stream.is_begun:
+        hold_s = rejection.hold_s
+        if sending.stream.is_begun and (rejection.is_answer or self._was_lost_here(sending)):
             now = sending.call.dispatcher.now()
             sending.refused_since = sending.refused_since or now
-            if now - sending.refused_since >= self._wait_s_max:
+            left_s = sending.refused_since + self._wait_s_max - now
+            if left_s <= 0:
                 raise UpstreamError("every backend answers with an error instead of continuing the stream") from None
+            hold_s = min(hold_s, left_s)  # its last chance may be there
         elif (
             rejection.evidence is Evidence.BROKEN
             and not self._was_dead(sending, sent_at)
@@ -253,7 +256,7 @@ class Generation:
         ):
             raise UpstreamError("the backend broke the connection before it answered") from None
         # A busy backend does not fail: its calls wait as all others do.
-        return _Returned(rejection.evidence, rejection.hold_s, rejection.evidence != Evidence.BUSY)
+        return _Returned(rejection.evidence, hold_s, rejection.evidence != Evidence.BUSY)
 
     def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending", sent_at: float) -> "_Returned":
         """A backend has failed after tokens. No retry budget, also where the next one fails: the Scheduler alone says
@@ -270,7 +273,7 @@ class Generation:
         now, backend = sending.call.dispatcher.now(), self._backends[sending.lease.backend_id]
         resends_max = None if sending.stream.is_begun else self._resends_max
         is_given_up = self._evidence.lost(sending.suspect, now, resends_max=resends_max)
-        backend.lost_at = now
+        backend.lost_at = sending.lost_at[backend.spec.id] = now
         return is_given_up
 
     def _was_dead(self, sending: "_Sending", sent_at: float) -> bool:
@@ -279,6 +282,14 @@ class Generation:
         """
         backend = self._backends[sending.lease.backend_id]
         return sent_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
+
+    def _was_lost_here(self, sending: "_Sending") -> bool:
+        """Whether the call has lost this backend before, which has been available ever since: what closes connections
+        while polls are answered has no engine to lose.
+        """
+        backend_id = sending.lease.backend_id
+        lost_at = sending.lost_at.get(backend_id)
+        return lost_at is not None and lost_at > self._backends[backend_id].health.back_at
 
     async def _enter_budget(self, retries: CallRetries) -> None:
         try:
@@ -337,8 +348,8 @@ class Generation:
 @dataclass(slots=True)
 class _Sending:
     """One call, and what is known of it while it is sent. Mutable. `refused_since`: since when the backends that it was
-    offered to have answered with errors. `began` tells the model that has begun to answer, `differed` in what
-    a backend differed that it was offered to.
+    offered to have answered with errors. `lost_at`: when it last lost each backend. `began` tells the model that has
+    begun to answer, `differed` in what a backend differed that it was offered to.
     """
 
     call: Call
@@ -347,6 +358,7 @@ class _Sending:
     stream: ResumableStream
     suspect: Suspect = field(default_factory=Suspect)
     refused_since: float | None = None
+    lost_at: dict[str, float] = field(default_factory=dict)
     began: Callable[[], ModelIdentity | None] = lambda: None
     differed: str = ""
 

@@ -249,7 +249,10 @@ class SharedBackends(BackendPool):
         if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
             backend.spec = replace(backend.spec, url=news.url)
             self._moved(backend.spec)
+        was_available = backend.health.available
         backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
+        if backend.health.available and not was_available:
+            backend.health.back_at = self._clock()
         if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
             backend.kind = _kind(news.kind)
         backend.cards, backend.tokenizer = news.cards, news.tokenizer

@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     Mutant(
         "an error answer of the next backend is no loss", "gateway/forwarding/retry.py",
-        "if rejection.is_answer and sending.stream.is_begun:", "if False:", (LOSSES,),
+        "rejection.is_answer or self._was_lost_here(sending)", "self._was_lost_here(sending)", (LOSSES,),
     ),
     Mutant(
         "a backend that is down is left", "backends/pool.py",
@@ -244,8 +244,36 @@ MUTANTS = (
         "and not (self.is_resumable and self.may_move())", "and not self.is_resumable", (GATEWAY,),
     ),
     Mutant(
+        "a stream that is stopped before its first token is sent again", "gateway/forwarding/attempt.py",
+        "self._raise_if_stopped(first.event)", "pass", (GATEWAY,),
+    ),
+    Mutant(
+        "a stream without ids and usage is estimated", "backends/meters/token_ids.py",
+        "if not self._has_ids:", "if False:", (METERS,),
+    ),
+    Mutant(
+        "an event without data is not the first", "backends/meters/events.py",
+        " and data[len(_DATA) : -2]", "", (FIRST,),
+    ),
+    Mutant(
+        "a question that is not answered now is no refusal", "gateway/continuation/prepare.py",
+        " or exchange.status in NOT_NOW:", ":", (GATEWAY,),
+    ),
+    Mutant(
+        "a wait that a backend asks for is no longer than the stream's", "gateway/forwarding/retry.py",
+        "hold_s = min(hold_s, left_s)", "pass", (LOSSES,),
+    ),
+    Mutant(
+        "a backend that closes again and again is one engine", "gateway/forwarding/retry.py",
+        " or self._was_lost_here(sending)", "", (LOSSES,),
+    ),
+    Mutant(
+        "a stream loses no engine that was gone before", "gateway/forwarding/attempt.py",
+        "is_answer=is_gone", "is_answer=False", (LOSSES,),
+    ),
+    Mutant(
         "a stream is not offered to backends for ever that answer with errors", "gateway/forwarding/retry.py",
-        "if now - sending.refused_since >= self._wait_s_max:", "if False:", (LOSSES,),
+        "if left_s <= 0:", "if False:", (LOSSES,),
     ),
     Mutant(
         "a backend that falls silent is cut", "gateway/forwarding/attempt.py",

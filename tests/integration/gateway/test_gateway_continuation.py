@@ -155,6 +155,25 @@ async def test_a_cut_before_the_first_event_is_whole_is_no_loss(cut_at):
             await until(rig.idle)
 
 
+STOPPED = b'data: {"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"abort"}]}\n\n'
+
+
+@pytest.mark.parametrize("first", [b"data: " + orjson.dumps(DIED) + b"\n\n", STOPPED], ids=["engine died", "stopped"])
+@pytest.mark.parametrize("fields", [{}, {"presence_penalty": 0.5}], ids=["resumable", "excluded"])
+async def test_a_stream_that_its_backend_stops_before_the_first_token_is_sent_again(first, fields):
+    body = {"model": "tiny", "prompt": "hello", "stream": True, "max_tokens": TOKENS, **fields}
+    async with (
+        scripted(stream(first, b"data: [DONE]\n\n")) as bad,
+        engine() as good,
+        gateway(vllm_at(bad), good) as rig,
+    ):
+        while not bad.calls:
+            reply = await rig.post(body, path="/v1/completions")
+        assert (reply.status, reply.events[-1]) == (200, "[DONE]")
+        assert json.loads(reply.events[-2])["choices"][0]["finish_reason"] == "length"
+        await until(rig.idle)
+
+
 @pytest.mark.parametrize("usage", [True, False])
 async def test_an_excluded_stream_that_lacks_only_its_end_gets_it(usage):
     body = call(stream=True, max_tokens=4, stream_options={"include_usage": usage}, presence_penalty=0.5)
@@ -216,9 +235,10 @@ async def test_a_backend_that_refuses_to_continue_a_stream_is_not_broken():
         await until(rig.idle)
 
 
-async def test_a_backend_that_fails_to_answer_a_question_is_left_for_another():
+@pytest.mark.parametrize("status", [404, 429, 500])
+async def test_a_backend_that_does_not_answer_a_question_is_left_for_another(status):
     """A stream with stop strings is continued after a question about its text."""
-    failed = answer({"error": {"message": "no", "code": 500}}, status=500)
+    failed = answer({"error": {"message": "no", "code": status}}, status=status)
     async with (
         engine(cut_stream_after_tokens=CUT_AFTER) as bad,
         scripted(failed) as failing,

@@ -275,10 +275,30 @@ async def test_a_stream_waits_for_another_backend_while_the_next_one_answers_wit
         assert tokens(reply) == TOKENS
 
 
-async def test_a_stream_that_backends_answer_with_errors_for_too_long_ends_once():
-    refused = answer({"error": {"message": "no", "code": 404}}, status=404)
+async def say_later(reader, writer):
+    """What a router says that has asked all of its engines."""
+    writer.write(b"HTTP/1.1 503 X\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n")
+    return True
+
+
+@pytest.mark.parametrize("refused", [answer({"error": {}}, status=404), say_later], ids=["not found", "later"])
+async def test_a_stream_that_backends_answer_with_errors_for_too_long_ends_once(refused):
     async with cut_beside(refused, queue={"backend_wait_s_max": 0.8}) as (rig, refusing, asked):
         reply = await asked
         assert len(errors(reply)) == 1
         assert len(refusing.calls) >= 2
         await until(rig.idle)
+
+
+ENGINE_GONE = {"error": {"message": "EngineCore encountered an issue. See stack trace (above).", "code": 500}}
+
+
+@pytest.mark.parametrize("refused", [answer(ENGINE_GONE, status=500), hang_up], ids=["engine gone", "closes"])
+async def test_a_backend_that_is_polled_well_and_loses_a_stream_again_and_again_costs_it_one_engine(refused):
+    """Of the three that it may lose."""
+    async with cut_beside(refused) as (rig, refusing, asked):
+        await until(lambda: len(refusing.calls) >= ENGINES_MAX)
+        rig.gateway.backends.drain("b2", draining=False)
+        reply = await asked
+        assert not errors(reply)
+        assert tokens(reply) == TOKENS

@@ -264,3 +264,13 @@ def test_ids_that_are_forgotten_in_the_middle_are_not_kept_again_and_still_taken
     assert (ids.prompt, len(ids.output), ids.is_full) == (b"", 0, True)
     assert meter._append.__self__ is ids.output, "nothing else is held"
     assert meter.usage == Usage(len(PROMPT), 0, len(pieces))
+
+
+@pytest.mark.parametrize("shape", [chat_stream, completion_stream])
+def test_what_a_stream_without_ids_and_usage_has_is_estimated(shape):
+    """As of a router that passes neither on: its tokens are charged while they come."""
+    meter = TokenIdMeter(StreamCall(), TokenIds(1 << 20), keeps_ids=False, is_resumable=False)
+    for message in shape([("one", [1]), (" two", [2])], "stop", ids=False, usages=False, at_end=False):
+        meter.feed(event(message))
+    assert meter.tokens_estimated
+    assert meter.output_tokens == 2

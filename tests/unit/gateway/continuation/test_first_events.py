@@ -19,7 +19,7 @@ CALLS = {
     "/v1/chat/completions": {**ASKED, "messages": [{"role": "user", "content": "hi"}]},
     "/v1/completions": {**ASKED, "prompt": "hi"},
 }
-COMMENTS = [b"", b": waiting\n\n", b":\n\n", b"retry: 10\n\n", b"\n", b": a line\n"]
+COMMENTS = [b"", b": waiting\n\n", b":\n\n", b"retry: 10\n\n", b"\n", b": a line\n", b"data: \n\n"]
 STYLES = {
     "as vLLM": lambda message: b"data: " + json.dumps(message, separators=(",", ":")).encode() + b"\n\n",
     "spaces": lambda message: b"data: " + json.dumps(message).encode() + b"\n\n",
@@ -62,6 +62,11 @@ def test_however_a_stream_is_written_and_split_the_client_gets_the_same(path, st
     plain = relayed(written(path, "as vLLM", [b""]), [], keeps_ids=keeps_ids)
     assert plain[-1][0] is None
     assert relayed(written(path, style, comments), cuts, keeps_ids=keeps_ids) == plain
+
+
+@pytest.mark.parametrize("data", [b"data: \n\n", b"data:\n\n", b": waiting\n\n"])
+def test_an_event_without_data_is_not_the_first(data):
+    assert not FirstEvent().has_begun(data)
 
 
 @pytest.mark.parametrize("data", [b"d" * 30, b": a comment of 30 characters.\n\n"])
