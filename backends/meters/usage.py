@@ -66,9 +66,10 @@ def cohere_usage(body: Any) -> Usage | None:
     usage = _usage_object(body)
     if usage is None or not isinstance(usage.get("tokens"), dict):
         return None
-    tokens = usage["tokens"]  # vLLM declares them as floating-point numbers
-    prompt, output = _whole(tokens.get("input_tokens")), _whole(tokens.get("output_tokens"))
-    return Usage(prompt, _whole(usage.get("cached_tokens")), output)
+    tokens = usage["tokens"]
+    return Usage(
+        count(tokens.get("input_tokens")), count(usage.get("cached_tokens")), count(tokens.get("output_tokens"))
+    )
 
 
 def pooling_usage(body: Any) -> Usage | None:
@@ -124,12 +125,11 @@ def text_bytes(value: Any) -> int:
 
 
 def count(value: Any) -> int:
-    """Return an untrusted count; 0 for anything but a natural number."""
-    return value if type(value) is int and value > 0 else 0
-
-
-def _whole(value: Any) -> int:
-    return count(int(value)) if type(value) is float and value.is_integer() else count(value)
+    """Return an untrusted count; 0 for anything but a natural number. vLLM writes some of Cohere's as floating-point
+    numbers, and the parser makes one of any beyond 64 bits.
+    """
+    whole = int(value) if type(value) is float and value.is_integer() else value
+    return whole if type(whole) is int and whole > 0 else 0
 
 
 def _usage_object(body: Any) -> dict[str, Any] | None:

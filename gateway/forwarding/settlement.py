@@ -105,8 +105,9 @@ class Settlement:
             return
         if usage is None:
             self._trace.estimated = True
-            counted = audio_tokens(answer) if self._call.parsed.answer is AnswerKind.TRANSCRIPTION else 0
-            prompt_tokens = counted or self._call.request.prompt_tokens
+            is_sound = self._call.parsed.answer is AnswerKind.TRANSCRIPTION
+            told = self._trace.believed(Usage(audio_tokens(answer) if is_sound else 0, 0, 0))
+            prompt_tokens = told.prompt_tokens or self._call.request.prompt_tokens
             self._report(Usage(prompt_tokens, 0, await self._count(answer, body, shape.text_key)), is_counted=True)
         else:
             self.tokens(usage)
@@ -171,14 +172,16 @@ class Settlement:
         self._trace.estimated = True
         self._report(self._true(Usage(usage.prompt_tokens, usage.cached_tokens, output_tokens)))
 
-    def _believed(self, usage: Usage) -> Usage:
-        """The usage, within what the call can use where its backend reported it."""
-        is_counted = self._meter is not None and self._meter.tokens_estimated
-        return usage if is_counted else self._trace.believed(usage)
+    def _believed(self, usage: Usage, *, is_counted: bool = False) -> Usage:
+        """The usage, within what the call can use. It was reported, or `is_counted` here by the text that has passed:
+        then more is an error of the count, and no evidence against the backend.
+        """
+        if is_counted or (self._meter is not None and self._meter.tokens_estimated):
+            return usage if self._trace.usage_max is None else usage.within(self._trace.usage_max)
+        return self._trace.believed(usage)
 
     def _report(self, usage: Usage, *, is_counted: bool = False) -> float:
-        """Tell the usage, which was reported, or `is_counted` here by the text that has passed."""
-        usage = usage if is_counted else self._believed(usage)
+        usage = self._believed(usage, is_counted=is_counted)
         self._trace.passed(usage)
         tell_at = self._lease.tokens(usage)
         if not usage.output_tokens:

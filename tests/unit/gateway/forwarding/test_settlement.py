@@ -87,6 +87,20 @@ def test_of_usage_beyond_what_the_call_can_use_the_most_is_charged_and_nothing_i
     assert account.learnt == []
 
 
+async def test_of_a_sound_whose_backend_says_that_it_is_absurdly_long_the_most_is_charged():
+    account = Account(answer=AnswerKind.TRANSCRIPTION)
+    account.trace.usage_max = Usage(4_000, 4_000, 100)
+    assert await account.whole({"text": "hm", "duration": 999_999}) == Usage(4_000, 0, 1)
+    assert account.trace.overstated
+
+
+async def test_text_that_is_counted_here_is_charged_within_what_was_asked_and_is_no_evidence():
+    account = Account()
+    account.trace.usage_max = Usage(40, 40, 60)
+    assert await account.whole(TEXTS[AnswerKind.CHOICES]) == Usage(PROMPT_TOKENS, 0, 60)
+    assert not account.trace.overstated
+
+
 USAGES = {
     AnswerKind.CHOICES: (
         {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
@@ -112,6 +126,24 @@ async def test_each_api_says_in_its_own_words_what_was_used(kind):
     assert await account.whole({"id": "x", "usage": said}) == usage
     assert account.learnt == [7]
     assert not account.trace.estimated
+
+
+BEYOND = {
+    AnswerKind.CHOICES: {"prompt_tokens": 2**64, "completion_tokens": 10**30},
+    AnswerKind.RESPONSES: {"input_tokens": 2**64, "output_tokens": 10**30},
+    AnswerKind.MESSAGES: {"input_tokens": 2**64, "output_tokens": 10**30},
+    AnswerKind.COHERE: {"tokens": {"input_tokens": 2**64, "output_tokens": 10**30}},
+    AnswerKind.POOLING: {"prompt_tokens": 2**64},
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+async def test_usage_beyond_64_bits_is_no_free_call(kind):
+    """The JSON parser makes a floating-point number of it."""
+    account = Account(answer=kind)
+    account.trace.usage_max = Usage(40, 40, 0 if kind is AnswerKind.POOLING else 100)
+    assert await account.whole({"usage": BEYOND[kind]}) == account.trace.usage_max._replace(cached_tokens=0)
+    assert account.trace.overstated
 
 
 async def test_a_rank_may_count_all_tokens_alone():
