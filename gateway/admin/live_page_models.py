@@ -149,9 +149,9 @@ class LivePageGroup(LivePageMember):
 
 class LivePagePool(Fields):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
-    `refused`, and `passed_on` to another model of their alias: calls of the last minute, by reason. `bottleneck` null:
-    no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes; `groups`:
-    the groups of these.
+    `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
+    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes;
+    `groups`: the groups of these.
     """
 
     policy: str
@@ -160,7 +160,7 @@ class LivePagePool(Fields):
     oldest_wait_s: float | None
     tokens_per_s: float
     refused: dict[str, int]
-    passed_on: dict[str, int]
+    passed_on: dict[str, dict[str, int]]
     tiers: dict[str, LivePageTier]
     groups: dict[str, LivePageGroup]
     bottleneck: LivePageBottleneck | None

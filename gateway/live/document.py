@@ -250,7 +250,7 @@ def _group_shares(group_id: str, shares: Sequence[WindowShares]) -> Document:
     }
 
 
-def _not_served(ended: EndedView, pool: str) -> dict[str, Mapping[str, int]]:
+def _not_served(ended: EndedView, pool: str) -> Document:
     """The calls of the last minute that the pool did not serve, by reason."""
     return {"refused": ended.refused(pool), "passed_on": ended.passed_on(pool)}
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from gateway.live.recent_counts import RecentCounts, bucket_of, quantiles, summed
+from gateway.live.recent_counts import K, RecentCounts, bucket_of, quantiles, summed
 from gateway.observability.call_counts import REFUSED, outcome_of
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome
@@ -41,13 +41,14 @@ class EndedRow(NamedTuple):
 
 class EndedChanges(NamedTuple):
     """What has changed of one process's calls since `since`: refusals by pool and reason, and what went on to another
-    pool, all of them, and the rows of tenants that have changed. The next question is for what changes after `upto`.
+    pool by pool, alias and reason, all of them, and the rows of tenants that have changed. The next question is for
+    what changes after `upto`.
     """
 
     since: int
     upto: int
     refused: dict[str, dict[str, int]]
-    passed_on: dict[str, dict[str, int]]
+    passed_on: dict[str, dict[str, dict[str, int]]]
     rows: list[EndedRow]
 
 
@@ -58,8 +59,8 @@ class EndedView(Protocol):
         """How many calls of this pool were refused in the last minute, by reason."""
         ...
 
-    def passed_on(self, pool: str) -> Mapping[str, int]:
-        """How many calls went on from this pool to another in the last minute, by reason."""
+    def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
+        """How many calls went on from this pool to another in the last minute, by alias and reason."""
         ...
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
@@ -99,7 +100,7 @@ class EndedCalls:
         self._clock = clock
         self._rows: dict[Of, _EndedOfTenant] = {}
         self._refused: dict[str, RecentCounts[str]] = {}  # by pool
-        self._passed_on: dict[str, RecentCounts[str]] = {}  # by pool
+        self._passed_on: dict[str, RecentCounts[tuple[str, str]]] = {}  # by pool
         # A process that takes the place of another of its name goes on from a higher number.
         self._changes = self._begun = time.time_ns() // 1000
         self._part = -1  # of refusals, in which all rows were last expired
@@ -110,7 +111,7 @@ class EndedCalls:
             return
         for model, reason in trace.passed_on:
             if (passed := self._pool_of(model)) is not None:
-                self._count(self._passed_on, passed, reason)
+                self._count(self._passed_on, passed, (trace.alias or "", str(reason)))
         outcome, first_s, usage = outcome_of(trace), trace.first_token_s, trace.usage
         is_timed = trace.stream and first_s is not None and usage is not None
         if not is_timed and outcome != REFUSED:
@@ -139,10 +140,13 @@ class EndedCalls:
         found = self._refused.get(pool)
         return {} if found is None else dict(found.counts)
 
-    def passed_on(self, pool: str) -> Mapping[str, int]:
+    def passed_on(self, pool: str) -> dict[str, dict[str, int]]:
         self._expire()
-        found = self._passed_on.get(pool)
-        return {} if found is None else dict(found.counts)
+        of_aliases: dict[str, dict[str, int]] = {}
+        if (found := self._passed_on.get(pool)) is not None:
+            for (alias, reason), count in found.counts.items():
+                of_aliases.setdefault(alias, {})[reason] = count
+        return of_aliases
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
         row = self._rows.get((pool, tenant_id))
@@ -171,16 +175,15 @@ class EndedCalls:
         if since < self._begun:
             since = 0
         rows = [self.row(*of) for of, row in self._rows.items() if row.changed_at > since]
-        refused, passed_on = (
-            {pool: dict(each.counts) for pool, each in counts.items()} for counts in (self._refused, self._passed_on)
-        )
+        refused = {pool: dict(each.counts) for pool, each in self._refused.items()}
+        passed_on = {pool: self.passed_on(pool) for pool in self._passed_on}
         return EndedChanges(since, self._changes, refused, passed_on, rows)
 
-    def _count(self, counts: dict[str, RecentCounts[str]], pool: str, reason: str) -> None:
+    def _count(self, counts: dict[str, RecentCounts[K]], pool: str, what: K) -> None:
         of_pool = counts.get(pool)
         if of_pool is None:
             of_pool = counts[pool] = RecentCounts(REFUSAL_PARTS)
-        of_pool.count(reason, int(self._clock() / REFUSAL_PART_S))
+        of_pool.count(what, int(self._clock() / REFUSAL_PART_S))
 
     def _row(self, of: Of) -> _EndedOfTenant | None:
         row = self._rows.get(of)
@@ -226,7 +229,7 @@ class EndedElsewhere:
         self._upto: dict[str, int] = {}  # by member
         self._rows: dict[str, dict[Of, EndedRow]] = {}
         self._refused: dict[str, dict[str, dict[str, int]]] = {}
-        self._passed_on: dict[str, dict[str, dict[str, int]]] = {}
+        self._passed_on: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
 
     def since(self, member: str) -> int:
         """From where on this member is to be asked."""
@@ -254,8 +257,9 @@ class EndedElsewhere:
     def refused(self, pool: str) -> Mapping[str, int]:
         return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
 
-    def passed_on(self, pool: str) -> Mapping[str, int]:
-        return summed([self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())])
+    def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
+        members = [self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())]
+        return {alias: summed(each.get(alias, {}) for each in members) for alias in set().union(*members)}
 
     def refused_of(self, pool: str, tenant_id: str) -> int:
         own = self._own.refused_of(pool, tenant_id)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
-from web_rig import MODEL, serving
+from web_rig import MODEL, Callers, serving, start_engines
 
 ALIASES = {"chat": {"models": [MODEL]}}
 PRICES = {MODEL: {"currency": "EUR", "periods": [{"prompt": "0.10", "output": "0.40"}]}}
@@ -96,3 +96,24 @@ def test_a_viewer_sees_them_without_a_control(visit, gateway):
     page.goto(f"/#/price/{MODEL}")
     expect(page.get_by_role("region", name="Periods")).to_be_visible()
     expect(page.get_by_role("button", name=re.compile("^(Edit|Remove|Add) "))).to_have_count(0)
+
+
+def test_the_view_of_an_alias_says_how_many_calls_were_passed_on_and_why(visit, background, tmp_path):
+    full, small = (background.run(start_engines(1, model=model))[0] for model in (MODEL, "small"))
+    backends = [{"name": "b0", "url": full.url, "requests_running_max": 1}, {"name": "b1", "url": small.url}]
+    aliases = {name: {"models": [MODEL, "small"]} for name in ("chat", "other")}
+    tiers, tenants = {"gold": {"envelope": {"ttft_ms": 400}}}, {"caller": {"tier": "gold"}}
+    with serving(tmp_path, backends, aliases=aliases, tiers=tiers, tenants=tenants) as gateway:
+        stop = background.start(Callers(gateway.url).call_once_each(["occupant"], max_tokens=4_000))
+        page = visit(gateway).sign_in(gateway.key_of("viewer"), "#/now/" + MODEL)
+        expect(page.locator("dl.figures").first).to_contain_text("requests in flight1")
+        callers = Callers(gateway.url, "chat")
+        background.run(callers.call_once_each(["caller"] * 3))
+        assert callers.counts == {"caller": {200: 3}}
+        page.goto("/#/alias/chat")
+        expect(page.get_by_role("region", name="Passed on")).to_contain_text("3 slo unreachable")
+        page.goto("/#/alias/other")
+        expect(page.get_by_role("region", name="Passed on")).to_contain_text("None.")
+        stop()
+    for each in (full, small):
+        background.run(each.stop())

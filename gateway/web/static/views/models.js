@@ -3,11 +3,12 @@
 import { useState } from "preact/hooks";
 import { all, get, patch, path } from "../api.js";
 import { mayChange } from "../session.js";
-import { attempt, html, link, notify, Table, usePolled } from "../ui.js";
+import { attempt, Figure, html, link, notify, Table, useLive, usePolled } from "../ui.js";
 import { Changes } from "./changes.js";
 import { Make, Remove, Sure } from "./making.js";
+import { byReason, entries } from "./now.js";
 import { amountOf, namesOf, partsOf, Settings } from "./settings.js";
-import { NONE } from "../words.js";
+import { count, NONE } from "../words.js";
 
 const POLL_MS = 10000;
 
@@ -66,9 +67,20 @@ export function Alias({ id }) {
   const [settings, again] = usePolled(readEntry("aliases", id), [id], POLL_MS);
   return html`<p><a href=${link("models")}>All models</a></p><h1>${id} <small class="dim">alias</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
+    ${settings.value ? html`<${PassedOn} alias=${id} />` : null}
     ${settings.value ? html`<${Settings} kind="aliases" id=${id} settings=${settings.value} now=${[]} again=${again} />` : null}
     <${Changes} kind="aliases" id=${id} settings=${settings.value} />
     ${settings.value ? html`<${Remove} kind="aliases" id=${id} settings=${settings.value} loses="Clients that use this name get 404 then." leads=${link("models")} />` : null}`;
+}
+
+/** How many of its calls went on from one of its models to the next, and why. */
+function PassedOn({ alias }) {
+  const { document: state } = useLive();
+  const pools = entries(state?.pools).map((pool) => [pool.id, ...byReason(pool.passed_on?.[alias])]).filter(([, , sum]) => sum > 0);
+  return html`<section aria-label="Passed on">
+    <h2>Passed on <small class="dim">calls that went on to the next model in the last minute</small></h2>
+    ${pools.length ? html`<dl class="figures">${pools.map(([pool, reasons, sum]) => html`<${Figure} key=${pool} label=${`from the pool ${pool}`} value=${count(sum)} note=${reasons} />`)}</dl>` : html`<p>None.</p>`}
+  </section>`;
 }
 
 export function Price({ id }) {

@@ -36,9 +36,11 @@ function Pools({ pools, names, chosen }) {
   )}</nav>`;
 }
 
-/** Counts by reason in words, and their sum. */
-function byReason(counts) {
-  const some = Object.entries(counts || {}).filter(([, number]) => number > 0);
+/** The sum of some counts by reason, in words and as a number. */
+export function byReason(...many) {
+  const counts = {};
+  for (const [reason, number] of many.flatMap((each) => Object.entries(each || {}))) counts[reason] = (counts[reason] || 0) + number;
+  const some = Object.entries(counts).filter(([, number]) => number > 0);
   return [some.map(([reason, number]) => `${count(number)} ${refusal(reason)}`).join(", "), some.reduce((sum, [, number]) => sum + number, 0)];
 }
 
@@ -47,7 +49,7 @@ function Pool({ name, pool }) {
   const tiers = entries(pool.tiers);
   const backends = entries(pool.backends);
   const [refused, refusedSum] = byReason(pool.refused);
-  const [passedOn, passedOnSum] = byReason(pool.passed_on);
+  const [passedOn, passedOnSum] = byReason(...Object.values(pool.passed_on || {}));
   return html`<section class="pool" aria-labelledby="pool-name">
     <h1 id="pool-name">${name} <small class="dim">next is ${order(pool.policy)}</small></h1>
     <dl class="figures">

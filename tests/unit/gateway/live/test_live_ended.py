@@ -177,13 +177,13 @@ def test_a_process_that_takes_the_place_of_another_of_its_name_replaces_what_tha
 def test_calls_that_went_on_count_for_a_minute_where_they_were_not_served_at_any_member():
     clock = Clock()
     own, other = make(clock), make(clock)
-    for calls in (own, other, other):
+    for calls, alias in ((own, "chat"), (other, "chat"), (other, "fast")):
         trace = stream(model="other")
-        trace.passed_on = (("tiny", Reason.SLO_UNREACHABLE),)
+        trace.alias, trace.passed_on = alias, (("tiny", Reason.SLO_UNREACHABLE),)
         calls.ended(trace)
     everywhere = EndedElsewhere(own)
     everywhere.told("b", other.changes(0))
-    assert everywhere.passed_on("p") == {"slo_unreachable": 3}
+    assert everywhere.passed_on("p") == {"chat": {"slo_unreachable": 2}, "fast": {"slo_unreachable": 1}}
     assert everywhere.passed_on("q") == {}
     clock.now += REFUSAL_PART_S * 7
     everywhere.told("b", other.changes(0))
