@@ -77,6 +77,7 @@ def given_credentials(tls: ClusterTls) -> Credentials:
     connecting.check_hostname = False  # replicas are known by address, and their certificates by name
     connecting.load_cert_chain(tls.cert_file, tls.key_file)
     for context in (accepting, connecting):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(tls.ca_file)

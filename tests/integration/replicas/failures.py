@@ -6,17 +6,19 @@ nothing may be answered, and whether a backend may have more than its limit.
 
 import asyncio
 import contextlib
+import hmac
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from failures_rig import REPLICAS, SLOTS, Cluster, Figures, Load
+from failures_rig import REPLICAS, SECRET, SLOTS, Cluster, Figures, Load
 from network import Network
 from redis_server import RedisServer, slow_proxy
 
 from gateway.cluster.promise import SILENT_S
+from gateway.replica_app import PURPOSE
 
 FROZEN_S = SILENT_S + 1.5  # longer than the lease, its margin, and the silence that is noticed
 LONG_S = 10.0
@@ -128,6 +130,17 @@ async def roll(cluster: Cluster, load: Load, _leader: int, _seconds: float) -> s
     return set()
 
 
+async def replace_secret(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    """From the secret that is derived of the API keys' to another, in three rollouts, as docs/operations.md says."""
+    derived, new = hmac.digest(SECRET.encode(), PURPOSE, "sha256").hex(), "a new secret of the cluster"
+    file = cluster.folder / "cluster-secret"
+    cluster.settings["cluster"] = {"secret_file": str(file)}
+    for lines in ([derived, new], [new, derived], [new]):
+        file.write_text("\n".join(lines))
+        await roll(cluster, load, leader, seconds)
+    return set()
+
+
 async def mix_versions(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
     """A rollout of another version, one replica after the other. While two are there, each replica is alone."""
     for number in cluster.numbers:
@@ -176,6 +189,7 @@ EVENTS: dict[str, Event] = {
     "Redis is slow by 200 ms": Event(nothing, 4.0, seconds=2.0, redis_delay_s=SLOW_S),
     "a follower cannot reach the leader": Event(cut_follower, 4.0, seconds=DOWN_S, has_network=True),
     "all are restarted in turn": Event(roll, 4.0),
+    "the secret of all is replaced": Event(replace_secret, 4.0),
     "all become another version in turn": Event(mix_versions, 4.0, over=SLOTS - 1, seconds=DOWN_S),
 }
 

@@ -67,11 +67,11 @@ class Cluster:
         self.processes: dict[int, Process] = {}
         self.options = options or {}
         self.network = network
-        self._folder, self._speed = folder, speed
+        self.folder, self._speed = folder, speed
         self._host = "127.0.0.1" if network is None else network.host
         self._stack = contextlib.AsyncExitStack()
         self._running: dict[int, contextlib.AsyncExitStack] = {}
-        self._settings = {
+        self.settings = {
             "auth": {"secret": SECRET, "trusted_proxies": ["0.0.0.0/0"], "tenant_from": "key"},
             "state": {"redis": {"url": server.url}},
             "shutdown": SHUTDOWN,
@@ -96,10 +96,10 @@ class Cluster:
 
     async def start(self, number: int) -> None:
         """Start this replica, for the first time or again, and wait until it serves."""
-        folder = self._folder / f"replica{number}"
+        folder = self.folder / f"replica{number}"
         folder.mkdir(exist_ok=True)
         options = dict(self.options.get(number, {}))
-        settings = dict(self._settings)
+        settings = dict(self.settings)
         if self.network is not None:
             address = self.network.address(number)
             settings["listen"] = {"host": address, "port": 0}

@@ -9,12 +9,13 @@ import subprocess
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
 from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.cluster.hello import Hello, HelloError
 from gateway.cluster.wire import VERSION
 from gateway.config.cluster import ClusterTls
-from gateway.ports.listener import HANDSHAKES_MAX
+from gateway.ports.listener import HANDSHAKES_MAX, Handshakes, Listener
 from gateway.shared_order.credentials import derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.services import MemberPort, ServiceClient, _Question
@@ -156,6 +157,23 @@ async def test_what_the_operators_ca_has_signed_for_another_service_is_no_member
                 await asked(client, server)
 
 
+@NEEDS_OPENSSL
+@pytest.mark.parametrize("is_given", [False, True], ids=["derived", "given"])
+async def test_an_older_tls_is_spoken_by_neither_end(tmp_path, is_given):
+    one, other = place_of("m1"), place_of("m2")
+    if is_given:
+        files = make_authority(tmp_path)
+        tls = ClusterTls(cert_file=files / "server.pem", key_file=files / "server.key", ca_file=files / "ca.pem")
+        one.credentials, other.credentials = given_credentials(tls), given_credentials(tls)
+    old = other.credentials
+    for context in (old.accepting, old.connecting):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with listening(one, other):
+        for client, server in ((one, other), (other, one)):
+            with pytest.raises(StoreUnavailable):
+                await asked(client, server)
+
+
 async def test_a_member_cannot_speak_in_the_name_of_another():
     one, posing = place_of("m1"), place_of("m2")
     posing.name = "m3"
@@ -180,6 +198,29 @@ async def test_of_a_stranger_no_byte_is_kept_and_its_handshakes_do_not_keep_a_me
         with contextlib.suppress(ConnectionError):
             assert b"HTTP" not in await reader.read()
         writer.close()
+
+
+async def test_a_handshake_that_does_not_go_on_is_ended():
+    failed = []
+    handshakes = Handshakes(lambda: place_of("m1").credentials.accepting, failed.append, s_max=0.1)
+    server = web.Server(lambda _request: None)
+    listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=0.1, handshakes=handshakes)
+    await listener.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener._sockets[0].getsockname()[1])
+    async with asyncio.timeout(2.0):
+        assert await reader.read() == b""
+    writer.close()
+    assert len(failed) == 1
+    await listener.stop()
+
+
+async def test_connections_that_are_refused_again_and_again_are_logged_once(caplog):
+    member, stranger = place_of("m1"), place_of("m2", OTHER)
+    async with listening(member):
+        for _ in range(5):
+            with pytest.raises(StoreUnavailable):
+                await asked(stranger, member)
+    assert sum("was refused" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_a_member_has_one_connection_for_questions_the_newest():
