@@ -205,8 +205,10 @@ class EndedCalls:
         if part == self._part:
             return
         self._part = part
-        for counts in (*self._refused.values(), *self._passed_on.values()):
-            counts.expire(part)
+        for refused in self._refused.values():
+            refused.expire(part)
+        for passed_on in self._passed_on.values():
+            passed_on.expire(part)
         latency_part = int(now / LATENCY_PART_S)
         self._rows = {of: row for of, row in self._rows.items() if not row.is_empty}
         for row in self._rows.values():
