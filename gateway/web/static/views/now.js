@@ -256,8 +256,8 @@ function Backends({ backends }) {
   const columns = [
     { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
     { id: "health", label: "Health", bare: true, value: (each) => String(each.available), cell: (each) => html`<${Health} backend=${each} />` },
-    { id: "bound", label: "Why it takes no more", bare: true, value: (each) => each.bound_by, cell: takesNoMore },
-    { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.in_flight || 0, 
+    { id: "bound", label: "Why it takes no more", kind: "wraps", bare: true, value: (each) => each.bound_by, cell: takesNoMore },
+    { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.in_flight || 0,
       cell: (each) => html`<${Meter} value=${each.in_flight} limit=${each.requests_limit} />${["learnt", "assumed"].includes(each.size) ? html` <span class="dim">${each.size}</span>` : null}` },
     { id: "kv", label: "KV tokens", kind: "meter-column", note: "reserved, of its KV cache", value: (each) => each.tokens || 0,
       cell: (each) => html`<${Meter} value=${each.tokens} limit=${each.tokens_limit} text=${`${short(each.tokens || 0)} of ${short(each.tokens_limit)}`} />` },
