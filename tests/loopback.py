@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
+from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import Frame, decode, encode, wire_id
 from policies.forwarding import ForwardingFacts
 from policies.scheduler import Scheduler
@@ -48,7 +49,7 @@ class LoopbackScheduler(ForwardingFacts):
             LEADER,
             make_scheduler=lambda _: self.led,
             tenant_of=self._registry.get,
-            expected=(LEADER, FOLLOWER),
+            waits=dict.fromkeys((LEADER, FOLLOWER), SILENT_S),
             now=0.0,
         )
         wait_s_max = options.get("wait_s_max", 300.0)

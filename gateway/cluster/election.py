@@ -3,9 +3,13 @@
 The store holds one key, which lives LEASE_S, a counter of epochs, and one entry per member, which lives MEMBER_S. It
 only says which may try: joining makes a leader. It may be slow, fail, or forget everything, and nothing worse comes of
 it than a time without a leader. `Candidate` decides what to ask and what an answer means; its shell asks.
+
+A process that ends closes its sockets, and its port refuses connections. Members that saw this of the leader say so
+with each call. Once all that are listed have, the store drops the key at once, without waiting for its end.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Final, Protocol
@@ -13,7 +17,8 @@ from typing import Final, Protocol
 from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S
 
 ASK_S: Final = 0.5  # between two calls of the store
-HURRY_S: Final = 0.05  # and while a leader that has resigned gives its key back
+HURRY_S: Final = 0.05  # and while the key of a leader that has resigned, ended or fallen silent is about to be free
+JOIN_S: Final = 0.5  # from an election: all that are there have asked by then, HURRY_S apart, and connected by TLS
 MEMBER_S: Final = 3.0  # a member that has not asked for so long is not listed
 ANSWER_S_MAX: Final = 1.0  # a call without an answer has failed
 STANDALONE_S: Final = 1.0  # without the store and without a leader: then a member leads itself
@@ -31,7 +36,7 @@ class Ask(StrEnum):
 @dataclass(frozen=True, slots=True)
 class StoreCall:
     """One call; give the answer and this call to `Candidate.answered`. `epoch` is the highest that is known, or for
-    RENEW and RELEASE the led one. `number` tells calls apart.
+    RENEW and RELEASE the led one. `number` tells calls apart. `ended_epoch`: the process that leads in it has ended.
     """
 
     ask: Ask
@@ -40,6 +45,7 @@ class StoreCall:
     epoch: int
     number: int
     sent_at: float
+    ended_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class StoreView:
     members: dict[str, str]  # name to address
     counter: int = 0
     strangers: frozenset[str] = frozenset()  # members of another version of the protocol
+    silent_s: Mapping[str, float] = field(default_factory=dict)  # since each member's last call; not told: 0
 
 
 class ElectionStore(Protocol):
@@ -94,6 +101,10 @@ class Candidate:
         self.strangers: frozenset[str] = frozenset()
         """Those of `members` that speak another version of the protocol."""
         self._listed_at: dict[str, float] = {}
+        self._heard_from: dict[str, float] = {}  # when the store did, at the latest; those of its last list alone
+        self._ended: set[str] = set()  # members of the list whose processes have ended
+        self._leader_epoch = 0
+        self._former: str | None = None  # the leader before
         self._number = 0
         self._pending: StoreCall | None = None
         self._next_at = now
@@ -110,9 +121,30 @@ class Candidate:
         its clients run, for that fills slots; if it has none, the next one begins without it.
         """
         if not returns:
-            self.members.pop(leader, None)
-            self._listed_at.pop(leader, None)
-        self._hurry(now)
+            self._forget(leader)
+        self._hurry(now, ASK_S)
+
+    def lost(self, leader: str, now: float) -> None:
+        """The connection to this leader is gone. If it has ended or does not run, its key is free within LEASE_S."""
+        if leader == self.leader:
+            self._hurry(now, SILENT_S)
+
+    def ended(self, member: str, now: float) -> None:
+        """The process of this member has ended: it answers no one, and is waited for no more."""
+        if member in self.members and member not in self._ended:
+            self._ended.add(member)
+            self._forget(member)
+            self._hurry(now, SILENT_S)
+
+    def waits(self, now: float) -> dict[str, float]:
+        """Until when a leader elected now waits for each member, by this clock: for SILENT_S after the store heard from
+        it, because by then every promise and lease has ended. One that is there gets JOIN_S to tell what it has. A
+        store that has forgotten may not list all that still carry out an old leader's actions: "" stands for them.
+        """
+        unknown = {"": now + SILENT_S} if self.has_forgotten else {}
+        heard = {name: self._heard_from.get(name, at) + SILENT_S for name, at in self._listed_at.items()}
+        known = {name: at if name == self._former else max(at, now + JOIN_S) for name, at in heard.items()}
+        return known | unknown
 
     def knows(self, epoch: int) -> None:
         """A higher epoch was heard of (rule 1)."""
@@ -151,6 +183,9 @@ class Candidate:
         self._next_at = call.sent_at + (ASK_S if now >= self._hurries_until else HURRY_S)
         self._list(view, now)
         before, self.leader = self.leader, view.leader
+        self._leader_epoch = view.epoch
+        if before not in (None, self.leader):
+            self._former = before
         if call.ask is Ask.ACQUIRE and view.leader == self.member:
             self.has_forgotten = view.counter < self.epoch
             self.led_epoch = view.epoch
@@ -177,7 +212,7 @@ class Candidate:
         """The call that gives the key back, for a leader that stops; None: it does not lead."""
         epoch, self.stands = self.led_epoch, False
         self.resigned()
-        self._hurry(now)
+        self._hurry(now, ASK_S)
         return self._ask(Ask.RELEASE, epoch, now) if epoch else None
 
     def leave(self, now: float) -> StoreCall:
@@ -188,22 +223,30 @@ class Candidate:
         """When `call` has something to ask."""
         return self._next_at if self._pending is None else self._pending.sent_at + ANSWER_S_MAX
 
-    def _hurry(self, now: float) -> None:
-        """Ask at once, and often, until there is another leader; ASK_S at most."""
-        self._hurries_until = now + ASK_S
+    def _hurry(self, now: float, seconds: float) -> None:
+        """Ask at once, and often, until there is another leader, for so long at most."""
+        self._hurries_until = max(self._hurries_until, now + seconds)
         if self._pending is None:
             self._next_at = now
 
     def _ask(self, ask: Ask, epoch: int, now: float) -> StoreCall:
         self._number += 1
-        self._pending = StoreCall(ask, self.member, self.address, epoch, self._number, now)
+        ended_epoch = self._leader_epoch if self.leader in self._ended else 0
+        self._pending = StoreCall(ask, self.member, self.address, epoch, self._number, now, ended_epoch)
         return self._pending
+
+    def _forget(self, member: str) -> None:
+        self.members.pop(member, None)
+        self._listed_at.pop(member, None)
 
     def _list(self, view: StoreView, now: float) -> None:
         """Keep members listed a moment ago: a store that forgets must not make the last list shorter (rule 2)."""
+        self._ended &= view.members.keys()
+        self._heard_from = {member: now - view.silent_s.get(member, 0.0) for member in view.members}
         for member, address in view.members.items():
-            self.members[member] = address
-            self._listed_at[member] = now
+            if member not in self._ended:
+                self.members[member] = address
+                self._listed_at[member] = now
         for member in [each for each, at in self._listed_at.items() if now - at > SILENT_S]:
-            del self._listed_at[member], self.members[member]
+            self._forget(member)
         self.strangers = (self.strangers | view.strangers) & self.members.keys()

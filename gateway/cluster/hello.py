@@ -44,5 +44,9 @@ class HelloError(Exception):
     """The peer is not of this cluster, or of another version; the text is for a log line."""
 
 
+class OtherMemberError(HelloError):
+    """Another member than was sought listens there, so the process that did has ended."""
+
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(Hello)

@@ -11,6 +11,7 @@ Whether its lease holds is asked before each frame (rule 4). When it does not, n
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import Final, Unpack
 
 from gateway.cluster.checkpoints import (
@@ -24,7 +25,7 @@ from gateway.cluster.checkpoints import (
 )
 from gateway.cluster.inbox import Inbox
 from gateway.cluster.pool_order import PoolOrder, Sender
-from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, SILENT_S
+from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX
 from gateway.cluster.wire import (
     Answered,
     AnyMessage,
@@ -99,17 +100,17 @@ class Leader:
         *,
         make_scheduler: Callable[[str], SharedSchedulerProtocol],
         tenant_of: Callable[[str], Tenant | None],
-        expected: Iterable[str] = (),
+        waits: Mapping[str, float] = MappingProxyType({}),
         checkpoint: NewestCheckpoint | None = None,
         lease_until: float = inf,
-        silent_s: float = SILENT_S,
         alone: ReplicaShare | None = None,
         now: float,
     ) -> None:
         """`make_scheduler` makes the Scheduler of a pool, without tenants but with the configured tiers; `tenant_of`
-        looks a tenant up in the registry. `expected` are the members of the last list. `lease_until` is infinite where
-        nothing but a parent process elects. `alone` is the part of every limit that a member has which leads itself; it
-        takes no checkpoints: its member tells the next leader what was charged here. None: it leads all.
+        looks a tenant up in the registry. `waits` are the members of the last list, each with until when it is waited
+        for. `lease_until` is infinite where nothing but a parent process elects. `alone` is the part of every limit
+        that a member has which leads itself; it takes no checkpoints: its member tells the next leader what was charged
+        here. None: it leads all.
         """
         self.epoch = epoch
         self.member = member
@@ -127,9 +128,7 @@ class Leader:
         self._checkpoint = checkpoint or NewestCheckpoint()
         self._restored: Mapping[str, PoolCheckpoint] = {}
         self._checkpoints = 0
-        self._waits_until = now + silent_s
-        self._must_wait = False
-        self._expected = set(expected)
+        self._waits = dict(waits)
         self._members: dict[str, _Member] = {}
         self._senders: dict[str, Sender] = {}  # of all that ever joined: a name is never used again
         self._listed: frozenset[str] | None = None
@@ -143,12 +142,6 @@ class Leader:
         self._wishes: list[Wish] = []
 
     # -- members ---------------------------------------------------------------------------------------------
-
-    def wait_for_silence(self) -> None:
-        """The store has forgotten, so its list may lack members that still carry out an old leader's actions: decide
-        only when every promise has surely ended.
-        """
-        self._must_wait = True
 
     def renewed(self, lease_until: float) -> None:
         """The lease was renewed: it lasts until then by this process's clock, the margin taken off."""
@@ -192,7 +185,7 @@ class Leader:
                 pool.away(there.sender, now)
             self._has_news = True
         if is_dead:
-            self._expected.discard(member)
+            self._waits.pop(member, None)
             self._forget(member, now)
 
     def unsent(self, member: str, size: int, oldest_s: float) -> None:
@@ -390,15 +383,19 @@ class Leader:
             times.append(now)
         times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
         times += [there.lost_at + AWAY_S for there in self._members.values() if there.lost_at is not None]
-        times += [self._checkpoint_at if self.is_deciding else self._waits_until, self.lease_until]
+        times += [self.lease_until, *([self._checkpoint_at] if self.is_deciding else self._awaits(now))]
         return min(times)
+
+    def _awaits(self, now: float) -> list[float]:
+        """Until when it waits for members that have not told what they have (rule 2)."""
+        told = {name for name, there in self._members.items() if there.has_told}
+        return [until for name, until in self._waits.items() if name not in told and now < until]
 
     def _begin(self, now: float) -> bool:
         """Whether all is gathered that a decision needs; then take it in (rules 2, 18 to 22)."""
-        is_silent = now >= self._waits_until
-        told = {name for name, there in self._members.items() if there.has_told}
+        own = self._members.get(self.member)
         # Its own process is never silent: what that has is there before the first Pong tells it that all was taken in.
-        if self.member not in told or (not is_silent and (self._must_wait or not self._expected <= told)):
+        if own is None or not own.has_told or self._awaits(now):
             return False
         if not self._goes_on(now):
             return False

@@ -12,7 +12,7 @@ itself, within 1/N of every limit (rule 25).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, TypeVar
@@ -85,7 +85,7 @@ class Member:
         """A parent process names the leader; for workers of one machine, without a store."""
         self._appointed = leader
         if leader == self.name and (self.leader is None or self.leader.epoch != epoch):
-            self._lead(epoch, now, expected=expected)
+            self._lead(epoch, now, waits=dict.fromkeys(expected, now + SILENT_S))
 
     def target(self, now: float) -> str | None:
         """The member to have a connection to; None: none, or this one leads."""
@@ -121,6 +121,13 @@ class Member:
         if self._connected_to == leader:
             self._connected_to = None
             self.follower.lost(now)
+            if self.candidate is not None:
+                self.candidate.lost(leader, now)
+
+    def refused(self, member: str, now: float) -> None:
+        """The port of this member refuses connections, or another process has it: that one has ended."""
+        if self.candidate is not None:
+            self.candidate.ended(member, now)
 
     def received(self, leader: str, frame: Frame, now: float) -> None:
         """A frame came on the connection to this leader."""
@@ -244,9 +251,7 @@ class Member:
         leader = self.leader
         if candidate.led_epoch:
             if leader is None or leader.epoch != candidate.led_epoch:
-                self._lead(candidate.led_epoch, now, expected=tuple(candidate.members))
-                if candidate.has_forgotten and self.leader is not None:
-                    self.leader.wait_for_silence()
+                self._lead(candidate.led_epoch, now, waits=candidate.waits(now))
             elif leader is not None:
                 leader.renewed(candidate.lease_until)
                 leader.listed(candidate.members)
@@ -274,15 +279,14 @@ class Member:
         if has_grown or (self.leader is None and candidate.has_been_seen(now)):
             self._lead_alone(now)
 
-    def _lead(self, epoch: Epoch, now: float, *, expected: tuple[str, ...]) -> None:
+    def _lead(self, epoch: Epoch, now: float, *, waits: dict[str, float]) -> None:
         self._leave_leader(now)
         self.is_standalone, self.share = False, ALONE
         self.elections += 1
         self.leader = self._make_leader(
             epoch,
-            expected={*expected, self.name},
+            waits=waits,
             lease_until=inf if self.candidate is None else self.candidate.lease_until,
-            silent_s=SILENT_S,
             now=now,
         )
         self._begin(now)
@@ -293,9 +297,7 @@ class Member:
         names = self._count(now)
         self.is_standalone = True
         self.share = ReplicaShare(len(names), sorted(names).index(self.name))
-        self.leader = self._make_leader(
-            self.follower.link.epoch, expected={self.name}, lease_until=inf, silent_s=0.0, alone=self.share, now=now
-        )
+        self.leader = self._make_leader(self.follower.link.epoch, waits={}, lease_until=inf, alone=self.share, now=now)
         self._begin(now)
 
     def _end_standalone(self, now: float) -> None:
@@ -308,9 +310,8 @@ class Member:
         self,
         epoch: Epoch,
         *,
-        expected: set[str],
+        waits: Mapping[str, float],
         lease_until: float,
-        silent_s: float,
         alone: ReplicaShare | None = None,
         now: float,
     ) -> Leader:
@@ -319,10 +320,9 @@ class Member:
             self.name,
             make_scheduler=self._make_scheduler,
             tenant_of=self._tenant,
-            expected=expected,
+            waits=waits,
             checkpoint=self.checkpoint,
             lease_until=lease_until,
-            silent_s=silent_s,
             alone=alone,
             now=now,
         )

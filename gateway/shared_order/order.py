@@ -8,6 +8,7 @@ waits for it.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from gateway.cluster.election import Candidate, ElectionStore, StoreCall
-from gateway.cluster.hello import HelloError
+from gateway.cluster.hello import HelloError, OtherMemberError
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.view import MemberRole
@@ -239,13 +240,16 @@ class SharedOrder:
                     if not self._complained:
                         self._complain(f"the connection to {leader} has ended")
                 except (aiohttp.ClientError, OSError, HelloError, FrameError, TimeoutError) as error:
+                    if target.name is not None and (isinstance(error, OtherMemberError) or _is_refused(error)):
+                        self.member.refused(target.name, self._loop.time())
+                        self.soon()
                     self._complain(f"{leader} cannot be followed: {error}")
                 await asyncio.sleep(RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
         async with connected(session, f"{root}/order", self.place, FRAME_BYTES_MAX) as (websocket, leader):
             if target.name not in (None, leader):
-                raise HelloError(f"{leader} listens there")
+                raise OtherMemberError(f"{leader} listens there")
             now = self._loop.time()
             if self.member.candidate is None:
                 self.member.appoint(leader, 0, now)
@@ -431,3 +435,8 @@ class SharedOrder:
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, inf
         self.soon()
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether no process listens at the port; one that is frozen, or cut off, does not refuse."""
+    return isinstance(error, OSError) and error.errno == errno.ECONNREFUSED

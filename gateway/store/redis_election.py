@@ -42,19 +42,22 @@ class RedisElection:
 
     async def call(self, call: StoreCall) -> StoreView:
         """Make one call. Raises StoreUnavailable within the timeout."""
-        keys = [self._name(name) for name in ("leader", "epochs", "members")]
+        keys = [self._name(name) for name in ("leader", "epochs", "members", "ended")]
         address = f"{self.version} {call.address}"
-        args = [call.ask.value, call.member, address, call.epoch, int(LEASE_S * 1000), int(MEMBER_S * 1000)]
+        lives_ms = int(LEASE_S * 1000), int(MEMBER_S * 1000)
+        args = [call.ask.value, call.member, address, call.epoch, *lives_ms, call.ended_epoch]
         try:
             leader, epoch, counter, *members = await self._script(keys=keys, args=args)
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
-        listed, strangers = {}, set()
-        for name, entry in zip(members[::2], members[1::2], strict=True):
-            version, _, listed[name.decode()] = entry.decode().rpartition(" ")
+        listed, strangers, silent_s = {}, set(), {}
+        for encoded, entry, silent_ms in zip(members[::3], members[1::3], members[2::3], strict=True):
+            name = encoded.decode()
+            version, _, listed[name] = entry.decode().rpartition(" ")
+            silent_s[name] = silent_ms / 1000
             if version != str(self.version):
-                strangers.add(name.decode())
-        return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers))
+                strangers.add(name)
+        return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers), silent_s)
 
     async def put_checkpoint(self, body: bytes) -> None:
         """Keep this checkpoint in place of the one before, and the members' secret: the server may have lost both.

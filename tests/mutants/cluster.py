@@ -15,6 +15,8 @@ TESTS = "tests/simulation/test_cluster.py::"
 FOLLOWER, LEADER, LINK, MEMBER, ORDER = (
     f"gateway/cluster/{name}.py" for name in ("follower", "leader", "leader_link", "member", "pool_order")
 )
+ELECTION = "gateway/cluster/election.py"
+ELECTING = ("tests/integration/store/test_redis_election.py",)
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
 LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
 LEDGER = "policies/accounts/ledger.py"
@@ -32,11 +34,36 @@ MUTANTS = (
     ),
     Mutant(
         "a leader waits for the members of the last list", LEADER,
-        "or not self._expected <= told)", ")", LEADING,
+        " or self._awaits(now):", ":", LEADING,
     ),
     Mutant(
         "a resigned leader that returns is waited for", "gateway/cluster/election.py",
         "if not returns:", "if True:", ("tests/unit/gateway/cluster/test_election.py",),
+    ),
+    Mutant(
+        "the key of a leader that has ended is given up at once", ELECTION,
+        "self._leader_epoch if self.leader in self._ended else 0", "0", directed("pause_of_a_killed_leader"),
+    ),
+    Mutant(
+        "a process that has ended is waited for no more", ELECTION,
+        "            if member not in self._ended:\n", "            if True:\n", directed("pause_of_a_killed_leader"),
+    ),
+    Mutant(
+        "a key is given up when all have seen its leader end", "gateway/store/data/elect.lua",
+        "has_ended = has_ended and (", "has_ended = has_ended or (", ELECTING,
+    ),
+    Mutant(
+        "a former leader is waited for until its lease has ended, and no longer", ELECTION,
+        "at if name == self._former else", "", directed("pause_of_a_frozen_leader"),
+    ),
+    Mutant(
+        "members ask often where their leader is silent", ELECTION,
+        "        if leader == self.leader:\n            self._hurry(now, SILENT_S)\n", "",
+        ("tests/unit/gateway/cluster/test_election.py",),
+    ),
+    Mutant(
+        "a leader waits until the lease of the one before has ended", ELECTION,
+        "self._heard_from.get(name, at) + SILENT_S", "self._heard_from.get(name, at)", directed("lost_key"),
     ),
     Mutant(
         "nothing is sent to a backend before a measurement", "policies/fleet/fleet.py",

@@ -74,6 +74,9 @@ def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
         directed.broken_links,
         directed.lone_members,
         directed.lost_key,
+        directed.pause_of_a_killed_leader,
+        directed.pause_of_a_frozen_leader,
+        directed.pause_of_a_lost_machine,
     ],
 )
 def test_every_rule_holds_where_one_mechanism_alone_keeps_it(directed_scene):

@@ -174,13 +174,13 @@ def other(cluster: Cluster, number: int) -> int:
 
 
 EVENTS: dict[str, Event] = {
-    "the leader is killed": Event(kill_leader, 4.0),
+    "the leader is killed": Event(kill_leader, 1.0),
     "a follower is killed": Event(kill_follower, 4.0),
     "the leader is told to stop": Event(terminate_leader, 0.5),
     "a follower is told to stop": Event(terminate_follower, 0.5),
-    "the leader is frozen": Event(freeze_leader, 4.0, seconds=FROZEN_S),
+    "the leader is frozen": Event(freeze_leader, 2.5, seconds=FROZEN_S),
     "a follower is frozen": Event(freeze_follower, 4.0, seconds=FROZEN_S),
-    "the leader is frozen for 10 s": Event(freeze_leader, 4.0, seconds=LONG_S),
+    "the leader is frozen for 10 s": Event(freeze_leader, 2.5, seconds=LONG_S),
     "a follower is frozen for 10 s": Event(freeze_follower, 4.0, seconds=LONG_S),
     # A member that is alone keeps what it runs, and others may already use their parts of the same backend.
     "Redis is frozen": Event(freeze_redis, 4.0, over=SLOTS - 1, seconds=DOWN_S),

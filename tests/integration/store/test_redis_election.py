@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from redis_server import RedisServer
@@ -30,20 +31,25 @@ async def elections(server):
         yield make
 
 
-def call(ask, member, epoch=0):
-    return StoreCall(ask, member, f"{member}:1", epoch, 1, 0.0)
+def call(ask, member, epoch=0, **more):
+    return StoreCall(ask, member, f"{member}:1", epoch, 1, 0.0, **more)
+
+
+async def seen(elections, ask, member, epoch=0, **more):
+    """What the store says, but for when each member called."""
+    return replace(await elections.call(call(ask, member, epoch, **more)), silent_s={})
 
 
 async def test_one_acquires_the_others_see_it_and_none_renews_or_releases_for_another(elections):
     one, two = elections(), elections()
-    assert await one.call(call(Ask.LOOK, "one")) == StoreView(None, 0, {"one": "one:1"}, 0)
-    assert await one.call(call(Ask.ACQUIRE, "one")) == StoreView("one", 1, {"one": "one:1"}, 0)
+    assert await seen(one, Ask.LOOK, "one") == StoreView(None, 0, {"one": "one:1"}, 0)
+    assert await seen(one, Ask.ACQUIRE, "one") == StoreView("one", 1, {"one": "one:1"}, 0)
     both = {"one": "one:1", "two": "two:1"}
-    assert await two.call(call(Ask.ACQUIRE, "two")) == StoreView("one", 1, both, 1)
-    assert await two.call(call(Ask.RENEW, "two", 1)) == StoreView("one", 1, both, 1)
+    assert await seen(two, Ask.ACQUIRE, "two") == StoreView("one", 1, both, 1)
+    assert await seen(two, Ask.RENEW, "two", 1) == StoreView("one", 1, both, 1)
     assert (await one.call(call(Ask.RELEASE, "one", 7))).leader == "one", "of another epoch"
-    assert await one.call(call(Ask.RELEASE, "one", 1)) == StoreView(None, 0, {"two": "two:1"}, 1)
-    assert await two.call(call(Ask.ACQUIRE, "two")) == StoreView("two", 2, {"two": "two:1"}, 1)
+    assert await seen(one, Ask.RELEASE, "one", 1) == StoreView(None, 0, {"two": "two:1"}, 1)
+    assert await seen(two, Ask.ACQUIRE, "two") == StoreView("two", 2, {"two": "two:1"}, 1)
 
 
 async def test_an_epoch_is_above_all_that_are_known_also_where_the_server_has_forgotten(elections, server):
@@ -52,7 +58,7 @@ async def test_an_epoch_is_above_all_that_are_known_also_where_the_server_has_fo
     server.restart_empty()
     with pytest.raises(StoreUnavailable):  # the connection is gone; the next is another
         await one.call(call(Ask.RENEW, "one", 42))
-    assert await one.call(call(Ask.RENEW, "one", 42)) == StoreView(None, 0, {"one": "one:1"}, 0)
+    assert await seen(one, Ask.RENEW, "one", 42) == StoreView(None, 0, {"one": "one:1"}, 0)
     found = await one.call(call(Ask.ACQUIRE, "one", 42))
     assert (found.leader, found.epoch, found.counter) == ("one", 43, 0)
 
@@ -79,6 +85,26 @@ async def test_a_member_that_did_not_hear_that_it_acquired_has_a_whole_lease_by_
     assert (await one.call(call(Ask.ACQUIRE, "one"))).epoch == 1
     await asyncio.sleep(LEASE_S * 0.6)
     assert (await one.call(call(Ask.LOOK, "two"))).leader == "one"
+
+
+async def test_the_key_of_a_leader_that_all_others_saw_end_is_free_at_once(elections):
+    one = elections()
+    await one.call(call(Ask.ACQUIRE, "one"))
+    for name in ("two", "three"):
+        await one.call(call(Ask.LOOK, name))
+    assert (await seen(one, Ask.ACQUIRE, "two", ended_epoch=1)).leader == "one", "three has not said so"
+    assert (await seen(one, Ask.ACQUIRE, "three", ended_epoch=7)).leader == "one", "of another epoch"
+    found = await seen(one, Ask.ACQUIRE, "three", ended_epoch=1)
+    assert (found.leader, found.epoch) == ("three", 2)
+    assert (await seen(one, Ask.RENEW, "one", 1)).leader == "three", "it was alive after all"
+
+
+async def test_a_view_says_for_how_long_each_member_has_not_called(elections):
+    one = elections()
+    await one.call(call(Ask.LOOK, "one"))
+    await asyncio.sleep(0.3)
+    found = await one.call(call(Ask.LOOK, "two"))
+    assert found.silent_s == {"one": pytest.approx(0.3, abs=0.25), "two": pytest.approx(0.0, abs=0.05)}
 
 
 async def test_each_new_connection_is_told_and_two_prefixes_are_two_clusters(elections, server):

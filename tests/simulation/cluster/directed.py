@@ -1,8 +1,10 @@
 """Directed scenes: one cluster, and faults at the moments where one mechanism alone keeps a rule."""
 
+from random import Random
+
 from gateway.cluster.election import Ask
 from policies.types import Tenant
-from tests.simulation.cluster.judges import all_judges
+from tests.simulation.cluster.judges import Pauses, all_judges
 from tests.simulation.cluster.world import ClusterWorld, Settings
 
 
@@ -21,6 +23,37 @@ def leader_of(world):
 
 def others(world):
     return [node for node in world.nodes.values() if not node.member.is_leading]
+
+
+def paused(seed: int, pause_s: float, happens, **changes) -> None:
+    """More come than can be served, `happens` at a moment of the seed, and dispatch goes on within `pause_s`."""
+    since = 5.0 + Random(seed).uniform(0.0, 1.0)
+    judges = [*all_judges(), Pauses(since, pause_s)]
+    world = ClusterWorld(Settings(rate_per_s=24.0, duration_s=since + 4.0, **changes), seed, judges)
+    world.at(since, lambda: happens(world))
+    run(world, since + 5.0)
+
+
+def pause_of_a_killed_leader(seed: int) -> None:
+    """The leader dies, and with it its sockets: its key and its promises are given up at once."""
+    paused(seed, 1.0, lambda world: world.kill(leader_of(world)), members=2 + seed % 4)
+
+
+def pause_of_a_frozen_leader(seed: int) -> None:
+    """The leader stops for 10 s: no one knows whether it acts until its lease has ended."""
+    paused(seed, 2.5, lambda world: world.freeze(leader_of(world), 10.0), members=2 + seed % 4)
+
+
+def pause_of_a_lost_machine(seed: int) -> None:
+    """The leader's machine is lost: its connections are silent, and no port refuses one."""
+
+    def lost(world):
+        gone = leader_of(world).name
+        world.cut |= {frozenset((gone, name)) for name in world.nodes if name != gone}
+        world.without_store.add(gone)
+        world.kill(world.nodes[gone])
+
+    paused(seed, 2.5, lost, members=2 + seed % 4)
 
 
 def frozen_follower(seed: int) -> None:

@@ -1,6 +1,7 @@
 """Judges of a simulated cluster: each holds one rule, at every step. A broken one raises ViolationError."""
 
 from collections import defaultdict
+from itertools import pairwise
 from math import inf
 
 from backends.simulation.bound_checkers import ServiceBound
@@ -178,6 +179,28 @@ class Interruptions(Judge):
 
     def ended(self, node, client):
         require(client.ended != "failed" or not client.request.is_resumable, f"{client.request.id} fails")
+
+
+class Pauses(Judge):
+    """Dispatch goes on within `pause_s` of what happens at `since`, while requests wait all the time and all others
+    are well.
+    """
+
+    def __init__(self, since, pause_s):
+        self.since, self.pause_s = since, pause_s
+        self.dispatched_at = []
+
+    def carried_out(self, node, client, action):
+        if isinstance(action, Dispatch):
+            self.dispatched_at.append(self.world.now)
+
+    @property
+    def longest_s(self):
+        times = [self.since, *(at for at in self.dispatched_at if self.since < at < self.world.settings.duration_s)]
+        return max(after - before for before, after in pairwise(times))
+
+    def conclude(self):
+        require(self.longest_s <= self.pause_s, f"no dispatch for {self.longest_s:.2f} s, {self.pause_s} s may be")
 
 
 def all_judges():

@@ -35,6 +35,7 @@ class Store:
     expires_at: float = 0.0
     counter: int = 0
     members: dict[str, tuple[float, str]] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
     checkpoint: bytes = b""
     is_away: bool = False
 
@@ -42,24 +43,32 @@ class Store:
         self.leader = None
         if all_of_it:
             self.epoch, self.counter, self.members, self.checkpoint = 0, 0, {}, b""
+            self.ended = {}
 
     def answer(self, call: StoreCall, now: float) -> StoreView:
         if self.leader is not None and now >= self.expires_at:
             self.leader = None
-        self.members[call.member] = now + MEMBER_S, call.address
+        if call.ask is Ask.RELEASE:
+            self.members.pop(call.member, None)
+        else:
+            self.members[call.member] = now + MEMBER_S, call.address
+        self.members = {name: each for name, each in self.members.items() if each[0] > now}
+        if call.ended_epoch:
+            self.ended[call.member] = call.ended_epoch
+            others = self.members.keys() - {self.leader}
+            if call.ended_epoch == self.epoch and all(self.ended.get(each) == self.epoch for each in others):
+                self.leader = None
         before, is_own = self.counter, (self.leader, self.epoch) == (call.member, call.epoch)
         if call.ask is Ask.ACQUIRE and self.leader is None:
             self.epoch = self.counter = max(self.counter, call.epoch) + 1
             self.leader, self.expires_at = call.member, now + LEASE_S
         elif call.ask is Ask.RENEW and is_own:
             self.expires_at = now + LEASE_S
-        elif call.ask is Ask.RELEASE:
-            self.members.pop(call.member)
-            if is_own:
-                self.leader = None
-        self.members = {name: each for name, each in self.members.items() if each[0] > now}
+        elif call.ask is Ask.RELEASE and is_own:
+            self.leader = None
         listed = {name: address for name, (_, address) in self.members.items()}
-        return StoreView(self.leader, self.epoch if self.leader else 0, listed, before)
+        silent_s = {name: now + MEMBER_S - until for name, (until, _) in self.members.items()}
+        return StoreView(self.leader, self.epoch if self.leader else 0, listed, before, silent_s=silent_s)
 
 
 @dataclass

@@ -393,7 +393,10 @@ class ClusterWorld:
         other = self.nodes[link.leader]
         if node.link is not link:
             return
-        if not self.is_awake(other) or not self.is_awake(node) or self._is_cut(node.name, other.name):
+        is_cut = self._is_cut(node.name, other.name)
+        if not other.is_alive and not is_cut:
+            self._when_awake(node, lambda: node.member.refused(other.name, node.clock.of(self.now)))
+        if not self.is_awake(other) or not self.is_awake(node) or is_cut:
             self.at(self.now + 0.1, partial(self._no_link, node, link))
             return
         link.is_open = True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.cluster.election import Ask, Candidate, StoreView
+from gateway.cluster.election import JOIN_S, Ask, Candidate, StoreView
 from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S, Promise
 
 
@@ -102,3 +102,54 @@ def test_when_a_leader_resigns_the_others_ask_at_once_and_wait_for_it_if_it_has_
     candidate.answered(asked, StoreView(None, 0, {"m2": "b"}, 1), 0.21)
     assert candidate.call(0.21).ask is Ask.ACQUIRE
     assert candidate.members == (listed if returns else {"m2": "b"})
+
+
+def follower_of_m1(now=0.0, **silent_s):
+    candidate = Candidate("m2", now=-10.0)
+    listed = {"m1": "a", "m2": "b", "m3": "c"}
+    candidate.answered(candidate.call(now), StoreView("m1", 1, listed, 1, silent_s=silent_s), now)
+    return candidate
+
+
+def test_a_member_that_saw_the_leader_end_says_so_at_once_and_waits_for_it_no_more():
+    candidate = follower_of_m1()
+    assert candidate.call(0.1) is None
+    candidate.ended("m1", 0.1)
+    call = candidate.call(0.1)
+    assert (call.ask, call.ended_epoch) == (Ask.LOOK, 1)
+    candidate.answered(call, StoreView(None, 0, {"m1": "a", "m2": "b", "m3": "c"}, 1), 0.11)
+    call = candidate.call(0.11)
+    assert (call.ask, call.ended_epoch) == (Ask.ACQUIRE, 0)
+    assert candidate.waits(0.2).keys() == {"m2", "m3"}
+
+
+def test_a_member_that_ended_is_not_the_leader_that_the_store_has_now():
+    candidate = follower_of_m1()
+    candidate.ended("m3", 0.1)
+    assert candidate.call(0.1).ended_epoch == 0
+
+
+def test_a_former_leader_is_waited_for_until_its_lease_has_ended_since_the_store_heard_from_it():
+    candidate = follower_of_m1()
+    view = StoreView(None, 0, {"m1": "a", "m2": "b", "m3": "c"}, 1, silent_s={"m1": 2.0, "m3": 1.9})
+    candidate.answered(candidate.call(0.6), view, 0.6)
+    assert candidate.waits(0.7) == {
+        "m1": pytest.approx(0.6 + SILENT_S - 2.0),
+        "m2": pytest.approx(0.6 + SILENT_S),
+        "m3": pytest.approx(0.7 + JOIN_S),
+    }
+
+
+def test_a_member_that_the_store_has_forgotten_is_waited_for_since_it_was_listed_last():
+    candidate = follower_of_m1(m1=1.0)
+    candidate.answered(candidate.call(0.6), StoreView(None, 0, {"m2": "b"}, 1), 0.6)
+    assert candidate.waits(0.7)["m1"] == pytest.approx(SILENT_S)
+
+
+def test_where_the_connection_to_the_leader_is_lost_a_member_asks_often_until_its_key_has_ended():
+    candidate = follower_of_m1()
+    candidate.lost("m1", 0.1)
+    for now in (0.1, 0.2, 0.3):
+        candidate.answered(candidate.call(now), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), now)
+    candidate.answered(candidate.call(2.4), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), 2.4)
+    assert candidate.call(2.5) is None

@@ -8,6 +8,7 @@ from backends.simulation.recording import SharedRecorder, replay
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
+from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import (
     Dispatched,
     Frame,
@@ -47,7 +48,12 @@ class Cluster:
         self.tenants = {"A": Tenant("A"), "B": Tenant("B", weight=4.0)}
         self.entries = []
         self.leader = Leader(
-            1, "m1", make_scheduler=self.make, tenant_of=self.tenants.get, expected=names, now=self.now
+            1,
+            "m1",
+            make_scheduler=self.make,
+            tenant_of=self.tenants.get,
+            waits=dict.fromkeys(names, SILENT_S),
+            now=self.now,
         )
         self.followers = {name: Follower(name, wait_s_max=10.0) for name in names}
         for follower in self.followers.values():
@@ -198,7 +204,7 @@ def takes_over(cluster):
         "m2",
         make_scheduler=cluster.make,
         tenant_of=cluster.tenants.get,
-        expected=tuple(cluster.followers),
+        waits=dict.fromkeys(cluster.followers, cluster.now + SILENT_S),
         checkpoint=cluster.followers["m2"].checkpoint,
         now=cluster.now,
     )
@@ -237,7 +243,6 @@ def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(us
         "m2",
         make_scheduler=cluster.make,
         tenant_of=cluster.tenants.get,
-        expected=("m2",),
         checkpoint=cluster.followers["m2"].checkpoint,
         alone=ReplicaShare(3, 0),
         now=cluster.now,
@@ -342,7 +347,7 @@ def test_what_ran_while_its_link_was_gone_is_charged_once():
 
 def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
     """Else its first Pong ends what that process keeps for a leader: ends that nothing has charged yet."""
-    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, silent_s=0.0, now=0.0)
+    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, now=0.0)
     follower = Follower("m1", wait_s_max=10.0)
     follower.connected(0.0)
     for _ in range(4):
@@ -418,7 +423,7 @@ def test_a_request_that_is_read_after_its_connections_end_is_dispatched_only_whe
 
 def test_a_leader_waits_for_the_members_of_the_last_list():
     leader = Leader(
-        1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, expected=("m1", "m2"), silent_s=2.0, now=0.0
+        1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, waits={"m1": 2.0, "m2": 2.0}, now=0.0
     )
     follower = Follower("m1", wait_s_max=10.0)
     follower.connected(0.0)
