@@ -158,9 +158,10 @@ class Listener:
                 return
             task = self._loop.create_task(self._connect(connection))
             self._connecting[task] = None
-            task.add_done_callback(self._connecting.pop)
+            task.add_done_callback(lambda ended: self._connecting.pop(ended, None))
             if self._handshakes is not None and len(self._connecting) > self._handshakes.at_once_max:
                 oldest = next(iter(self._connecting))
+                del self._connecting[oldest]  # it ends in the next turn, and others come in this one
                 oldest.cancel()
             if connection.fileno() >= descriptors_max(self._descriptors_ratio_max):
                 self._await_descriptors()

@@ -6,7 +6,8 @@ that show one of the same CA. So TLS says who is at the other end, and nothing b
 While a secret is replaced, the CAs of several secrets are accepted; the first of them issues.
 
 Certificates of the operator's own CA serve as well. They name a service rather than a process, so a peer belongs to the
-cluster if it has one of the names of this process's certificate: not everything that the CA has signed does.
+cluster if it has one of the names of this process's certificate: not everything that the CA has signed does. Names of
+the machine itself, such as localhost, do not count: certificates of unlike services have them.
 """
 
 import os
@@ -83,9 +84,13 @@ def given_credentials(tls: ClusterTls) -> Credentials:
             context.load_verify_locations(tls.ca_file)
         except (OSError, ssl.SSLError) as error:
             raise ValueError(f"the file {tls.ca_file} is not one of CA certificates: {error}") from error
-    names = _names(x509.load_pem_x509_certificate(Path(tls.cert_file).read_bytes()))
+    named = _names(x509.load_pem_x509_certificate(Path(tls.cert_file).read_bytes()))
+    names = frozenset(name for name in named if not _is_of_any_machine(name))
     if not names:
-        raise ValueError(f"the certificate {tls.cert_file} has no subjectAltName, by which replicas know each other")
+        raise ValueError(
+            f"the certificate {tls.cert_file} has no subjectAltName, by which replicas know each other; localhost "
+            "and loopback addresses do not count"
+        )
     return Credentials(accepting, connecting, names)
 
 
@@ -134,6 +139,12 @@ def _names(certificate: x509.Certificate) -> Names:
         return frozenset(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         return frozenset()
+
+
+def _is_of_any_machine(name: x509.GeneralName) -> bool:
+    if isinstance(name, x509.IPAddress):
+        return bool(name.value.is_loopback)
+    return isinstance(name, x509.DNSName) and name.value.lower().rstrip(".").rpartition(".")[2] == "localhost"
 
 
 def _pem(key: Ed25519PrivateKey) -> bytes:

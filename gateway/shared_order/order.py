@@ -247,9 +247,8 @@ class SharedOrder:
                 await asyncio.sleep(RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
-        async with connected(session, f"{root}/order", self.place, FRAME_BYTES_MAX) as (websocket, leader):
-            if target.name not in (None, leader):
-                raise OtherMemberError(f"{leader} listens there")
+        connecting = connected(session, f"{root}/order", self.place, FRAME_BYTES_MAX, target.name)
+        async with connecting as (websocket, leader):
             now = self._loop.time()
             if self.member.candidate is None:
                 self.member.appoint(leader, 0, now)

@@ -161,9 +161,11 @@ class ServiceClient:
     `close` it.
     """
 
-    def __init__(self, place: MemberPlace, address: str) -> None:
+    def __init__(self, place: MemberPlace, address: str, member: str | None = None) -> None:
+        """`member` is to listen there; None: any."""
         self.address = address
         self._place = place
+        self._member = member
         self._session: aiohttp.ClientSession | None = None
         self._websocket: aiohttp.ClientWebSocketResponse | None = None
         self._opened = AsyncExitStack()  # the connection
@@ -206,7 +208,8 @@ class ServiceClient:
                 await self._disconnect()
                 if self._session is None:
                     self._session, self._root = open_session(self.address)
-                connecting = connected(self._session, f"{self._root}/services", self._place, BODY_BYTES_MAX)
+                url = f"{self._root}/services"
+                connecting = connected(self._session, url, self._place, BODY_BYTES_MAX, self._member)
                 websocket, _ = await self._opened.enter_async_context(connecting)
                 self._websocket = websocket
                 self._reading = asyncio.create_task(self._read(websocket), name=f"answers of {self.address}")
@@ -241,13 +244,13 @@ class Peers:
         """`leader` names the process that leads; None: none, or this one."""
         self._place = place
         self._leader = leader
-        self._clients: dict[str, ServiceClient] = {}
+        self._clients: dict[str | None, ServiceClient] = {}  # None: the leader that a parent process names
         self._closing: set[asyncio.Task[None]] = set()
 
     async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
         """As `ask`, of the leader."""
         if self._place.leader_address is not None:
-            return await self._client(self._place.leader_address, self._place.leader_address).ask(service, body)
+            return await self._client(None, self._place.leader_address).ask(service, body)
         leader = self._leader()
         if leader is None:
             raise StoreUnavailable("no process leads now")
@@ -272,12 +275,12 @@ class Peers:
             await client.close()
         await asyncio.gather(*self._closing)
 
-    def _client(self, member: str, address: str) -> ServiceClient:
+    def _client(self, member: str | None, address: str) -> ServiceClient:
         client = self._clients.get(member)
         if client is None or client.address != address:
             if client is not None:
                 self._close_soon(client)
-            client = self._clients[member] = ServiceClient(self._place, address)
+            client = self._clients[member] = ServiceClient(self._place, address, member)
         return client
 
     def _close_soon(self, client: ServiceClient) -> None:

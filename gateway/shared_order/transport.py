@@ -14,7 +14,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
-from gateway.cluster.hello import Hello, HelloError
+from gateway.cluster.hello import Hello, HelloError, OtherMemberError
 from gateway.shared_order.place import MemberPlace
 
 Socket = web.WebSocketResponse | ClientWebSocketResponse
@@ -127,10 +127,10 @@ async def greet(websocket: Socket, place: MemberPlace) -> str:
 
 @asynccontextmanager
 async def connected(
-    session: aiohttp.ClientSession, url: str, place: MemberPlace, bytes_max: int
+    session: aiohttp.ClientSession, url: str, place: MemberPlace, bytes_max: int, member: str | None
 ) -> AsyncGenerator[tuple[ClientWebSocketResponse, str]]:
-    """A connection to the process there, with messages of at most so many bytes, and its name. Raises HelloError,
-    TimeoutError, OSError, ClientError.
+    """A connection to this member there, with messages of at most so many bytes, and its name; None: to any member.
+    Raises HelloError, TimeoutError, OSError, ClientError.
     """
     tls = True if place.credentials is None else place.credentials.connecting
     try:
@@ -138,7 +138,10 @@ async def connected(
     except aiohttp.ClientSSLError as error:
         raise HelloError(f"the process there does not know the cluster's secret ({error})") from error
     async with websocket:
-        yield websocket, await greet(websocket, place)
+        name = await greet(websocket, place)
+        if member not in (None, name):  # its address is another's now, or something in between leads elsewhere
+            raise OtherMemberError(f"{name} listens there")
+        yield websocket, name
 
 
 def accepting_socket(bytes_max: int) -> web.WebSocketResponse:

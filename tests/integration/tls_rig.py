@@ -15,7 +15,7 @@ NEEDS_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="open
 
 
 def make_authority(folder: Path) -> Path:
-    """A folder with a CA that exists for this run alone, and the certificate it gave to 127.0.0.1."""
+    """A folder with a CA that exists for this run alone, and the certificate it gave to 127.0.0.1 and gateway.test."""
 
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
@@ -23,7 +23,7 @@ def make_authority(folder: Path) -> Path:
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=a test's CA")
     openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=backend")
-    folder.joinpath("san").write_text("subjectAltName=IP:127.0.0.1\n")
+    folder.joinpath("san").write_text("subjectAltName=IP:127.0.0.1,DNS:gateway.test\n")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san")
     openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signed)
     return folder

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import stat
 import subprocess
@@ -10,15 +11,18 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
 from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.cluster.hello import Hello, HelloError
 from gateway.cluster.wire import VERSION
 from gateway.config.cluster import ClusterTls
 from gateway.ports.listener import HANDSHAKES_MAX, Handshakes, Listener
-from gateway.shared_order.credentials import derived_credentials, given_credentials
+from gateway.shared_order.credentials import _Authority, _load, _pem, derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
-from gateway.shared_order.services import MemberPort, ServiceClient, _Question
+from gateway.shared_order.services import MemberPort, Peers, ServiceClient, _Question
 from gateway.store.base import StoreUnavailable
 from gateway.workers.parent import ParentProcess
 
@@ -137,8 +141,8 @@ async def test_a_secret_is_replaced_by_way_of_two_that_are_accepted():
 
 @NEEDS_OPENSSL
 async def test_what_the_operators_ca_has_signed_for_another_service_is_no_member(tmp_path):
-    authority = make_authority(tmp_path)  # of 127.0.0.1
-    (tmp_path / "san").write_text("subjectAltName=DNS:elsewhere\n")
+    authority = make_authority(tmp_path)
+    (tmp_path / "san").write_text("subjectAltName=DNS:elsewhere,IP:127.0.0.1,DNS:localhost\n")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san")
     command = ("openssl", "x509", "-req", "-in", "server.csr", "-out", "other.pem", *signed)
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)  # noqa: ASYNC221 - nothing else runs yet
@@ -155,6 +159,48 @@ async def test_what_the_operators_ca_has_signed_for_another_service_is_no_member
         for client, server in ((one, stranger), (stranger, one)):
             with pytest.raises(StoreUnavailable):
                 await asked(client, server)
+
+
+@NEEDS_OPENSSL
+def test_a_certificate_that_names_the_machine_alone_is_no_proof(tmp_path):
+    authority = make_authority(tmp_path)
+    (tmp_path / "san").write_text("subjectAltName=IP:127.0.0.1,IP:::1,DNS:localhost,DNS:here.localhost\n")
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san")
+    command = ("openssl", "x509", "-req", "-in", "server.csr", "-out", "other.pem", *signed)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    files = {"cert_file": authority / "other.pem", "key_file": authority / "server.key"}
+    with pytest.raises(ValueError, match="no subjectAltName"):
+        given_credentials(ClusterTls(**files, ca_file=authority / "ca.pem"))
+
+
+@pytest.mark.parametrize("is_self_signed", [True, False], ids=["self-signed", "of a CA of the same name"])
+async def test_a_certificate_that_names_a_member_and_is_not_of_the_ca_is_refused_by_both_ends(is_self_signed):
+    forger, key = _Authority(SECRET), Ed25519PrivateKey.generate()
+    forger._key = key if is_self_signed else Ed25519PrivateKey.generate()
+    forger._name = x509.Name([]) if is_self_signed else forger._name
+    forged = _pem(key) + forger.issue(key, "m2").public_bytes(Encoding.PEM)
+    member, stranger = place_of("m1"), place_of("m2")
+    for context in (stranger.credentials.accepting, stranger.credentials.connecting):
+        _load(context, forged)
+    async with listening(member, stranger):
+        for client, server in ((member, stranger), (stranger, member)):
+            with pytest.raises(StoreUnavailable):
+                await asked(client, server)
+
+
+async def test_a_member_that_listens_at_the_address_of_another_is_not_taken_for_it():
+    """So it is where an address was given to another process, or something in between leads elsewhere."""
+    one, other, third = place_of("m1"), place_of("m2"), place_of("m3")
+    async with listening(one, other, third):
+        peers = Peers(one, lambda: "m2")
+        try:
+            one.addresses = {"m2": other.address}
+            assert await peers.ask_leader("state") == b"m2"
+            one.addresses = {"m2": third.address}
+            with pytest.raises(StoreUnavailable, match="m3 listens there"):
+                await peers.ask_leader("state")
+        finally:
+            await peers.close()
 
 
 @NEEDS_OPENSSL
@@ -181,6 +227,26 @@ async def test_a_member_cannot_speak_in_the_name_of_another():
         for client, server in ((one, posing), (posing, one)):
             with pytest.raises(StoreUnavailable):
                 await asked(client, server)
+
+
+async def test_of_connections_that_come_at_once_no_more_are_kept_than_of_those_that_come_in_turn():
+    member = place_of("m1")
+    async with listening(member), contextlib.AsyncExitStack() as stack:
+        host, port = member.address.split(":")
+        silent = [stack.enter_context(socket.socket()) for _ in range(4 * HANDSHAKES_MAX)]
+        for each in silent:
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                each.connect((host, int(port)))
+
+        def is_open(connection):
+            with contextlib.suppress(BlockingIOError):
+                return connection.recv(1) != b""
+            return True
+
+        async with asyncio.timeout(2.0):  # less than a handshake may take
+            while sum(map(is_open, silent)) > HANDSHAKES_MAX:  # noqa: ASYNC110 - they are in the kernel
+                await asyncio.sleep(0.01)
 
 
 async def test_of_a_stranger_no_byte_is_kept_and_its_handshakes_do_not_keep_a_member_out():
