@@ -71,13 +71,15 @@ class SeparatePrefill:
 class ChunkedPrefill:
     """vLLM's order: the running requests, in order of admission; then the waiting ones, unless the step preempted."""
 
-    def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX) -> None:
+    def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX, prompt_tokens_max: int | None = None) -> None:
+        """A step computes at most `prompt_tokens_max` of one prompt (--long-prefill-token-threshold)."""
         self.tokens_max = tokens_max
+        self.prompt_tokens_max = prompt_tokens_max or tokens_max
 
     def form(self, slots: Slots, now: float) -> Batch:
         batch = Batch()
-        _schedule(slots, batch, tuple(slots.running), self.tokens_max)
-        _admit(slots, batch, self.tokens_max)
+        _schedule(slots, batch, tuple(slots.running), self.tokens_max, self.prompt_tokens_max)
+        _admit(slots, batch, self.tokens_max, self.prompt_tokens_max)
         return batch
 
     def decodes_ahead(self, slots: Slots) -> float:
@@ -101,9 +103,9 @@ class Sarathi:
         batch = Batch()
         decodes = [sequence for sequence in slots.running if sequence.missing == 1]
         prefills = [sequence for sequence in slots.running if sequence.missing > 1]
-        _schedule(slots, batch, decodes, self.tokens_max)
-        _schedule(slots, batch, prefills, self.tokens_max)
-        _admit(slots, batch, self.tokens_max, whole=True)
+        _schedule(slots, batch, decodes, self.tokens_max, self.tokens_max)
+        _schedule(slots, batch, prefills, self.tokens_max, self.tokens_max)
+        _admit(slots, batch, self.tokens_max, self.tokens_max, whole=True)
         return batch
 
     def decodes_ahead(self, slots: Slots) -> float:
@@ -128,20 +130,22 @@ def _decodes_ahead(slots: Slots, tokens_max: int) -> float:
 
 
 def _decode_all(slots: Slots) -> Batch:
-    batch = Batch()
-    _schedule(slots, batch, tuple(slots.running), tokens_max=len(slots.running))
+    batch, tokens_max = Batch(), len(slots.running)
+    _schedule(slots, batch, tuple(slots.running), tokens_max, tokens_max)
     return batch
 
 
-def _schedule(slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int) -> None:
-    """Schedule these running sequences in order, up to `tokens_max` in all."""
+def _schedule(
+    slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int, prompt_tokens_max: int
+) -> None:
+    """Schedule these running sequences in order, up to `tokens_max` in all and `prompt_tokens_max` of each."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
             break
-        take(slots, batch, sequence, sequence.present - sequence.computed, tokens_max)
+        take(slots, batch, sequence, min(sequence.present - sequence.computed, prompt_tokens_max), tokens_max)
 
 
-def _admit(slots: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) -> None:
+def _admit(slots: Slots, batch: Batch, tokens_max: int, prompt_tokens_max: int, *, whole: bool = False) -> None:
     """Admit and schedule waiting sequences in order while they fit the batch and the pool; none in a step that
     preempted.
 
@@ -151,7 +155,7 @@ def _admit(slots: Slots, batch: Batch, tokens_max: int, *, whole: bool = False) 
         sequence = slots.admit()
         if sequence is None:
             break
-        tokens = min(sequence.missing, tokens_max - batch.new_tokens)
+        tokens = min(sequence.missing, tokens_max - batch.new_tokens, prompt_tokens_max)
         reserved = not whole or slots.memory.reserve(sequence, sequence.missing)
         grown = reserved and slots.memory.grow(sequence, tokens)
         assert grown, "what was admitted can be prefilled"

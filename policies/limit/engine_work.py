@@ -112,6 +112,8 @@ class EngineWork:
     def started(self, reservation: Reservation, now: float) -> None:
         """Record the first token of a request."""
         self._advance(now)
+        if self.shared is not None and self.model is not None:
+            self.shared.started(reservation)
         end = self._prefilled(reservation)
         if end is not None:
             self._surely_computed = max(self._surely_computed, end)
@@ -271,7 +273,17 @@ class EngineWork:
         """When the engine may take a prompt that it would not take at `now`; infinite where time changes nothing."""
         if now < self.busy_until:
             return self.busy_until
-        return self.targets.late_until if now < self.targets.late_until else inf
+        late_until = self.targets.late_until if now < self.targets.late_until else inf
+        if self.shared is None or self.model is None:
+            return late_until
+        return min(late_until, now + (self.long_opens_in_s(self.shared, now) or inf))
+
+    def long_opens_in_s(self, shared: SharedSteps, now: float) -> float:
+        """Seconds until one more long prompt may be sent, where prompts share steps; infinite where that needs more
+        than time. Requires a model.
+        """
+        self._advance(now)
+        return shared.opens_in_s(self.chunk_tokens, self.chunk_s)
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds to compute this many prompt tokens: full steps, and one with the rest. Requires a model."""
@@ -305,6 +317,8 @@ class EngineWork:
         if self.model is None:
             self._computed = self._sent
             return
+        if self.shared is not None:
+            self.shared.passed(passed_s)
         owed = self._sent - self._computed
         if owed > 0.0:
             prefill_s = self.prefill_s(owed)
@@ -330,8 +344,11 @@ class EngineWork:
         self.chunk_s = max(STEP_S_MIN, chunk_s)
         owed = self._sent - self._computed
         self.ready_at = self._at + self.prefill_s(owed) if owed else self._at
-        # Where prompts share steps, `may_share` decides instead.
-        self.busy_until = -inf if self.shared is not None else self.ready_at - BUSY_STEPS * self.chunk_s
+        self.busy_until = self.ready_at - BUSY_STEPS * self.chunk_s
+        if self.shared is not None:
+            self.busy_until = -inf  # `may_share` decides instead
+            tokens = min(self.shared.tokens_a_step, self.chunk_tokens)
+            self.shared.step_s = self.decode_s + model.token_s * tokens / engines
         if self._by_deadline is not None:
             self.ready_at = -inf  # it differs by prompt
         by_tpot = self.targets.by_tpot
@@ -366,8 +383,11 @@ class EngineWork:
         """Set the most tokens of one prompt that a step computes; None: as many as the step holds."""
         if tokens is None or tokens >= self.step_tokens_max or self.batching != "vllm":
             self.shared = None
-        elif self.shared is None or self.shared.share_tokens != tokens:
-            self.shared = SharedSteps(tokens, self._ends)
+            return
+        long_max = self.engines * max(1, ceil(self.step_tokens_max / tokens) - 1)
+        if self.shared is None or self.shared.share_tokens != tokens:
+            self.shared = SharedSteps(tokens, self._ends, long_max=long_max)
+        self.shared.long_max = long_max
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         self.sequences += sign * reservation.sequences

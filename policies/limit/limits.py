@@ -19,13 +19,11 @@ from typing import Protocol
 from policies.limit.by_latency import LatencyLimit
 from policies.limit.engine_work import BUSY_STEPS, EngineWork
 from policies.limit.latency_by_batch import TimedAnswer
-from policies.limit.shared_steps import SharedSteps
+from policies.limit.shared_steps import STEP_UNDER_WAY, SharedSteps
 from policies.limit.step_forecast import PREDICTORS
 from policies.reservation import Reservation
 
 SEQUENCES_MAX = 64
-
-STEP_UNDER_WAY = 1.0  # the current step, which does not include a prompt that is sent now
 
 
 class Limit(Protocol):
@@ -124,7 +122,7 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     due_at = reservation.first_due_at
     left_s = None if due_at == -inf else due_at - now
     if work.shared is not None:
-        return may_share(work, work.shared, tokens, None if left_s is None else due_at - reservation.arrived_at)
+        return may_share(work, work.shared, tokens, None if left_s is None else due_at - reservation.arrived_at, now)
     if left_s is not None and work.prefill_s(tokens) <= left_s:
         budget_tokens = work.budget_tokens(due_at, now)
         if budget_tokens is not None:
@@ -135,18 +133,17 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
     return now >= work.busy_until
 
 
-def may_share(work: EngineWork, shared: SharedSteps, tokens: int, ttft_s: float | None) -> bool:
+def may_share(work: EngineWork, shared: SharedSteps, tokens: int, ttft_s: float | None, now: float) -> bool:
     """Whether a prompt may be computed beside the others, where each gets at most a share of a step. Long prompts leave
-    a part of every step to short ones, so short ones are computed soon however much long ones are owed. `ttft_s` is the
+    a part of the steps to short ones, so short ones are computed soon however much long ones are owed. `ttft_s` is the
     request's whole TTFT target, not the rest of it: the backend may owe as many short prompts as it computes in that
     time, and a request is not sooner for having waited here until the rest is too short.
     """
     if tokens > shared.share_tokens:
-        long_max = shared.long_prompts_max(step_tokens_max=work.step_tokens_max, engines=work.engines)
-        return shared.long_prompts < long_max
-    steps = shared.short_steps(tokens, chunk_tokens=work.chunk_tokens)
-    is_in_time = ttft_s is not None and (steps + STEP_UNDER_WAY) * work.chunk_s <= ttft_s
-    return is_in_time or steps <= 1.0 + BUSY_STEPS
+        return not work.long_opens_in_s(shared, now)
+    chunk_s = work.chunk_s
+    needed_s = shared.short_s(tokens, work.chunk_tokens, chunk_s)
+    return needed_s <= (1.0 + BUSY_STEPS + STEP_UNDER_WAY) * chunk_s or (ttft_s is not None and needed_s <= ttft_s)
 
 
 LIMITS: dict[str, Callable[..., Limit]] = {"model": ModelLimit, "fixed": FixedLimit, "room": RoomOnly}

@@ -20,6 +20,7 @@ MEMORIES = {
 }
 BATCHINGS = {
     "chunked": lambda: ChunkedPrefill(tokens_max=7),
+    "shared": lambda: ChunkedPrefill(tokens_max=7, prompt_tokens_max=3),
     "sarathi": lambda: Sarathi(tokens_max=7),
     "separate": lambda: SeparatePrefill(prefill_tokens_max=40, decode_steps_min=3),
 }

@@ -94,6 +94,16 @@ def test_decodes_come_before_chunks_and_the_budget_is_never_exceeded():
     assert [report.emitted for report in reports] == [("a",), ("a",), ("a", "b", "c"), ("a", "b", "c")]
 
 
+def test_no_prompt_gets_more_of_a_step_than_its_part():
+    engine = make_engine(batching=ChunkedPrefill(tokens_max=10, prompt_tokens_max=4))
+    for name in ("a", "b", "short"):
+        engine.submit(EngineRequest(name, 3 if name == "short" else 8, 2), 0.0)
+    reports = [step(engine) for _ in range(3)]
+    # What two long prompts leave, 2 tokens, begins the short one: it ends with the step in which they do.
+    assert [report.plan.new_tokens for report in reports] == [10, 9, 3]
+    assert [report.emitted for report in reports] == [(), ("a", "b", "short"), ("a", "b", "short")]
+
+
 def test_sarathi_gives_an_admitted_prompt_all_its_room_and_vllm_chunk_by_chunk():
     used, preempted = {}, {}
     for batching in (Sarathi(tokens_max=5), ChunkedPrefill(tokens_max=5)):
