@@ -7,6 +7,7 @@ import orjson
 import pytest
 from gateway_rig import SLOW, answer, call, engine, gateway, scripted, stream, tokens_emitted, until
 
+from backends.live_backend import LiveBackend
 from policies.types import Cause
 
 TOKENS = 40
@@ -361,6 +362,26 @@ async def test_a_stream_does_not_go_on_with_another_model(options, entry, differ
         await until(rig.idle)
         text = (await rig.gateway.metrics.exposition()).decode()
         assert f'fairlead_streams_not_continued_total{{difference="{difference}"}} 1' in text
+
+
+@pytest.mark.parametrize("unknown", ["b0", "b1"])
+async def test_a_stream_does_not_go_on_where_it_is_not_known_whether_the_model_is_the_same(unknown, monkeypatch):
+    """A backend has not told yet how it tokenizes."""
+    known = LiveBackend.identified
+
+    def identified(backend, model):
+        return (lambda: None) if backend.spec.id == unknown else known(backend, model)
+
+    monkeypatch.setattr(LiveBackend, "identified", identified)
+    async with engine(**SLOW) as one, engine() as other, gateway(named(0, one), named(1, other)) as rig:
+        rig.gateway.backends.drain("b1", draining=True)
+        asked = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
+        await until(lambda: tokens_emitted(one))
+        rig.gateway.backends.drain("b1", draining=False)
+        await one.stop()
+        reply = await asked
+        assert "error" in json.loads(reply.events[-1])
+        assert tokens_emitted(other) == 0
 
 
 async def test_a_stream_goes_on_at_the_one_backend_of_several_that_serves_its_model():
