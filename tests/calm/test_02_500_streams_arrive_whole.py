@@ -3,30 +3,52 @@
 import pytest
 from gateway_process import serving
 
-from tests.calm.rig import percentile
+from tests.calm.naive import naive
+from tests.calm.rig import percentile, undisturbed
 from tests.calm.streams import numbered, port_of, run_streams
 
 STREAMS = 500
 EVENTS = 64
 PAUSE_S = 0.1
-ADDED_S_MAX = 1.0  # asserted; the target is 0.01 on two idle cores
+ADDED_S_MAX = 0.01
+RATIO_MAX = 1.5  # or this times what the naive relay adds, where that is more: measured 0.9 to 1.2
 
 
 @pytest.mark.alone
 async def test_every_byte_and_little_delay(tmp_path, figure):
     streams, serves = numbered(events=EVENTS, pause_s=PAUSE_S)
-    async with serves as backend:
-        streams.backend = backend
-        _, direct = await run_streams(port_of(backend.url), streams, STREAMS)
+
+    async def run(url):
         streams.sent.clear()
         streams.sent_at.clear()
-        async with serving(tmp_path, backend, requests_running_max=STREAMS) as process:
-            clients, through = await run_streams(port_of(process.url), streams, STREAMS)
-    whole = sum(client.body == b"".join(streams.sent[client.number]) for client in clients)
-    added = [percentile(through, share) - percentile(direct, share) for share in (0.5, 0.99)]
-    figure(2, "streams whose bytes are the backend's, of 500", whole, target="all")
-    figure(2, "p50 added per event", 1e3 * added[0], "ms")
-    figure(2, "p99 added per event", 1e3 * added[1], "ms", target="<= 10")
-    assert whole == STREAMS
-    assert len(through) == STREAMS * (EVENTS + 1)
-    assert added[1] <= ADDED_S_MAX
+        clients, delays = await run_streams(port_of(url), streams, STREAMS)
+        assert len(delays) == STREAMS * (EVENTS + 1)
+        return sum(client.body == b"".join(streams.sent[client.number]) for client in clients), delays
+
+    async with serves as backend:
+        streams.backend = backend
+
+        async def measure():
+            _, direct = await run(backend.url)
+            async with naive(backend) as relay:
+                _, control = await run(relay.url)
+            async with serving(tmp_path, backend, requests_running_max=STREAMS) as process:
+                whole, through = await run(process.url)
+            assert whole == STREAMS
+            found = []
+            for share in (0.5, 0.99):
+                base = min(percentile(direct, share), percentile(control, share))  # either may be disturbed
+                found.append((percentile(through, share) - base, percentile(control, share) - base))
+            return found
+
+        def is_held(found):
+            added, of_control = found[1]
+            return added <= max(ADDED_S_MAX, RATIO_MAX * of_control)
+
+        found = await undisturbed(measure, is_held)
+    (p50, _), (p99, control) = found
+    figure(2, "streams whose bytes are the backend's, of 500", STREAMS, target="all")
+    figure(2, "p50 added per event", 1e3 * p50, "ms")
+    figure(2, "p99 added per event", 1e3 * p99, "ms", target="<= 10")
+    figure(2, "p99 that a naive relay adds", 1e3 * control, "ms")
+    assert is_held(found)

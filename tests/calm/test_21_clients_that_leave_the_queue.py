@@ -5,7 +5,7 @@ import gc
 
 from gateway_rig import call, fall_silent, gateway, http, scripted, until
 
-from tests.calm.rig import Watch
+from tests.calm.rig import Watch, own_s
 
 CLIENTS = 1_000
 WITHIN_S = 0.3
@@ -24,7 +24,7 @@ async def test_a_thousand_leave_nothing(figure):
                 writer.write(http(call(), f"Authorization: Bearer t{number % 50}"))
                 writers.append(writer)
             await until(lambda: rig.snapshot().queued_requests == CLIENTS)
-            watch = Watch()
+            watch = Watch(own_s)
             writers[0].transport.abort()
             await until(lambda: rig.snapshot().queued_requests < CLIENTS)
             one_s = watch.s

@@ -1,15 +1,17 @@
 """300 clients that send their bodies byte by byte all get 408, and no slot is taken before a body is complete."""
 
 import asyncio
-import time
 
 from gateway_rig import CHAT, gateway, http, scripted
 
 from gateway.config.sections import LimitsSection
+from tests.calm.rig import Watch, own_s, percentile
 from tests.calm.slow_clients import CLIENTS, SlowClients
 
 BODY_S = 3.0  # in place of 30 s
-GIVEN_S = 10.0  # beyond it, on a machine that others use too
+LATE_S_MAX = 0.5  # beyond it, of own time: 300 connections are made, and answered, one after the other
+GIVEN_S = 30.0  # of wall time, on a machine that others use too
+GOOD_S_MAX = 0.05
 
 
 async def test_every_slow_body_is_a_408_in_time_and_takes_no_slot(figure):
@@ -18,7 +20,7 @@ async def test_every_slow_body_is_a_408_in_time_and_takes_no_slot(figure):
     head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n"
     length = head.encode() + b"Content-Length: 20000\r\n\r\n"
     async with scripted() as backend, gateway(backend, limits={"body_timeout_s": BODY_S}) as rig:
-        began, slots = time.monotonic(), 0
+        watch, slots = Watch(own_s), 0
         async with SlowClients(rig.port, length + body, at_once=len(length)) as clients:
             await clients.until_all_send()
             waits = []
@@ -26,18 +28,23 @@ async def test_every_slow_body_is_a_408_in_time_and_takes_no_slot(figure):
                 waits.append(await clients.time_of_a_good_call(rig))
                 slots = max(slots, rig.snapshot().in_flight_requests + rig.snapshot().queued_requests)
             replies = await asyncio.wait_for(clients.replies(), BODY_S + GIVEN_S)
-        took_s = time.monotonic() - began
+        took_s = watch.s
         timeouts = sum(reply.startswith(b"HTTP/1.1 408 ") for reply in replies)
         figure(38, "slow bodies answered 408", timeouts, f"of {CLIENTS}", target=f"{CLIENTS}")
         figure(
-            38, f"until the last is, where the limit is {BODY_S:g} s", took_s, "s", target="<= 30 s where it is 30 s"
+            38,
+            f"until the last is, own time, where the limit is {BODY_S:g} s",
+            took_s,
+            "s",
+            target="<= 30 at 30 s",
         )
         figure(38, "slots that they took", slots, target="0")
-        figure(38, "median of a good call beside them", sorted(waits)[10] * 1000, "ms", target="< 50")
+        good_s = percentile(waits, 0.9)
+        figure(38, "p90 of a good call beside them, own time", 1e3 * good_s, "ms", target="< 50")
         assert timeouts == CLIENTS
-        assert took_s < BODY_S + GIVEN_S
+        assert took_s < BODY_S + LATE_S_MAX
         assert slots == 0
-        assert sorted(waits)[10] < 0.5
+        assert good_s < GOOD_S_MAX
         assert len(backend.calls) == len(waits)
 
 

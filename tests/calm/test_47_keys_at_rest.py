@@ -53,7 +53,7 @@ async def search(tmp_path, figure):
         figure(47, "until a revoked key ends", revoked_s, "s", target="<= 2")
         assert hits == 0
         assert key[-4:].encode() in places["what it said"], "its last four characters name it"
-        assert revoked_s <= 4
+        assert revoked_s <= 2
 
 
 def dump(port):

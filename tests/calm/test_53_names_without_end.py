@@ -16,10 +16,9 @@ NAMES = 100_000  # of each kind
 CONNECTIONS = 4
 PIPELINED = 100
 RISE_MAX = 20 * MIB
-# Mode open, for trying out, keeps 10,000 tenants of 2 KB, the day's usage of 100,000 at 0.4 KB, and as any mode
-# the last calls (gateway/steering): measured 106 MB, of which 58 without the calls.
-OPEN_RISE_MAX = 140 * MIB
-OPEN_CPU_RATIO_MAX = 1.5  # of a call of the last quarter over one of the first; was 3 where each looked at all tenants
+# Mode open, for trying out, serves them: the first 100,000 fill what it keeps (10,000 tenants of 2 KB, the day's usage
+# of 100,000 at 0.4 KB, the last 50,000 calls); a quarter as many more may take a quarter of what refused ones may.
+OPEN_CPU_RATIO_MAX = 1.5  # of a call of the last round over one of the first; was 3 where each looked at all tenants
 SERIES_MAX = 60  # more, of all requests here: outcomes that did not occur before
 SECRET = "0123456789abcdef"
 
@@ -92,6 +91,7 @@ async def test_made_up_names_leave_nothing_behind(tmp_path, figure, made_up, exp
 
 
 @pytest.mark.alone
+@pytest.mark.timeout(600)
 async def test_state_of_served_tenants_is_bounded_and_a_call_costs_the_same_among_many(tmp_path, figure):
     def request(number):
         return http(call(max_tokens=1), f"Authorization: Bearer made-up-{number}")
@@ -99,15 +99,16 @@ async def test_state_of_served_tenants_is_bounded_and_a_call_costs_the_same_amon
     async with scripted() as backend, serving(tmp_path, backend) as process:
         port, quarter = port_of(process.url), NAMES // 4
         assert await answers(port, request, NAMES, 1_000) == {200}
-        base, cpu = rss_bytes(process.pid), [cpu_s(process.pid)]
-        for number in range(4):
-            assert await answers(port, request, number * quarter, quarter) == {200}
+        rss, cpu = [rss_bytes(process.pid)], [cpu_s(process.pid)]
+        for number in range(5):
+            assert await answers(port, request, 2 * NAMES + number * quarter, quarter) == {200}
             backend.calls.clear()
+            rss.append(rss_bytes(process.pid))
             cpu.append(cpu_s(process.pid))
-        rise = rss_bytes(process.pid) - base
         await series(process)  # it is answered
-    ratio = (cpu[4] - cpu[3]) / (cpu[1] - cpu[0])
-    figure(53, "rise of RSS over 100,000 tenants that are served, mode open", rise / MIB, "MB")
-    figure(53, "CPU of a call after 75,000 tenants over that of the first", ratio, target="1")
-    assert rise <= OPEN_RISE_MAX
+    ratio = (cpu[5] - cpu[4]) / (cpu[1] - cpu[0])
+    figure(53, "rise of RSS over the first 100,000 tenants that are served, mode open", (rss[4] - rss[0]) / MIB, "MB")
+    figure(53, "rise of RSS over 25,000 more", (rss[5] - rss[4]) / MIB, "MB", target="<= 5")
+    figure(53, "CPU of a call after 100,000 tenants over that of the first", ratio, target="1")
+    assert rss[5] - rss[4] <= RISE_MAX / 4
     assert ratio <= OPEN_CPU_RATIO_MAX

@@ -16,7 +16,7 @@ import vendor_web
 from tests.calm.table import ROOT
 
 LOCKED = dict(re.findall(r"^([\w.-]+)==([^ ]+) \\$", sbom.LOCK.read_text(), re.MULTILINE))
-CPU_S_MAX = 3.0
+OWN_S_MAX = 3.0
 GIVEN_S = 60.0  # on a machine that others use too
 NETWORKLESS = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
 # Brings up the loopback device, as in a container without a network; shows that nothing else is reachable; then starts
@@ -41,14 +41,13 @@ for line in process.stderr:
 else:
     sys.exit("it did not start")
 url, wall_s = line.split()[2].rstrip("."), time.monotonic() - began
-fields = open(f"/proc/{process.pid}/stat").read().rpartition(")")[2].split()
-cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+waited_s = int(open(f"/proc/{process.pid}/schedstat").read().split()[1]) / 1e9  # its main thread, for a core
 body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}).encode()
 asked = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
 status = urllib.request.urlopen(asked, timeout=30).status
 process.terminate()
 process.communicate()
-print(json.dumps({"cpu_s": cpu_s, "wall_s": wall_s, "status": status, "exit": process.returncode}))
+print(json.dumps({"own_s": wall_s - waited_s, "wall_s": wall_s, "status": status, "exit": process.returncode}))
 """
 
 
@@ -113,6 +112,6 @@ def test_the_gateway_starts_and_serves_without_a_network(tmp_path, figure):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     figure(56, "start without a network", told["wall_s"], "s", target="< 3 s")
-    figure(56, "CPU of that start", told["cpu_s"], "s", target="< 3 s")
+    figure(56, "own time of that start", told["own_s"], "s", target="< 3 s")
     assert (told["status"], told["exit"]) == (200, 0)
-    assert told["cpu_s"] < CPU_S_MAX
+    assert told["own_s"] < OWN_S_MAX

@@ -6,7 +6,8 @@
                                              --from FILE takes what that command printed before
 
 What is compared are figures: the lines of Markdown tables, and every line of a target's table, with the words between
-them left to the author of the page. docs/results/README.md lists what is not done here, and when it last was.
+them left to the author of the page. docs/results/README.md lists what is not done here. Each page begins with the day
+of its last run; one that is long ago is named with a warning, which is no failure.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import difflib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,40 @@ SUMMED_UP = ("R1",)  # a hundred figures that are all in: the page says so in a 
 PAGE_OF = {"R": "tables.md", "P": "tables.md", "D": "locality.md", "F": "slo-simulation.md", "B": "slo-simulation.md"}
 TITLE = re.compile(r"^([A-Z]\d+)  \S")
 COLUMNS = re.compile(r"^ +paper +ours ")
+LAST_RUN = re.compile(r"# [^\n]+\n\nLast run: (\d{4}-\d\d-\d\d), commit ([0-9a-f]{7,})\.")  # how each page begins
+DAYS_MAX, COMMITS_MAX = 60, 300
+
+
+def last_run(page: str) -> tuple[date, str]:
+    """The day and the commit of a page's last run. Raises ValueError where it does not begin with them."""
+    if (said := LAST_RUN.match(page)) is None:
+        raise ValueError("it does not begin with its title and 'Last run: DATE, commit HASH.'")
+    return date.fromisoformat(said[1]), said[2]
+
+
+def commits_since(commit: str) -> int | None:
+    """None: this checkout does not have the commit."""
+    asked = ["git", "rev-list", "--count", f"{commit}..HEAD"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+def old_pages(
+    pages: dict[str, str], *, today: date, commits: Callable[[str], int | None] = commits_since
+) -> Iterator[str]:
+    """A sentence on each page whose last run is long ago."""
+    for name, text in pages.items():
+        day, commit = last_run(text)
+        days, since = (today - day).days, commits(commit)
+        if days > DAYS_MAX or (since or 0) > COMMITS_MAX:
+            ago = "" if since is None else f" and {since} commits"
+            yield f"{name}: its last run, at {commit}, is {days} days{ago} old (docs/results/README.md has its command)"
+
+
+def dear_pages() -> dict[str, str]:
+    """The text of every page that is not compared in whole, by its name."""
+    paths = sorted(PAGES.glob("*.md"))
+    return {path.name: path.read_text(encoding="utf-8") for path in paths if path.name not in ("README.md", PREDICTION)}
 
 
 def printed_by(*command: str) -> list[str]:
@@ -109,6 +145,8 @@ def main() -> None:
     if options.only is None and options.source is None:
         came = printed_by("tests/benchmarks/prediction/report.py")
         same = compare(PREDICTION, came, find=tables, write=options.write) and same
+    for sentence in old_pages(dear_pages(), today=datetime.now(UTC).date()):
+        print(f"warning: {sentence}")
     if not same:
         sys.exit(1)
     print("the pages say what came out")

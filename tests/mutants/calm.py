@@ -33,9 +33,30 @@ MUTANTS = (
         calm("test_02_500_streams_arrive_whole.py"), check=2,
     ),
     Mutant(
+        "an event takes a fraction of a millisecond", "gateway/forwarding/relay.py",
+        "meter, write = self._meter, self._write\n",
+        "meter, write = self._meter, self._write\n        __import__('time').sleep(0.0003)\n",
+        calm("test_02_500_streams_arrive_whole.py"), check=2,
+    ),
+    Mutant(
+        "a call is decided in the turn of the loop after its arrival", "gateway/scheduling/dispatcher.py",
+        "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
+        calm("test_03_a_thousand_calls_a_second.py::test_calls_that_are_due_are_answered_soon"), check=3,
+    ),
+    Mutant(
         "the tenant with the least counter is served next", "gateway/config/scheduling.py",
         'fairness: Fairness = PolicySettings(policy="vtc")', 'fairness: Fairness = PolicySettings(policy="fifo")',
         calm("test_05_a_hog_beside_nine.py::test_all_waiting_tenants_are_served_alike"), check=5,
+    ),
+    Mutant(
+        "the tenant with the least counter is served next, of tenants with few clients", "gateway/config/scheduling.py",
+        'fairness: Fairness = PolicySettings(policy="vtc")', 'fairness: Fairness = PolicySettings(policy="fifo")',
+        calm("test_05_a_hog_beside_nine.py::test_of_what_others_wait_for_the_hog_gets_its_share"), check=5,
+    ),
+    Mutant(
+        "a tier has its reserve", "policies/capacity/backend.py",
+        "TierReserves(reserve_ratios)", "TierReserves(NO_RESERVES)",
+        calm("test_05_a_hog_beside_nine.py::test_first_tokens_of_a_tier_with_a_reserve_come_as_without_it"), check=5,
     ),
     Mutant(
         "service counts over the tenant's weight", "policies/fairness/tiers.py",
@@ -45,6 +66,11 @@ MUTANTS = (
     Mutant(
         "a queue has a limit", "policies/admission/bounded.py",
         "if len(queues) >= self.requests_max or", "if",
+        calm("test_07_a_full_queue_answers_at_once.py"), check=7,
+    ),
+    Mutant(
+        "a refusal is decided in the turn of the loop after its arrival", "gateway/scheduling/dispatcher.py",
+        "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
         calm("test_07_a_full_queue_answers_at_once.py"), check=7,
     ),
     Mutant(
@@ -59,9 +85,25 @@ MUTANTS = (
         check=10,
     ),
     Mutant(
+        "/metrics is written in slices, beside streams", "gateway/observability/metrics.py",
+        "SLICE_SAMPLES: Final = 200", "SLICE_SAMPLES: Final = 10**9",
+        calm("test_10_event_loop_lag.py"), check=10,
+    ),
+    Mutant(
         "a long body is read in slices, and its values are counted", "gateway/intake/request_parsing.py",
         "if len(data) < LONG_BYTES:", "if True:",
         (f"{GATEWAY_TESTS}/test_gateway_long_bodies.py",), check=11,
+    ),
+    Mutant(
+        "a long body is read in slices, beside other calls", "gateway/intake/request_parsing.py",
+        "if len(data) < LONG_BYTES:", "if True:",
+        calm("test_11_large_prompts.py::test_fifty_at_once_hold_up_no_other_call"), check=11,
+    ),
+    Mutant(
+        "without a backend a call is refused in the turn of the loop after its arrival",
+        "gateway/scheduling/dispatcher.py",
+        "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
+        calm("test_19_all_backends_down.py"), check=19,
     ),
     Mutant(
         "a member that reaches neither Redis nor a leader leads itself", "gateway/cluster/member.py",

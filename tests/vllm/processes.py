@@ -33,6 +33,14 @@ STOP_S_MAX = 20.0
 CONDITION_S_MAX = 60.0  # on a machine that is busy with something else; a condition that holds is noticed at once
 
 
+class NotStartedError(Exception):
+    """A program did not start: its message is a sentence for whoever started it, `log` is what the program wrote."""
+
+    def __init__(self, message: str, log: Path) -> None:
+        super().__init__(message)
+        self.log = log
+
+
 class Server:
     """One program that serves HTTP. `ready` is the path that answers 200 when it can be used."""
 
@@ -87,14 +95,22 @@ class Server:
                 command, stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
             )
         try:
-            until(self._is_ready, timeout_s=start_s_max, what=f"{command[0]} is ready", pause_s=0.1)
+            until(lambda: self._is_ready() or not self.alive, timeout_s=start_s_max, what="ready", pause_s=0.1)
+            ended = None if self.alive else f"it ended with exit code {self._process.returncode}"
+        except AssertionError:
+            ended = f"it did not answer {self.ready} within {start_s_max:g} s"
         except BaseException:
-            sys.stderr.write(self.log_tail())  # pytest shows it with the failure
             self.stop()
             raise
+        if ended is not None:
+            self.stop()
+            said = self.log_tail().strip()
+            last = said.rpartition("\n")[2].strip()
+            error = NotStartedError(f"{self._log.stem} did not start: {ended}. Its last line: {last}", self._log)
+            error.add_note(said)  # pytest shows it with the failure
+            raise error
 
     def _is_ready(self) -> bool:
-        assert self.alive, f"exit {self._process.returncode}"
         try:
             return fetch(self.url, self.ready)[0] == 200
         except OSError:

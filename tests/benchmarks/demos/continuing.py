@@ -14,6 +14,7 @@ longest pause of each interrupted stream was, and what was charged beside what c
 """
 
 import argparse
+import shutil
 import signal
 import sys
 import time
@@ -28,7 +29,7 @@ from typing import Any
 from shares import OUTPUT, Moment, Received, evenness, largest_difference, promised
 from streams import Load, Stream, ask, outcome, percentiles, usages
 
-from processes import Gateway, Vllm, free_port, until  # isort: skip - streams.py says where it is
+from processes import Gateway, NotStartedError, Vllm, free_port, until  # isort: skip - streams.py says where it is
 
 STREAMS, TOKENS = 14, 600
 RESTART_CLIENTS, RESTART_TOKENS = 9, 1_500  # three streams for each vLLM: with three of them on two cores that is much
@@ -42,6 +43,7 @@ GIVES_WAY = {"enabled": True, "times_max": 8, "tokens_between_min": 64}
 TIERS = {"chat": {"weight": 4, "envelope": {"ttft_ms": 100}}, "batch": {"preemptible": True}}
 NAMED = {"auth": {"trusted_proxies": ["127.0.0.1/32"]}}  # whose x-tenant-id names the tenant
 RUN_S_MAX = 1_800
+LOGS = Path(__file__).parents[3] / "build"
 
 
 @contextmanager
@@ -220,9 +222,13 @@ def main() -> None:
         servers = [Vllm(folder / f"vllm-{number}.log") for number in range(3 if OF_THREE & {*scenes} else 2)]
         for server in servers:
             stack.callback(server.stop)
-        list(threads.map(Vllm.start, servers))
-        for scene in scenes:
-            SCENES[scene](servers, folder)
+        try:
+            list(threads.map(Vllm.start, servers))
+            for scene in scenes:
+                SCENES[scene](servers, folder)
+        except NotStartedError as error:
+            LOGS.mkdir(exist_ok=True)
+            sys.exit(f"{error}\nIts log is {shutil.copy(error.log, LOGS)}.")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,40 @@ results = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(results)
 
 
-def test_every_page_is_listed_with_its_command_and_the_commit_it_was_last_run_at():
+def test_every_page_is_listed_with_its_command():
     listed = (PAGES / "README.md").read_text(encoding="utf-8")
     assert {path.name for path in PAGES.glob("*.md")} - {"README.md"} == set(re.findall(r"\]\(([a-z-]+\.md)\)", listed))
-    dear = listed.partition("last run at |")[2].splitlines()[2:]
-    assert dear
-    for line in dear:
-        assert re.search(r"\| ([0-9a-f]{7,}|with the section) \|$", line), line
+
+
+def test_every_page_begins_with_the_day_and_the_commit_of_its_last_run():
+    first = date.fromisoformat("2026-11-20")  # of the first commit
+    is_whole = results.commits_since("7f11971") is not None
+    for path in PAGES.glob("*.md"):
+        if path.name != "README.md":
+            day, commit = results.last_run(path.read_text(encoding="utf-8"))
+            assert day >= first, path.name
+            assert not is_whole or results.commits_since(commit) is not None, f"{path.name}: no commit {commit}"
+
+
+@pytest.mark.parametrize(("days", "commits", "is_named"), [(60, 300, False), (61, 0, True), (0, 301, True)])
+def test_a_page_whose_run_is_long_ago_is_named(days, commits, is_named):
+    pages = {"a.md": "# A\n\nLast run: 2026-11-20, commit 7f11971. On two cores.\n"}
+    today = date(2026, 11, 20) + timedelta(days)
+    assert bool(list(results.old_pages(pages, today=today, commits=lambda _commit: commits))) is is_named
+
+
+def test_a_page_of_a_commit_that_this_checkout_does_not_have_goes_by_its_day():
+    pages = {"a.md": "# A\n\nLast run: 2026-11-20, commit 7f11971.\n"}
+    assert not list(results.old_pages(pages, today=date(2026, 11, 30), commits=lambda _commit: None))
+    assert list(results.old_pages(pages, today=date(2027, 11, 30), commits=lambda _commit: None))
+
+
+@pytest.mark.parametrize(
+    "page", ["# A\n\nText.\n", "# A\n\nLast run: today.\n", "Last run: 2026-11-20, commit 7f11971.\n"]
+)
+def test_a_page_that_does_not_say_when_it_was_run_is_an_error(page):
+    with pytest.raises(ValueError, match="Last run"):
+        results.last_run(page)
 
 
 @pytest.mark.parametrize("target", ["R3", "R9", "D2", "F4", "P1"])
