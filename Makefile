@@ -92,13 +92,13 @@ test-cluster: $(STAMP)  ## two minutes of simulated clusters: seeds that never r
 	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $$(date +%s) --cuts
 	$(BIN)/python -m tests.mutants.cluster
 
-test-soak: $(STAMP)  ## check 4 of the 64, for SOAK_S seconds (300; the whole is 1800): memory, descriptors and tasks stay flat
+test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memory, descriptors and tasks stay flat) for SOAK_S seconds: 300
 	$(BIN)/python -m tests.calm --long
 
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
 	$(BIN)/python -m tests.calm --page
 
-test-docs: $(STAMP)  ## do the cheap commands of docs/results again, and compare with what the pages say
+test-docs: $(STAMP)  ## do the cheap commands of docs/results again, compare with the pages, and name old pages
 	$(BIN)/python tests/docs/results.py
 
 test-mutants: $(STAMP)  ## break the scheduler on purpose, mechanism by mechanism, and see published rows notice each

@@ -54,8 +54,8 @@ MUTANTS = (
         calm("test_05_a_hog_beside_nine.py::test_of_what_others_wait_for_the_hog_gets_its_share"), check=5,
     ),
     Mutant(
-        "a tier has its reserve", "policies/capacity/backend.py",
-        "TierReserves(reserve_ratios)", "TierReserves(NO_RESERVES)",
+        "a tier has its reserve", "policies/fleet/fleet.py",
+        "{tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}", "{}",
         calm("test_05_a_hog_beside_nine.py::test_first_tokens_of_a_tier_with_a_reserve_come_as_without_it"), check=5,
     ),
     Mutant(
