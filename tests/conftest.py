@@ -1,6 +1,6 @@
-"""For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, what is left
-out where the policies are compiled, and `figure`, by which a test of one of the 64 checks says what it measured. A
-test that configures logging leaves no trace of it.
+"""For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, how many
+examples it makes, what is left out where the policies are compiled, and `figure`, by which a test of one of the 64
+checks says what it measured. A test that configures logging leaves no trace of it.
 """
 
 import logging
@@ -11,12 +11,22 @@ from hypothesis import HealthCheck, settings
 from gateway.observability.logs import OURS
 from policies import scheduler
 from tests.calm.figures import figure  # noqa: F401 - a fixture
-
-settings.register_profile("fairlead", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fairlead")
+from tests.examples import are_all_tried, examples, try_all
 
 
+def pytest_configure(config):
+    try_all(whole="not long" not in config.option.markexpr)
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("fairlead", patient, max_examples=examples(settings.default.max_examples))
+    settings.load_profile("fairlead")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not name
 def pytest_collection_modifyitems(items):
+    if are_all_tried():
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) or item.get_closest_marker("drawn"):
+                item.add_marker("long")
     if scheduler.__file__.endswith(".so"):
         for item in items:
             if item.get_closest_marker("interpreted"):

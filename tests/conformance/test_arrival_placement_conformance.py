@@ -10,6 +10,7 @@ from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
 from policies.placement import ARRIVAL_PLACEMENT, ArrivalPlacement, Worker
 from policies.types import BackendLoad, Request, Usage
+from tests.examples import examples
 
 every_placement = pytest.mark.parametrize("make", ARRIVAL_PLACEMENT.values(), ids=ARRIVAL_PLACEMENT.keys())
 
@@ -102,7 +103,7 @@ def run(pool: Pool, script) -> list[str]:
 
 
 @every_placement
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(script=operations)
 def test_one_of_the_workers_is_chosen_whatever_happened_before(make, script):
     pool = Pool(make())
@@ -112,7 +113,7 @@ def test_one_of_the_workers_is_chosen_whatever_happened_before(make, script):
 
 
 @every_placement
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(script=operations)
 def test_equal_histories_give_equal_choices(make, script):
     assert run(Pool(make()), script) == run(Pool(make()), script)

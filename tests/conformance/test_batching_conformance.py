@@ -9,6 +9,7 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.server import EngineOptions
 from policies.types import SloEnvelope
+from tests.examples import examples
 
 TINY = COEFFICIENTS["cpu-tiny"]
 POOL_TOKENS, STEP_TOKENS, BLOCK_TOKENS = 128, 9, 4
@@ -48,7 +49,7 @@ def steps(engine: Engine, most: int = 20_000):
 
 
 @every_batching
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sizes=requests)
 def test_every_request_gets_exactly_its_tokens_and_the_pool_is_empty_after(make, sizes):
     engine = make_engine(make)
@@ -65,7 +66,7 @@ def test_every_request_gets_exactly_its_tokens_and_the_pool_is_empty_after(make,
 
 
 @every_batching
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(sizes=requests)
 def test_equal_engines_compute_equal_steps(make, sizes):
     runs = []
@@ -96,7 +97,7 @@ def test_what_arrives_while_others_decode_is_served_before_they_end(make):
 
 
 @pytest.mark.parametrize("name", [name for name in BATCHING if name != "separate-prefill"])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(sizes=requests)
 def test_a_step_of_chunks_never_computes_more_than_its_budget(name, sizes):
     engine = make_engine(BATCHING[name])

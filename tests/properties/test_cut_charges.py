@@ -12,6 +12,7 @@ from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
+from tests.examples import examples
 
 BACKENDS = (BackendLoad("x", requests_running_max=2), BackendLoad("y", requests_running_max=2))
 CUTS = ("fails", "is refused", "is parked", "moves while it waits", "moves while it runs", "is preempted")
@@ -85,7 +86,7 @@ class Answer:
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("policy", sorted(FAIRNESS))
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, database=None, derandomize=True)
 @given(
     prompt_tokens=st.integers(1, 200),
     cached=st.floats(0.0, 1.0),

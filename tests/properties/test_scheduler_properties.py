@@ -1,10 +1,10 @@
 """Any order of facts: every policy, with every placement, keeps the books and the limits, and what it promises.
 
 A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time, and a
-history that fails is printed as it is. `make test` makes a sixth of the steps of `make test-long`, of every policy
-with every placement; bounds are judged with capped shares for half of these, and with uncapped ones for the other
-half. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and looks for the
-shortest that fails.
+history that fails is printed as it is. `make test-long` judges every policy with every placement, capped and uncapped.
+`make test` makes a sixth of the steps of a third of these: each policy with a third of the placements, and each
+placement with a third of the policies. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and
+looks for the shortest that fails.
 """
 
 import os
@@ -27,10 +27,20 @@ BOUNDED = sorted(name for name, bound in BOUNDS.items() if bound is not None)
 ANY_RUNS = len(FAIRNESS) * len(PLACEMENT)
 FAIR_RUNS = len(BOUNDED) * len(PLACEMENT) * 2
 
-every_placement = pytest.mark.parametrize("placement", sorted(PLACEMENT))
-both_lengths = pytest.mark.parametrize(
-    "divisor", [pytest.param(6, id="short"), pytest.param(1, id="long", marks=pytest.mark.long)]
-)
+LONG, SHORT = 1, 6  # a run makes its steps divided by this
+
+
+def runs(*axes, caps=(True, False), every):
+    """Each combination of these and of capped shares: all of them long. Short runs are made of every third of those of
+    the axes, or every so many, and of one cap of each: of each value with a part of the values of the others.
+    """
+    for places in product(*(range(len(axis)) for axis in axes)):
+        values = [axis[place] for axis, place in zip(axes, places, strict=True)]
+        for number, cap in enumerate(caps):
+            name = "-".join((*values, *(("capped" if cap else "uncapped",) if caps != (None,) else ())))
+            yield pytest.param(*values, cap, LONG, id=f"{name}-long", marks=pytest.mark.long)
+            if sum(places) % every == 0 and sum(places) // every % len(caps) == number:
+                yield pytest.param(*values, cap, SHORT, id=f"{name}-short")
 
 
 def steps_of(machine, steps, *, histories, first_seed=0, **attributes):
@@ -55,45 +65,32 @@ def steps_of(machine, steps, *, histories, first_seed=0, **attributes):
             return
 
 
-@both_lengths
-@every_placement
-@pytest.mark.parametrize("policy", sorted(FAIRNESS))
-def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(policy, placement, divisor):
+@pytest.mark.parametrize(
+    ("policy", "placement", "_cap", "divisor"), [*runs(sorted(FAIRNESS), sorted(PLACEMENT), caps=(None,), every=3)]
+)
+def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothing_idles(
+    policy, placement, _cap, divisor
+):
     # The few histories that a short run takes of seed 0 send no request.
     attributes = {"policy": policy, "placement": placement}
     steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, first_seed=1, **attributes)
 
 
-def fair_runs():
-    """Policy, placement, is_capped, divisor: all of them long, and half of them short, so that each policy is capped
-    with half of the placements, and each placement with half of the policies.
-    """
-    for (row, policy), (column, placement) in product(enumerate(BOUNDED), enumerate(sorted(PLACEMENT))):
-        for is_capped in (True, False):
-            name = f"{policy}-{placement}-{'capped' if is_capped else 'uncapped'}"
-            yield pytest.param(policy, placement, is_capped, 1, id=f"{name}-long", marks=pytest.mark.long)
-            if is_capped == ((row + column) % 2 == 1):
-                yield pytest.param(policy, placement, is_capped, 6, id=f"{name}-short")
-
-
-@pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*fair_runs()])
+@pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*runs(BOUNDED, sorted(PLACEMENT), every=3)])
 def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
     steps_of(FairFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
 
 
-@both_lengths
-@pytest.mark.parametrize("is_capped", [True, False])
-@pytest.mark.parametrize("placement", ["least-reserved", "round-robin"])
-@pytest.mark.parametrize("policy", BOUNDED)
+@pytest.mark.parametrize(
+    ("policy", "placement", "is_capped", "divisor"), [*runs(BOUNDED, ["least-reserved", "round-robin"], every=2)]
+)
 def test_no_two_tenants_groups_or_tiers_differ_by_more_than_is_promised(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
     steps_of(GroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
 
 
-@both_lengths
-@pytest.mark.parametrize("is_capped", [True, False])
-@pytest.mark.parametrize("policy", BOUNDED)
+@pytest.mark.parametrize(("policy", "is_capped", "divisor"), [*runs(BOUNDED, every=1)])
 def test_bounds_hold_between_changes_of_groups_that_are_made_while_their_tenants_wait(policy, is_capped, divisor):
     attributes = {"policy": policy, "placement": "least-reserved", "is_capped": is_capped}
     steps_of(LiveGroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)

@@ -4,6 +4,7 @@ import pytest
 
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
+from tests.examples import examples
 from tests.simulation.cluster import directed
 from tests.simulation.cluster.figures import service_difference_of, weights_at_different_members
 from tests.simulation.cluster.scenes import interrupted_scene, scene
@@ -13,7 +14,8 @@ INTERRUPTED_SEEDS = 100
 PER_TEST = 20
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+@pytest.mark.drawn
+@pytest.mark.parametrize("first", range(0, examples(SEEDS), PER_TEST))
 def test_a_cluster_with_faults_keeps_every_rule(first):
     for seed in range(first, first + PER_TEST):
         try:
@@ -22,7 +24,8 @@ def test_a_cluster_with_faults_keeps_every_rule(first):
             raise AssertionError(f"python -m tests.simulation.cluster --seed {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("first", range(0, INTERRUPTED_SEEDS, PER_TEST))
+@pytest.mark.drawn
+@pytest.mark.parametrize("first", range(0, examples(INTERRUPTED_SEEDS), PER_TEST))
 def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_cost(first):
     for seed in range(first, first + PER_TEST):
         try:

@@ -19,6 +19,7 @@ from backends.simulation.world import World
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.examples import examples
 
 POOL_TOKENS = 512
 
@@ -55,7 +56,7 @@ def play(script, *, kv_rule: str, block_tokens: int) -> tuple[Engine, float]:
     return engine, max(record.arrived_at + (record.total_latency_s or 0.0) for record in records)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(arrivals, st.sampled_from([1, 16]))
 def test_with_known_lengths_nothing_is_ever_preempted(script, block_tokens):
     engine, _ = play(script, kv_rule="peak", block_tokens=block_tokens)

@@ -296,7 +296,10 @@ async def test_an_id_that_is_in_flight_already_is_replaced():
 
 
 async def test_no_client_can_take_the_id_that_the_gateway_would_make_next():
-    async with gateway_and_engine(speed=0.1) as (rig, _):
+    async with (
+        engine(speed=0.1) as server,
+        gateway({"name": "b0", "url": server.url, "requests_running_max": 8}) as rig,
+    ):
         made = (await rig.post()).headers["x-request-id"]
         prefix, number = made.rsplit("-", 1)
         squatted = [f"{prefix}-{int(number, 16) + step:x}" for step in range(1, 9)]

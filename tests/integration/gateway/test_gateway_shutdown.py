@@ -83,7 +83,7 @@ async def test_a_client_still_there_when_time_is_up_is_told_and_none_is_waited_f
             assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-shutting-down"
             await until(lambda: not running(server))
     said = [record for record in caplog.records if record.levelname in {"ERROR", "WARNING"}]
-    assert [record for record in said if "its size is not known" not in record.getMessage()] == []
+    assert [record for record in said if "is not known (max_num_seqs)" not in record.getMessage()] == []
 
 
 async def test_a_gateway_that_could_not_start_leaves_nothing_behind():

@@ -18,6 +18,7 @@ from gateway.money.pricing import PriceBook
 from gateway.money.summed_usage import summed_usage
 from gateway.money.tables import WRITERS
 from gateway.store.base import Totals, UsageKey, UsageRow
+from tests.examples import examples
 
 COSTS = ("ListCost", "ContractedCost", "EffectiveCost", "BilledCost")
 DAYS = ("2026-11-19", "2026-11-20", "2026-12-31")
@@ -101,7 +102,7 @@ def counters(rows):
 
 @pytest.mark.parametrize("kind", WRITERS)
 @given(rows=usage_rows)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_totals_of_a_table_are_those_of_the_counters(kind, rows):
     read, (quantities, cost) = table(rows, kind), counters(rows)
     found = Counter()

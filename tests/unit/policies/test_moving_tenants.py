@@ -9,6 +9,7 @@ from policies.accounts.checkpoint import SHARED_QUEUE, QueueCheckpoint, TierChec
 from policies.fairness import FAIRNESS
 from policies.prediction import NoPrediction, TenantQuantile
 from policies.types import BackendLoad, Tenant, Tier, Usage
+from tests.examples import examples
 from tests.fairness_orders import UNPROMISED, ahead_service
 
 ONE_SEAT, ROOMY = BackendLoad("gpu", requests_running_max=1), BackendLoad("gpu", requests_running_max=8)
@@ -94,7 +95,7 @@ def test_a_tenant_that_comes_from_a_young_tier_does_not_keep_others_waiting_in_a
 
 @pytest.mark.parametrize("name", sorted(FAIRNESS.keys() - UNPROMISED))
 @pytest.mark.parametrize("state", ["idle", "waiting", "in flight", "in flight and waiting", "prepaid"])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     ages=st.tuples(ages, ages),
     tiers=st.tuples(weights, weights),
@@ -177,7 +178,7 @@ def test_moving_there_and_back_changes_nothing_for_the_others(name):
 
 @pytest.mark.parametrize("name", ["vtc", "slack", "lcf"])  # deficits begin anew with the process
 @pytest.mark.parametrize("knows_tier", [True, False])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(ages=st.tuples(ages, ages), ahead=st.sampled_from([0, 5_000]), comes_first=st.booleans())
 def test_a_tenant_that_was_moved_while_the_gateway_was_down_is_ahead_by_as_much(
     name, knows_tier, *, ages, ahead, comes_first

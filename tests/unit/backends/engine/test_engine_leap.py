@@ -12,6 +12,7 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.kv_memory import BlockMemory, OracleMemory
 from policies.types import SloEnvelope
+from tests.examples import examples
 
 TINY = COEFFICIENTS["cpu-tiny"]
 POOL_TOKENS = 160
@@ -94,7 +95,7 @@ def make_engine(memory: str, batching: str) -> Engine:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(operations, st.sampled_from(sorted(MEMORIES)), st.sampled_from(sorted(BATCHING)))
 def test_leaping_gives_the_times_tokens_and_gauges_of_stepping(script, memory, batching):
     leaping, stepping = (Drive(make_engine(memory, batching), leaps=leaps) for leaps in (True, False))

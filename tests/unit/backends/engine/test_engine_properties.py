@@ -10,6 +10,7 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.kv_memory import BlockMemory, OracleMemory
 from backends.engine.slots import ORDERS
+from tests.examples import examples
 
 POOL_TOKENS = 128
 
@@ -88,7 +89,7 @@ class Run:
         return True
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     operations,
     st.sampled_from(sorted(MEMORIES)),
@@ -115,7 +116,7 @@ def test_every_request_that_is_not_aborted_gets_exactly_its_tokens_and_the_pool_
     assert snapshot.emitted_tokens_total == run.emitted.total()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(operations)
 def test_a_reservation_to_the_end_never_preempts_when_prompts_are_prefilled_alone(script):
     run = Run(make_engine("oracle", "separate", "fcfs"))
@@ -126,7 +127,7 @@ def test_a_reservation_to_the_end_never_preempts_when_prompts_are_prefilled_alon
     assert run.engine.snapshot().preemptions_total == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(operations, st.sampled_from(sorted(MEMORIES)), st.sampled_from(sorted(BATCHINGS)))
 def test_equal_calls_give_equal_steps(script, memory, batching):
     runs = [Run(make_engine(memory, batching, "fcfs")) for _ in range(2)]
@@ -137,7 +138,7 @@ def test_equal_calls_give_equal_steps(script, memory, batching):
     assert runs[0].engine.snapshot() == runs[1].engine.snapshot()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(operations)
 def test_first_come_first_served_admits_in_the_order_of_submission_when_all_fit_one_seat(script):
     engine = Engine(COEFFICIENTS["cpu-tiny"], memory=MEMORIES["blocks of 4"](), requests_running_max=1)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.meters import long
+from tests.examples import examples
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}
 LOGPROBS = [{"token": f'"{number}\\', "logprob": -0.5, "bytes": [1, 2]} for number in range(20_000)]
@@ -41,7 +42,7 @@ def outcome(steps):
     ascii_=st.booleans(),
     slice_bytes=st.integers(1, 40),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_member_is_what_a_parser_finds(body, indent, ascii_, slice_bytes):
     data = json.dumps(body, indent=indent, ensure_ascii=ascii_).encode(errors="surrogatepass")
     with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.aliases.split import choose_target
+from tests.examples import examples
 
 CALLERS = [f"tenant-{number}" for number in range(2000)]
 WEIGHTS = st.dictionaries(
@@ -19,7 +20,7 @@ def chosen(weights, seed="chat"):
 
 
 @given(weights=WEIGHTS, seed=st.text(max_size=8))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_each_target_gets_its_weights_part_within_five_standard_deviations(weights, seed):
     total, found = sum(weights.values()), chosen(weights, seed)
     for target, weight in weights.items():
@@ -29,7 +30,7 @@ def test_each_target_gets_its_weights_part_within_five_standard_deviations(weigh
 
 
 @given(weights=WEIGHTS, factor=st.floats(1.1, 10))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_larger_weight_moves_callers_to_that_target_alone(weights, factor):
     target = min(weights)
     before, after = chosen(weights), chosen({**weights, target: weights[target] * factor})

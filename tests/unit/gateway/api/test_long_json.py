@@ -14,6 +14,7 @@ from gateway.api import long_json
 from gateway.api.bodies import NESTING_MAX, read_json
 from gateway.api.errors import BadRequest
 from gateway.api.long_json import TooComplexError, read_object
+from tests.examples import examples
 
 VALUES_MAX = 100_000
 TEXTS = st.one_of(
@@ -69,7 +70,7 @@ def in_slices_of(size):
 
 
 @given(body=OBJECTS, indent=st.sampled_from([None, 1]), ascii_=st.booleans(), size=SLICES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_is_what_a_parser_gives(body, indent, ascii_, size):
     data = json.dumps(body, indent=indent, ensure_ascii=ascii_).encode()
     with in_slices_of(size):
@@ -79,7 +80,7 @@ def test_it_is_what_a_parser_gives(body, indent, ascii_, size):
 
 
 @given(body=OBJECTS, ascii_=st.booleans(), size=SLICES, data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_no_json_is_refused_as_by_a_parser(body, ascii_, size, data):
     written = bytearray(json.dumps(body, ensure_ascii=ascii_).encode())
     for _ in range(data.draw(st.integers(1, 2))):

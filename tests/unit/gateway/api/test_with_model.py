@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.api.bodies import FormBody, read_json
 from gateway.api.multipart import read_form
+from tests.examples import examples
 
 TARGET = 'org/"big" \\ µ'
 TEXTS = st.one_of(
@@ -29,7 +30,7 @@ MARK = "\0mark\0"
     ascii_=st.booleans(),
     indent=st.sampled_from([None, 1]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_json_body_has_the_targets_name_and_the_clients_bytes(before, name, after, ascii_, indent):
     before.pop("model", None)
     body = {**before, "model": MARK, **{key: value for key, value in after.items() if key != "model"}}
@@ -71,7 +72,7 @@ def form(*parts, boundary="B"):
     name=st.text("abc", min_size=1),
     target=st.text("xyz/", min_size=1, max_size=40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_form_has_the_targets_name_and_the_clients_bytes(audio, before, name, target):
     file, model = ('"file"; filename="a.wav"', audio), ('"model"', name.encode())
     others = [('"language"', b"en")]

@@ -17,6 +17,7 @@ from gateway.continuation.continued import AnswerComplete, ContinuedMeter
 from gateway.continuation.prepare import prepare
 from gateway.continuation.seam import INCOMPLETE_TOKENS_MAX
 from gateway.continuation.stream import ResumableStream
+from tests.examples import examples
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 NEVER = 10_000  # events, of which no stream here has so many
@@ -125,7 +126,7 @@ async def test_a_stream_that_was_cut_equals_one_that_was_not(path, stop, cuts, a
     assert read(await client.interrupted(cuts)) == read(client.uninterrupted())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     asked=st.tuples(st.sampled_from([CHAT, COMPLETIONS]), st.text(max_size=3)),
     cuts=st.lists(st.integers(1, 6), min_size=1, max_size=2),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backends.meters import ANSWERS, AnswerKind, long
 from backends.meters.events import StreamCall
 from gateway.forwarding.asked_names import EventRenamer, rename_whole, renaming
+from tests.examples import examples
 
 ASKED = 'my "chat" \\ µ'
 NAMES = st.sampled_from(["tiny", 'a "b" \\', "model", "µ", "", "x" * 200])
@@ -46,7 +47,7 @@ STYLES = st.fixed_dictionaries({"ascii_": st.booleans(), "spaced": st.booleans()
 
 
 @given(before=OTHERS, name=NAMES, after=OTHERS, style=STYLES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_whole_answer_has_the_asked_name_and_the_backends_bytes(before, name, after, style):
     before.pop("model", None)
     body, wanted = with_names(before, name, after, **style)
@@ -88,7 +89,7 @@ def cut(data, at):
     at=st.lists(st.integers(0, 900), max_size=12),
 )
 @example(name="tiny", texts=["a", "b"], name_first=True, eol=b"\n", at=[])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_however_a_stream_is_split_its_client_sees_the_asked_name_and_the_backends_bytes(
     name, texts, name_first, eol, at
 ):
@@ -108,7 +109,7 @@ EVENTS = [
 
 @pytest.mark.parametrize("of", EVENTS)
 @given(before=OTHERS, name=NAMES, after=OTHERS, at=st.lists(st.integers(0, 400), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_events_that_hold_the_answer_have_the_asked_name_in_it(of, before, name, after, at):
     kind, holder, type_ = of
     before.pop("model", None)

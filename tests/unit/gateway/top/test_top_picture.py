@@ -10,6 +10,7 @@ from gateway.top.cells import columns_of, count, fitted, printable, seconds, sha
 from gateway.top.columns import Column, TopView, columns_of_view, ordered
 from gateway.top.controls import BACKSPACE, DOWN, END, ENTER, ESCAPE, PAGE_DOWN, TAB, UP, Controls
 from gateway.top.picture import Known, picture
+from tests.examples import examples
 
 names = st.text(min_size=1, max_size=40)
 numbers = st.none() | st.floats(0, 1e12) | st.integers(0, 10**15)
@@ -62,7 +63,7 @@ def texts(lines):
     return ["".join(text for text, _ in line) for line in lines]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(documents, st.lists(keys, max_size=8), st.integers(0, 200), st.integers(0, 50))
 def test_a_picture_has_the_size_of_the_terminal_and_only_printable_text(document, pressed, width, height):
     controls, known = Controls(), Known(document, requests=[{"id": "r", "pool": "p"}], notice="\x1b[2J")
