@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
+REWRITTEN = $(VENV)/.rewritten
+WORKERS = $$((2 * $$(nproc) + 1))
 COPY    = build/compiled
 RUN_COMPILED = unit/policies unit/backends unit/gateway properties conformance simulation \
                integration/gateway integration/test_relay.py
@@ -54,8 +56,16 @@ $(NODE): tests/clients/node/package-lock.json
 web: $(STAMP)  ## fetch the packages of the page that vendored.toml pins, from npm
 	$(BIN)/python vendor_web.py
 
-test: check $(NODE)  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+# Once for all workers of pytest, which would each do it at the same time; mypy leaves a core free for it.
+$(REWRITTEN): $(STAMP)
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null
+	touch $(REWRITTEN)
+
+# Half of the time of tests is waiting, so there are more workers than cores. What measures times or memory comes last.
+test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
+	$(MAKE) --no-print-directory -j 3 check $(REWRITTEN) $(NODE)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"
+	$(BIN)/python -m pytest -m "alone and not long" tests/integration
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long

@@ -30,6 +30,7 @@ class Mutant:
     tests: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     check: int = 0  # of tests/calm; 0: of none
+    marks: str = ""  # which of these tests, as pytest's -m names them
 
     def applied(self, text: str) -> str:
         """The file's text without the mechanism. Raises ValueError where the text is not there once."""
@@ -55,7 +56,7 @@ def noticed_by(mutant: Mutant, folder: Path) -> str | None:
     text = file.read_text(encoding="utf-8")
     file.write_text(mutant.applied(text), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **mutant.environment}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", mutant.marks, "-p", "no:cacheprovider", *mutant.tests]
     try:
         ran = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S

@@ -92,15 +92,17 @@ def test_a_seed_is_a_run():
     assert ends[0] == ends[1]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("fairness", sorted(FAIRNESS))
 def test_every_order_is_shared(fairness):
-    for seed in (1, 2):
+    for seed in range(1, 1 + examples(2)):
         scene(seed, fairness=fairness)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("placement", sorted(PLACEMENT))
 def test_with_every_placement_the_order_is_shared(placement):
-    for seed in (3, 4):
+    for seed in range(3, 3 + examples(2)):
         scene(seed, placement=placement)
 
 

@@ -35,6 +35,7 @@ def test_vtc_on_the_real_trace_is_fairer_than_fifo_and_as_fast_and_keeps_its_bou
     assert vtc.bound.used_ratio_max <= 1 / 4
 
 
+@pytest.mark.long  # it judges the judge
 def test_fifo_breaks_the_bound_of_vtc():
     lmsys = lmsys_trace()
     with pytest.raises(ViolationError, match="differ"):
@@ -66,7 +67,7 @@ def test_service_follows_the_weights_whatever_is_offered(seed):
         assert service[tenant.id] / sum(service.values()) == pytest.approx(tenant.weight / 10, rel=0.05)
 
 
-@pytest.mark.parametrize("crowd", [1, 12])
+@pytest.mark.parametrize("crowd", [pytest.param(1, marks=pytest.mark.long), 12])
 def test_a_tiers_share_does_not_depend_on_how_many_tenants_it_has(crowd):
     rng = Random(2)
     tiers = [Tier("gold", weight=3), Tier("free", weight=1)]

@@ -70,7 +70,7 @@ def test_the_peak_finishes_a_backlog_sooner_than_the_sum(block_tokens):
     assert ends_s["peak"] < 0.9 * ends_s["sum"]
 
 
-@pytest.mark.parametrize("tenants", [20, 200])
+@pytest.mark.parametrize("tenants", [pytest.param(20, marks=pytest.mark.long), 200])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_predicted_lengths_fill_the_cache_by_the_peak_and_nothing_overflows(workload, tenants):
     best = known(workload, tenants, warm_up_s=15.0, watched_s=15.0)
