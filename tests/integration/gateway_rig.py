@@ -26,7 +26,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MODEL = "tiny"
 HELLO = [{"role": "user", "content": "Hello there, how are you today?"}]
-PATIENCE_S = 15.0  # on a machine that others use too
+PATIENCE_S = 60.0  # for what would hang: a machine that others use may stop a process for seconds
 FINGERPRINTED = json.dumps(TEXT)[1:30].encode()  # in what the polls ask the tokenizer
 MARKER = "zebra-marker"  # in what is sent wrong, and never in an answer
 
@@ -171,7 +171,7 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
         url = await served.start()
         headers = {"Content-Type": "application/json"}
         connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             yield Rig(served, url, session)
     finally:

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 import uvloop
 from aiohttp import web
+from gateway_rig import PATIENCE_S
 
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
@@ -26,7 +27,7 @@ BODY_MAX = 1 << 20
 def served(test):
     @functools.wraps(test)
     def run(**arguments):
-        uvloop.run(asyncio.wait_for(test(**arguments), 20))
+        uvloop.run(asyncio.wait_for(test(**arguments), PATIENCE_S))
 
     return run
 
