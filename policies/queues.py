@@ -28,7 +28,7 @@ class ArrivalOrder(Mapping[str, Request]):
     put first. These are few, and stand apart: what comes in order costs as much as in a dictionary. Mutable.
     """
 
-    __slots__ = ("_first", "_in_order", "_late", "_late_heap")
+    __slots__ = ("_first", "_in_order", "_late", "_late_heap", "_late_made")
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._first: OrderedDict[str, Request] = OrderedDict()
@@ -36,7 +36,8 @@ class ArrivalOrder(Mapping[str, Request]):
         self._in_order: OrderedDict[str, Request] = OrderedDict()
         self._late: dict[str, Request] = {}
         """They came after a request that arrived later."""
-        self._late_heap: list[tuple[float, str]] = []  # of _late by arrival, with void entries
+        self._late_heap: list[tuple[float, int, str]] = []  # of _late by arrival and as they came, with void entries
+        self._late_made = 0
         for request in requests:
             self.append(request)
 
@@ -50,7 +51,8 @@ class ArrivalOrder(Mapping[str, Request]):
             self._in_order[request.id] = request
             return
         self._late[request.id] = request
-        heappush(self._late_heap, (request.arrived_at, request.id))
+        self._late_made += 1
+        heappush(self._late_heap, (request.arrived_at, self._late_made, request.id))
 
     def prepend(self, request: Request) -> None:
         """Add a request before all others."""
@@ -70,7 +72,7 @@ class ArrivalOrder(Mapping[str, Request]):
             return next(iter(self._first.values()))
         if not self._late:
             return next(iter(self._in_order.values()))
-        while (late := self._late.get(self._late_heap[0][1])) is None or late.arrived_at != self._late_heap[0][0]:
+        while (late := self._late.get(self._late_heap[0][2])) is None or late.arrived_at != self._late_heap[0][0]:
             heappop(self._late_heap)
         if not self._in_order:
             return late

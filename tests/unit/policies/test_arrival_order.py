@@ -45,6 +45,13 @@ def test_the_order_is_that_of_a_list_which_is_kept_sorted(steps):
             assert order.last().arrived_at == expected[-1].arrived_at
 
 
+def test_of_two_that_come_late_and_arrived_at_once_the_one_that_came_first_is_first():
+    order = ArrivalOrder([a_request(1, 2.0)])
+    for number in (9, 10):  # by their ids the second one would be first
+        order.insert(a_request(number, 1.0))
+    assert order.head().id == next(iter(order)) == "r9"
+
+
 def test_what_comes_late_is_not_compared_with_all_that_wait():
     """By counts: 20,000 that come youngest first are looked at a few times each."""
     reads = 0
