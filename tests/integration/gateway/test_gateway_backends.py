@@ -26,6 +26,8 @@ from gateway_rig import (
 from backends import health
 from backends.engine.server import EngineOptions, EngineServer
 
+pytestmark = pytest.mark.jumping
+
 BUSY = {"error": {"message": "The engine is currently busy and cannot accept new requests.", "code": 503}}
 CHARGE = 9 + 2 * 3  # of the scripted answer
 NOT_CONTINUED = {"continuation": {"enabled": False}}

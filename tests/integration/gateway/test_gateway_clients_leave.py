@@ -22,6 +22,8 @@ from gateway_rig import (
 
 from backends.upstream import Upstream
 
+pytestmark = pytest.mark.jumping
+
 PROMPT_HEAVY = [{"role": "user", "content": "word " * 3000}]
 AT_ONCE_S = 0.5
 SEED = 20

@@ -10,6 +10,8 @@ from gateway_rig import SLOW, answer, call, engine, gateway, scripted, stream, t
 from backends.live_backend import LiveBackend
 from policies.types import Cause
 
+pytestmark = pytest.mark.jumping
+
 TOKENS = 40
 CUT_AFTER = 6
 ABORTED = {

@@ -24,6 +24,8 @@ from gateway_rig import (
     wire,
 )
 
+pytestmark = pytest.mark.jumping
+
 BEAT = b": waiting\n\n"
 EVERY_S = 0.05
 RESPONSES, MESSAGES, COHERE = "/v1/responses", "/v1/messages", "/cohere/v2/chat"

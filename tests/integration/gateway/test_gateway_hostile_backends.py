@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pytest
 from gateway_rig import CHAT, answer, assert_error, call, gateway, http, scripted, until, wire
 
+pytestmark = pytest.mark.jumping
+
 ANSWER = {
     "id": "x",
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "one"}, "finish_reason": "stop"}],

@@ -23,6 +23,8 @@ from gateway_rig import (
     wire,
 )
 
+pytestmark = pytest.mark.jumping
+
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 PLENTY = 10**9
 LONG_PROMPT = [{"role": "user", "content": "word " * 3000}]

@@ -35,6 +35,8 @@ from gateway.forwarding import retry_budget
 from gateway.forwarding.loss_evidence import ENGINES_MAX
 from policies.types import Cause
 
+pytestmark = pytest.mark.jumping
+
 TOKENS = 40
 CUT_AFTER = 5
 LONG = 1000

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from gateway_rig import answer, call, fall_silent, gateway, scripted, stream, until
 
+pytestmark = pytest.mark.jumping
+
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
 DONE = b"data: [DONE]\n\n"
 CHARGE = 9 + 2 * 3  # of a scripted answer that is whole

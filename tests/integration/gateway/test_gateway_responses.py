@@ -19,6 +19,8 @@ from gateway_rig import (
     wire,
 )
 
+pytestmark = pytest.mark.jumping
+
 RESPONSES = "/v1/responses"
 ALICE, BOB = bearer("alice"), bearer("bob")
 KEEPING = {"responses_stored": True}

@@ -3,9 +3,12 @@
 import asyncio
 import json
 
+import pytest
 from admin_rig import admin, within
 from gateway_rig import answer, bearer, call, fall_silent, gateway, scripted, stream, until
 from test_gateway_aliases import BIG, SMALL, lines, named
+
+pytestmark = pytest.mark.jumping
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
 STREAM = stream(*[TOKEN % (5 + n, n) for n in range(1, 4)], b"data: [DONE]\n\n")

@@ -9,6 +9,8 @@ from gateway_rig import SLOW, answer, call, engine, fall_silent, gateway, script
 
 from policies.types import Attainment
 
+pytestmark = pytest.mark.jumping
+
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":%d,"completion_tokens":%d}}\n\n'  # noqa: E501
 DONE = b"data: [DONE]\n\n"
 GENEROUS = {"envelope": {"ttft_ms": 5000, "tpot_ms": 1000}}
