@@ -64,8 +64,8 @@ $(REWRITTEN): $(STAMP)
 # Half of the time of tests is waiting, so there are more workers than cores. What measures times or memory comes last.
 test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
 	$(MAKE) --no-print-directory -j 3 check $(REWRITTEN) $(NODE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"
-	$(BIN)/python -m pytest -m "alone and not long" tests/integration
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"; many=$$?; \
+	$(BIN)/python -m pytest -m "alone and not long" tests/integration && exit $$many
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long
