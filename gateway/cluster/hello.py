@@ -13,17 +13,18 @@ HELLO_BYTES_MAX: Final = 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The speaker."""
+    """The speaker; whether it `leads`."""
 
     version: int
     member: str
+    leads: bool = True
 
     def encode(self) -> bytes:
         """The first message of a connection, in both directions."""
         return _ENCODER.encode(self)
 
-    def met(self, body: bytes) -> str:
-        """The name of the other side, by its first message. Raises HelloError."""
+    def met(self, body: bytes) -> "Hello":
+        """The other side, by its first message. Raises HelloError."""
         if len(body) > HELLO_BYTES_MAX:
             raise HelloError("not a greeting")
         try:
@@ -37,7 +38,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
             )
         if other.member == self.member:
             raise HelloError(f"{other.member!r} is this process itself")
-        return other.member
+        return other
 
 
 class HelloError(Exception):

@@ -25,7 +25,7 @@ from gateway.cluster.checkpoints import (
 )
 from gateway.cluster.inbox import Inbox
 from gateway.cluster.pool_order import PoolOrder, Sender
-from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX
+from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, Grants
 from gateway.cluster.wire import (
     Answered,
     AnyMessage,
@@ -115,6 +115,7 @@ class Leader:
         self.epoch = epoch
         self.member = member
         self.lease_until = lease_until
+        self.grants = Grants(member)
         self.pools: dict[str, PoolOrder] = {}
         self.besides = b""
         """What the shell wants to be kept with the next checkpoint."""
@@ -221,6 +222,7 @@ class Leader:
         sender = self._senders.setdefault(member, Sender(member))
         sender.told = set()
         there = self._members[member] = _Member(sender, now, checkpoint=join.checkpoint)
+        self.grants.met(member)
         there.outbox.append(("", Welcome(self.member)))
         there.outbox += [("", Shared(topic, body)) for topic, body in self._shared.items()]
 
@@ -228,13 +230,15 @@ class Leader:
         """Promise what the lease has left (rule 3); nothing while this leader decides nothing yet."""
         left_s = min(LEASE_S, self.lease_until - now) if self.is_deciding else 0.0
         if there.pinged_at is not None and not self.is_over:
-            there.outbox.append(("", Pong(there.pinged_at, max(0.0, left_s))))
+            there.outbox.append(("", Pong(there.pinged_at, max(0.0, left_s), now)))
 
     def _hear(self, member: str, there: _Member, message: AnyMessage, now: float) -> None:
         """Answered what needs no order at once; the rest goes into the inbox."""
         match message:
             case Ping():
                 there.pinged_at = message.at
+                if message.granted is not None:
+                    self.grants.granted(member, message.granted)
                 self._pong(there, now)
             case Join():
                 return
@@ -492,6 +496,7 @@ class Leader:
 
     def _forget(self, member: str, now: float) -> None:
         there = self._members.pop(member)
+        self.grants.forget(member)
         ran = [order.gone(there.sender, now) for order in self.pools.values()]
         if any(ran):
             self._wishes.append(AskBackends())

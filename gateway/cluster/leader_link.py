@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from gateway.cluster.promise import PING_S, SILENCE_S_MAX, Promise
+from gateway.cluster.promise import LEASE_S, PING_S, SILENCE_S_MAX, Promise
 from gateway.cluster.wire import AnyMessage, Epoch, Frame, HigherEpoch, Join, Ping, Pong, Welcome, frames_of
 
 UNSENT_BYTES_MAX: Final = 4 << 20  # rule 26: beyond it new calls are refused
@@ -30,7 +30,11 @@ class LeaderLink:
         """Of the last ping that the leader answered."""
         self.heard_at = now
         """When the leader was last heard; the member that did not run for a while moves it."""
+        self.may_grant = False
+        """Whether this member may help this leader to lead on without the store; the member says so."""
         self._promise = Promise()
+        self._bound: tuple[str | None, float] = None, -inf  # to whom and until when it grants
+        self._granted: float | None = None  # the newest Pong, by the leader's clock
         self._outbox: list[tuple[str, AnyMessage]] = []
         self._replaceable: dict[int, int] = {}  # where in the outbox a request's usage stands (rule 9)
         self._must_close = ""
@@ -41,7 +45,7 @@ class LeaderLink:
 
     def connected(self, checkpoint: tuple[Epoch, int], now: float) -> None:
         """There is a new connection to a leader, which is told the `order` of the member's newest checkpoint."""
-        self.is_connected, self.heard_at, self._must_close = True, now, ""
+        self.is_connected, self.heard_at, self._must_close, self._granted = True, now, "", None
         self._outbox = [("", Join(self.member, checkpoint))]
         self._replaceable.clear()
 
@@ -80,11 +84,24 @@ class LeaderLink:
         """The leader answered a ping: its promise is renewed."""
         self.round_trip_s = now - pong.at
         self._promise.ponged(pong.at, pong.lease_s)
+        self._granted = pong.sent_at if self.may_grant and pong.lease_s else None
+        if self._granted is not None:
+            self._bound = self.leader, now + LEASE_S
 
     def released(self) -> None:
         """The leader resigns: its promise is over."""
         self._must_close = "the leader resigns"
         self._promise.release()
+        self.unbind(self.leader)
+
+    def unbind(self, leader: str | None) -> None:
+        """Note that this leader acts no more, because it has resigned or ended: it is granted nothing."""
+        if self._bound[0] == leader:
+            self._bound = None, -inf
+
+    def is_bound(self, now: float) -> bool:
+        """Whether this member has granted a leader the present moment, and so may not help another one to lead."""
+        return now < self._bound[1]
 
     def closes(self, now: float) -> str:
         """Why the connection is to be closed now; empty: it is not."""
@@ -150,7 +167,7 @@ class LeaderLink:
 
     def _ping(self, now: float) -> None:
         self._pinged_at = now
-        self._outbox.append(("", Ping(now)))
+        self._outbox.append(("", Ping(now, self._granted if self.may_grant else None)))
 
     def unsent(self, size: int, oldest_s: float) -> None:
         """So many bytes wait in the connection's buffer, the oldest for so long (rule 26)."""

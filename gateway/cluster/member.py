@@ -7,8 +7,8 @@ The shell connects a member to sockets and to the store, and calls:
 - `target(now)`: the member that it should have a connection to, and `connected`, `lost` and `received` of it. The
   side that connects is the follower; the side that accepts gives what comes to `accepted` and `received_from`.
 
-The leader's own follower is joined to it by a link without bytes. A member without a leader and without a store leads
-itself, within 1/N of every limit (rule 25).
+The leader's own follower is joined to it by a link without bytes. A member without a leader leads itself, within 1/N of
+every limit, where there is no store, or no majority for another leader (rule 25).
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.election import Candidate, StoreCall, StoreView
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
-from gateway.cluster.promise import PING_S, SILENT_S
+from gateway.cluster.promise import PING_S, SILENT_S, WITHOUT_STORE_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
 from gateway.cluster.wishes import StepDown, Wish
 from policies.scheduler_protocol import SharedSchedulerProtocol, TenantChanges
@@ -88,8 +88,10 @@ class Member:
             self._lead(epoch, now, waits=dict.fromkeys(expected, now + SILENT_S))
 
     def target(self, now: float) -> str | None:
-        """The member to have a connection to; None: none, or this one leads."""
-        if self.leader is not None:
+        """The member to have a connection to; None: none, or this one leads. One that is alone looks for the leader
+        that it knew: a majority may go on with that one.
+        """
+        if self.is_leading or (self.is_standalone and self.candidate is not None and self.candidate.strangers):
             return None
         if self._appointed is not None:
             return self._appointed
@@ -112,7 +114,9 @@ class Member:
     # -- the follower's connection ---------------------------------------------------------------------------
 
     def connected(self, leader: str, now: float) -> None:
-        """The connection to the `target` is there, and both sides have proved themselves."""
+        """The connection to the `target` is there, both sides have proved themselves, and that one leads."""
+        if self.is_standalone:
+            self._end_standalone(now)
         self._connected_to = leader
         self.follower.connected(now)
 
@@ -128,6 +132,7 @@ class Member:
         """The port of this member refuses connections, or another process has it: that one has ended."""
         if self.candidate is not None:
             self.candidate.ended(member, now)
+            self.follower.link.unbind(member)
 
     def received(self, leader: str, frame: Frame, now: float) -> None:
         """A frame came on the connection to this leader."""
@@ -206,7 +211,9 @@ class Member:
         link.heard_at = min(now, link.heard_at + overslept_s)
         if self.candidate is not None:
             self.candidate.overslept(overslept_s, now)
+            self._look_at_grants(self.candidate, now)
             self._ask_store(self.candidate, now)
+            link.may_grant = self.leader is None and self.candidate.may_grant(link.epoch)
             campaign = self._divide if self.candidate.strangers else self._campaign
             campaign(self.candidate, now)
         self._exchange(now)
@@ -240,6 +247,14 @@ class Member:
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
+    def _look_at_grants(self, candidate: Candidate, now: float) -> None:
+        """Tell the candidate whether this member helps a leader to lead, and which ones it helps no more."""
+        link = self.follower.link
+        is_alone = self.is_standalone or not link.is_joined
+        candidate.is_bound = link.is_bound(now) or not is_alone
+        candidate.free_epoch = 0 if candidate.is_bound else link.epoch
+        candidate.witnesses = frozenset() if self.leader is None else self.leader.grants.witnesses()
+
     def _ask_store(self, candidate: Candidate, now: float) -> None:
         candidate.stands = candidate.stands or self._stands_again_at < now < self._stands_again_at + 1.0
         call = candidate.call(now)
@@ -253,17 +268,18 @@ class Member:
             if leader is None or leader.epoch != candidate.led_epoch:
                 self._lead(candidate.led_epoch, now, waits=candidate.waits(now))
             elif leader is not None:
-                leader.renewed(candidate.lease_until)
+                by_members = leader.grants.lease_until(candidate.lists())
+                leader.renewed(max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S)))
                 leader.listed(candidate.members)
             return
-        is_with_others = candidate.is_reached(now)
+        is_with_others = candidate.is_reached(now) and not candidate.is_refused(now)
         if leader is not None and not self.is_standalone:
             leader.step_down("the store has another leader")
             self._step_down(now)
         elif self.is_standalone:
             if is_with_others:
                 self._end_standalone(now)
-        elif not is_with_others and not self.follower.link.may_decide(now) and self._connected_to is None:
+        elif not is_with_others and not self.follower.link.is_bound(now) and self._connected_to is None:
             self._lead_alone(now)
 
     def _divide(self, candidate: Candidate, now: float) -> None:
@@ -380,7 +396,7 @@ class Member:
             self.candidate.knows(epoch)
 
     def _count(self, now: float) -> frozenset[str]:
-        while self._counts and now - self._counts[0][0] > COUNT_S:
+        while len(self._counts) > 1 and now - self._counts[0][0] > COUNT_S:  # the last list stands without the store
             self._counts.popleft()
         return max((names | {self.name} for _, names in self._counts), key=len, default=frozenset({self.name}))
 

@@ -4,8 +4,13 @@ The store gives the leader's key LEASE_S to live. The leader counts from before 
 LEASE_MARGIN_S: by its own clock the lease ends first. A follower's promise is what the lease had left when the leader
 answered its ping, counted from before the ping was sent, times PROMISE_RATIO. So it ends first even where one clock
 runs 1 % slow and the other 1 % fast. The next leader waits LEASE_S + LEASE_MARGIN_S for a member that is silent.
+
+Without the store the members renew the lease (docs/decisions/0010-a-majority-renews-the-lease.md). A follower that
+hears a Pong grants its leader LEASE_S from then: so long it helps no other to lead. Its next ping says so, and the
+leader counts from before it sent that Pong, less the margin. The lease lasts as long as a majority has granted it.
 """
 
+from collections.abc import Collection, Iterable
 from math import inf
 from typing import Final
 
@@ -15,6 +20,7 @@ PROMISE_RATIO: Final = 0.98  # of what the lease has left
 SILENT_S: Final = LEASE_S + LEASE_MARGIN_S
 PING_S: Final = 0.25  # rule 26
 SILENCE_S_MAX: Final = 1.0  # without a frame: then the connection is lost
+WITHOUT_STORE_S: Final = 90.0  # a store that fails over, or is upgraded, is back by then; after it each is alone
 
 
 class Promise:
@@ -34,3 +40,39 @@ class Promise:
 
     def holds(self, now: float) -> bool:
         return now < self.until
+
+
+class Grants:
+    """What a leader's members have granted it: those that share its order, or did until a moment ago and may return.
+    Mutable.
+    """
+
+    def __init__(self, leader: str) -> None:
+        self._sent_at: dict[str, float] = {leader: inf}
+
+    def met(self, member: str) -> None:
+        self._sent_at.setdefault(member, -inf)
+
+    def granted(self, member: str, sent_at: float) -> None:
+        """The member grants LEASE_S from when it heard the Pong that was sent then, by the leader's clock."""
+        self._sent_at[member] = max(self._sent_at.get(member, -inf), sent_at)
+
+    def forget(self, member: str) -> None:
+        """It is given up: what it had granted has ended by now, or counts for nothing."""
+        del self._sent_at[member]
+
+    def witnesses(self) -> frozenset[str]:
+        """The members a majority of which may renew the lease; none, where the leader is without others."""
+        return frozenset(self._sent_at) if len(self._sent_at) > 1 else frozenset()
+
+    def lease_until(self, lists: Iterable[Collection[str]]) -> float:
+        """Until when a majority of each of these lists of members has granted it. A leader without others, or without a
+        list, has no lease by them.
+        """
+        return min((self._majority(members) for members in lists), default=-inf)
+
+    def _majority(self, members: Collection[str]) -> float:
+        if len(members) < 2:
+            return -inf
+        times = sorted((self._sent_at.get(member, -inf) for member in members), reverse=True)
+        return times[len(members) // 2] + LEASE_S - LEASE_MARGIN_S

@@ -15,7 +15,7 @@ import msgspec
 
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 4
+VERSION: Final = 5
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
 MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
@@ -173,9 +173,12 @@ class Failed(WireMessage, frozen=True, tag="x"):
 
 
 class Ping(WireMessage, frozen=True, tag="i"):
-    """Sent at `at` by the follower's clock, which the Pong returns."""
+    """Sent at `at` by the follower's clock, which the Pong returns. The follower has granted the leader LEASE_S from
+    when it heard the Pong that was `granted`, by the leader's clock (promise.py); None: it grants nothing.
+    """
 
     at: float
+    granted: float | None = None
 
 
 class Question(WireMessage, frozen=True, tag="?"):
@@ -230,10 +233,11 @@ class Welcome(WireMessage, frozen=True, tag="w"):
 
 
 class Pong(WireMessage, frozen=True, tag="o"):
-    """The answer to a Ping: the leader's lease lasts `lease_s` from now (rule 3)."""
+    """The answer to a Ping: the leader's lease lasts `lease_s` from now (rule 3), which is `sent_at` by its clock."""
 
     at: float
     lease_s: float
+    sent_at: float = 0.0
 
 
 class Release(WireMessage, frozen=True, tag="q"):

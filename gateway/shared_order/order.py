@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.shared_order.dispatching import SharedDispatcher
 
 RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
+ALONE_RETRY_S: Final = 0.5  # and while this process is alone: the leader of before may still have a majority
 LAST_S_MAX: Final = 0.5  # for the last calls and frames when this process stops
 FLUSH_S: Final = 0.005  # between looks whether they were sent
 
@@ -106,6 +107,7 @@ class SharedOrder:
         self._is_started = True
         if self._elections is not None:
             self.member.candidate = Candidate(place.name, place.address, now=now)
+            place.leads = lambda: self.member.is_leading
             self._read_checkpoint()
         elif place.is_appointed:
             self.member.appoint(place.name, place.epoch, now, expected=place.others)
@@ -244,11 +246,14 @@ class SharedOrder:
                         self.member.refused(target.name, self._loop.time())
                         self.soon()
                     self._complain(f"{leader} cannot be followed: {error}")
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(ALONE_RETRY_S if self.member.is_standalone else RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
         connecting = connected(session, f"{root}/order", self.place, FRAME_BYTES_MAX, target.name)
-        async with connecting as (websocket, leader):
+        async with connecting as (websocket, peer):
+            if not peer.leads:
+                raise HelloError("it leads no others")
+            leader = peer.member
             now = self._loop.time()
             if self.member.candidate is None:
                 self.member.appoint(leader, 0, now)

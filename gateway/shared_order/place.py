@@ -4,7 +4,7 @@ An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP an
 Unix sockets in a private folder, which only their own user can open.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class MemberPlace:
     """Of the protocol: processes of unequal ones do not join."""
     credentials: "Credentials | None" = None
     address: str = ""
+    leads: Callable[[], bool] = lambda: True
+    """Whether this process leads others now, and so may be followed."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Where the others listen, by name, as the store lists them."""
 

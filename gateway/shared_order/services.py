@@ -110,12 +110,12 @@ class MemberPort:
         websocket = accepting_socket(bytes_max)
         await websocket.prepare(request)
         try:
-            name = await greet(websocket, self._place)
+            peer = await greet(websocket, self._place)
         except (HelloError, TimeoutError) as error:
             self._refuse(str(error) or "no greeting came")
             await websocket.close()
         else:
-            await serve(websocket, name)
+            await serve(websocket, peer.member)
         return websocket
 
     def _refuse(self, reason: str) -> None:

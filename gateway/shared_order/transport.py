@@ -109,28 +109,29 @@ class _Rest:
         yield from self._begun.__await__()
 
 
-async def greet(websocket: Socket, place: MemberPlace) -> str:
-    """Exchange versions and names, and return the peer's name, which its certificate has. Raises HelloError,
+async def greet(websocket: Socket, place: MemberPlace) -> Hello:
+    """Exchange versions and names, and return what the peer says, whose certificate has that name. Raises HelloError,
     TimeoutError.
     """
-    own = Hello(place.version, place.name)
+    own = Hello(place.version, place.name, place.leads())
     async with asyncio.timeout(GREETING_S_MAX):
         await websocket.send_bytes(own.encode())
         message = await websocket.receive()
     if message.type is not WSMsgType.BINARY:
         raise HelloError("the connection ended before a greeting")
     peer = own.met(message.data)
-    if place.credentials is not None and not place.credentials.are_of(peer, websocket.get_extra_info("ssl_object")):
-        raise HelloError(f"the certificate of {peer!r} is not its own")
+    tls = websocket.get_extra_info("ssl_object")
+    if place.credentials is not None and not place.credentials.are_of(peer.member, tls):
+        raise HelloError(f"the certificate of {peer.member!r} is not its own")
     return peer
 
 
 @asynccontextmanager
 async def connected(
     session: aiohttp.ClientSession, url: str, place: MemberPlace, bytes_max: int, member: str | None
-) -> AsyncGenerator[tuple[ClientWebSocketResponse, str]]:
-    """A connection to this member there, with messages of at most so many bytes, and its name; None: to any member.
-    Raises HelloError, TimeoutError, OSError, ClientError.
+) -> AsyncGenerator[tuple[ClientWebSocketResponse, Hello]]:
+    """A connection to this member there, with messages of at most so many bytes, and what it says of itself; None: to
+    any member. Raises HelloError, TimeoutError, OSError, ClientError.
     """
     tls = True if place.credentials is None else place.credentials.connecting
     try:
@@ -138,10 +139,10 @@ async def connected(
     except aiohttp.ClientSSLError as error:
         raise HelloError(f"the process there does not know the cluster's secret ({error})") from error
     async with websocket:
-        name = await greet(websocket, place)
-        if member not in (None, name):  # its address is another's now, or something in between leads elsewhere
-            raise OtherMemberError(f"{name} listens there")
-        yield websocket, name
+        peer = await greet(websocket, place)
+        if member not in (None, peer.member):  # its address is another's now, or something in between leads elsewhere
+            raise OtherMemberError(f"{peer.member} listens there")
+        yield websocket, peer
 
 
 def accepting_socket(bytes_max: int) -> web.WebSocketResponse:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.asyncio import Connection, Redis
 from redis.exceptions import RedisError
 
-from gateway.cluster.election import MEMBER_S, StoreCall, StoreView
+from gateway.cluster.election import ABANDONED_S, MEMBER_S, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from gateway.cluster.wire import VERSION
 from gateway.store.base import StoreUnavailable
@@ -42,12 +42,14 @@ class RedisElection:
 
     async def call(self, call: StoreCall) -> StoreView:
         """Make one call. Raises StoreUnavailable within the timeout."""
-        keys = [self._name(name) for name in ("leader", "epochs", "members", "ended")]
+        keys = [self._name(name) for name in ("leader", "epochs", "members", "reports", "witnesses")]
         address = f"{self.version} {call.address}"
         lives_ms = int(LEASE_S * 1000), int(MEMBER_S * 1000)
-        args = [call.ask.value, call.member, address, call.epoch, *lives_ms, call.ended_epoch]
+        reports = call.number, call.free_epoch, int(call.has_ended)
+        witnesses = call.witnesses.epoch, "\n".join(sorted(call.witnesses.names)), int(ABANDONED_S * 1000)
+        args = [call.ask.value, call.member, address, call.epoch, *lives_ms, *reports, *witnesses]
         try:
-            leader, epoch, counter, *members = await self._script(keys=keys, args=args)
+            leader, epoch, counter, kept, *members = await self._script(keys=keys, args=args)
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         listed, strangers, silent_s = {}, set(), {}
@@ -57,7 +59,9 @@ class RedisElection:
             silent_s[name] = silent_ms / 1000
             if version != str(self.version):
                 strangers.add(name)
-        return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers), silent_s)
+        of_epoch, _, names = kept.decode().split("\n", 2) if kept else ("0", "", "")
+        agreed = Witnesses(int(of_epoch), frozenset(names.split("\n") if names else ()))
+        return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers), silent_s, agreed)
 
     async def put_checkpoint(self, body: bytes) -> None:
         """Keep this checkpoint in place of the one before, and the members' secret: the server may have lost both.

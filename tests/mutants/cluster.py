@@ -16,6 +16,8 @@ FOLLOWER, LEADER, LINK, MEMBER, ORDER = (
     f"gateway/cluster/{name}.py" for name in ("follower", "leader", "leader_link", "member", "pool_order")
 )
 ELECTION = "gateway/cluster/election.py"
+LUA = "gateway/store/data/elect.lua"
+CANDIDATE = ("tests/unit/gateway/cluster/test_election.py",)
 ELECTING = ("tests/integration/store/test_redis_election.py",)
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
 LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
@@ -38,18 +40,28 @@ MUTANTS = (
     ),
     Mutant(
         "a resigned leader that returns is waited for", "gateway/cluster/election.py",
-        "if not returns:", "if True:", ("tests/unit/gateway/cluster/test_election.py",),
+        "if not returns:", "if True:", CANDIDATE,
     ),
+    # Whose key ends when.
     Mutant(
         "the key of a leader that has ended is given up at once", ELECTION,
-        "self._leader_epoch if self.leader in self._ended else 0", "0", directed("pause_of_a_killed_leader"),
+        "has_ended = self.leader in self._ended and not self.is_bound", "has_ended = False",
+        directed("pause_of_a_killed_leader"),
+    ),
+    Mutant(
+        "a process that has ended is granted nothing", MEMBER,
+        "            self.follower.link.unbind(member)\n", "", directed("pause_of_a_killed_leader"),
     ),
     Mutant(
         "a process that has ended is waited for no more", ELECTION,
-        "            if member not in self._ended:\n", "            if True:\n", directed("pause_of_a_killed_leader"),
+        "known | ended | unknown", "known | unknown", directed("pause_of_a_killed_leader"),
     ),
     Mutant(
-        "a key is given up when all have seen its leader end", "gateway/store/data/elect.lua",
+        "backends have time to drop the requests of a process that has ended", ELECTION,
+        "name: at + ABORT_S for", "name: at for", directed("lone_members"),
+    ),
+    Mutant(
+        "a key is given up when all have seen its leader end", LUA,
         "has_ended = has_ended and (", "has_ended = has_ended or (", ELECTING,
     ),
     Mutant(
@@ -58,13 +70,62 @@ MUTANTS = (
     ),
     Mutant(
         "members ask often where their leader is silent", ELECTION,
-        "        if leader == self.leader:\n            self._hurry(now, SILENT_S)\n", "",
-        ("tests/unit/gateway/cluster/test_election.py",),
+        "        if leader == self.leader:\n            self._hurry(now, SILENT_S)\n", "", CANDIDATE,
     ),
     Mutant(
         "a leader waits until the lease of the one before has ended", ELECTION,
         "self._heard_from.get(name, at) + SILENT_S", "self._heard_from.get(name, at)", directed("lost_key"),
     ),
+    # A majority renews the lease.
+    Mutant(
+        "members renew the lease of their leader", MEMBER,
+        "max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S))",
+        "candidate.lease_until", directed("without_store"),
+    ),
+    Mutant(
+        "it takes a majority of them", "gateway/cluster/promise.py",
+        "times[len(members) // 2]", "times[len(members) // 2 - 1]", directed("split"),
+    ),
+    Mutant(
+        "a grant binds for as long as it lasts", LINK,
+        "self._bound = self.leader, now + LEASE_S", "self._bound = self.leader, now", directed("split"),
+    ),
+    Mutant(
+        "a member that helps a leader does not stand", ELECTION,
+        "self.stands and not self.is_bound and", "self.stands and", CANDIDATE,
+    ),
+    Mutant(
+        "a member that gave its word takes it back before it grants", ELECTION,
+        "return self._told_free < epoch and", "return", directed("word"),
+    ),
+    Mutant(
+        "a leader needs a majority of each list that the store may have", ELECTION,
+        "*([] if self._proposed is None else [self._proposed])", "", CANDIDATE,
+    ),
+    Mutant(
+        "an order without the store ends", MEMBER,
+        "min(by_members, candidate.lease_until + WITHOUT_STORE_S)", "by_members", directed("abandoned"),
+    ),
+    Mutant(
+        "a member that is alone returns to a leader that has a majority", MEMBER,
+        "if self.is_leading or (self.is_standalone and self.candidate is not None and self.candidate.strangers):",
+        "if self.leader is not None:", directed("returned"),
+    ),
+    Mutant(
+        "a member that may not lead is alone", MEMBER,
+        "candidate.is_reached(now) and not candidate.is_refused(now)", "candidate.is_reached(now)",
+        directed("minority"),
+    ),
+    Mutant("witnesses keep the key", LUA, "return 2 * free_count >= count", "return true", ELECTING),
+    Mutant(
+        "a call that comes late says nothing", LUA,
+        "if tonumber(ARGV[7]) <= report_of(name) then", "if false then", ELECTING,
+    ),
+    Mutant(
+        "a leader has its key again", LUA,
+        "or (not holder and before <= epoch)", "", ELECTING,
+    ),
+    # Before it decides.
     Mutant(
         "nothing is sent to a backend before a measurement", "policies/fleet/fleet.py",
         "        for capacity in self.backends.values():\n            capacity.awaits_measurement = True\n",

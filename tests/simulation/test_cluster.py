@@ -80,6 +80,13 @@ def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
         directed.pause_of_a_killed_leader,
         directed.pause_of_a_frozen_leader,
         directed.pause_of_a_lost_machine,
+        directed.without_store,
+        directed.frozen_store,
+        directed.minority,
+        directed.returned,
+        directed.split,
+        directed.word,
+        directed.abandoned,
     ],
 )
 def test_every_rule_holds_where_one_mechanism_alone_keeps_it(directed_scene):

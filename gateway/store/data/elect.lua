@@ -3,61 +3,108 @@
 --
 -- KEYS  leader: epoch "\n" name, while its lease lasts;  epochs: the highest that was given
 --       members: hash of name -> until when it is listed (ms, by this server's clock) "\n" address
---       ended: hash of name -> the last epoch whose leader has ended, as this member saw
+--       reports: hash of name -> number of its last call, the epoch whose leader and all before it helps no more,
+--                1 if that leader's process has ended; with blanks between
+--       witnesses: epoch "\n" ms of its last renewal "\n" names of the members a majority of which may renew it besides
 -- ARGV  look, acquire, renew or release;  name;  address;  epoch: to acquire the highest that is known, else the led one
---       ms of a lease;  ms for which a member is listed;  epoch whose leader has ended, as the caller saw; 0: none
+--       ms of a lease;  ms for which a member is listed;  number of the call;  what it reports: epoch;  0 or 1
+--       epoch and names of witnesses: to renew those to agree on, to acquire the last that are known
+--       ms after the last renewal for which members alone may have renewed a lease, with a margin
 --
--- Returns the leader's name ("": none), its epoch, `epochs` as it was before, then of every member its name, its address
--- and for how many ms it has not called. A member that acquires what it has already (the first answer was lost) has its
--- lease renewed. A leader that all others that are listed saw end has its key no longer.
-local leader, epochs, members, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- Returns the leader's name ("": none), its epoch, `epochs` as it was before, witnesses, then of every member its name,
+-- its address and for how many ms it has not called. A member that acquires what it has already (the first answer was
+-- lost) has its lease renewed. A leader whose key ended, while no other had it, has it again when it renews. A leader that
+-- all others that are listed saw end has its key no longer. A call that comes after a later one of its caller only looks.
+local leader, epochs, members, reports, witnesses = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ask, name, epoch, listed_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local before = tonumber(redis.call('GET', epochs) or '0')
 local held_epoch, holder = string.match(redis.call('GET', leader) or '', '^(%d+)\n(.*)$')
+held_epoch = tonumber(held_epoch or '0')
 
-if ask == 'release' then
+local function report_of(member)
+  local number, free, ended = string.match(redis.call('HGET', reports, member) or '', '^(%d+) (%d+) (%d)$')
+  return tonumber(number or '0'), tonumber(free or '0'), ended == '1'
+end
+
+local function agree(on_epoch, names)
+  if names == '' then
+    redis.call('DEL', witnesses)
+  else
+    redis.call('SET', witnesses, string.format('%.0f\n%.0f\n', on_epoch, now_ms) .. names)
+  end
+end
+
+if tonumber(ARGV[7]) <= report_of(name) then
+  ask = 'look'
+elseif ask == 'release' then
   redis.call('HDEL', members, name)
+  redis.call('HDEL', reports, name)
 else
   redis.call('HSET', members, name, string.format('%.0f', now_ms + listed_ms) .. '\n' .. ARGV[3])
   redis.call('PEXPIRE', members, listed_ms)
+  redis.call('HSET', reports, name, ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9])
+  redis.call('PEXPIRE', reports, ARGV[12])
 end
+
 local listed, all = {}, redis.call('HGETALL', members)
+local has_ended = holder and ARGV[9] == '1'
 for at = 1, #all, 2 do
   local until_ms, address = string.match(all[at + 1], '^(%d+)\n(.*)$')
   if tonumber(until_ms) <= now_ms then
     redis.call('HDEL', members, all[at])
   else
     listed[#listed + 1] = {all[at], address, math.max(0, now_ms + listed_ms - tonumber(until_ms))}
+    local _, free, ended = report_of(all[at])
+    has_ended = has_ended and (all[at] == holder or (ended and free >= held_epoch))
   end
 end
+local ended_holder = has_ended and holder
+if has_ended then
+  redis.call('DEL', leader)
+  held_epoch, holder = 0, nil
+end
 
-if ARGV[7] ~= '0' then
-  redis.call('HSET', ended, name, ARGV[7])
-  redis.call('PEXPIRE', ended, listed_ms)
-  local has_ended = ARGV[7] == held_epoch
-  for _, each in ipairs(listed) do
-    has_ended = has_ended and (each[1] == holder or redis.call('HGET', ended, each[1]) == held_epoch)
+local function may_acquire()
+  if before < epoch and redis.call('EXISTS', witnesses) == 0 then
+    agree(tonumber(ARGV[10]), ARGV[11])
   end
-  if has_ended then
-    redis.call('DEL', leader)
-    held_epoch, holder = nil, nil
+  local of_epoch, renewed_ms, names = string.match(redis.call('GET', witnesses) or '', '^(%d+)\n(%d+)\n(.*)$')
+  if not of_epoch or now_ms - tonumber(renewed_ms) >= tonumber(ARGV[12]) then
+    return true
   end
+  local count, free_count = 0, 0
+  for each in string.gmatch(names, '[^\n]+') do
+    local _, free = report_of(each)
+    count = count + 1
+    if each == ended_holder or free >= tonumber(of_epoch) then
+      free_count = free_count + 1
+    end
+  end
+  return 2 * free_count >= count
 end
 
 if ask == 'acquire' and not holder then
-  held_epoch, holder = string.format('%.0f', math.max(before, epoch) + 1), name
-  redis.call('SET', epochs, held_epoch)
-  redis.call('SET', leader, held_epoch .. '\n' .. name, 'PX', ARGV[5])
-elseif holder == name and (ask == 'acquire' or (ask == 'renew' and tonumber(held_epoch) == epoch)) then
+  if may_acquire() then
+    held_epoch, holder = math.max(before, epoch) + 1, name
+    redis.call('SET', epochs, string.format('%.0f', held_epoch))
+    redis.call('SET', leader, string.format('%.0f\n', held_epoch) .. name, 'PX', ARGV[5])
+    redis.call('DEL', reports, witnesses)
+  end
+elseif ask == 'acquire' and holder == name then
   redis.call('PEXPIRE', leader, ARGV[5])
-elseif ask == 'release' and holder == name and tonumber(held_epoch) == epoch then
-  redis.call('DEL', leader)
-  held_epoch, holder = nil, nil
+elseif ask == 'renew' and ((holder == name and held_epoch == epoch) or (not holder and before <= epoch)) then
+  held_epoch, holder = epoch, name
+  redis.call('SET', epochs, string.format('%.0f', epoch))
+  redis.call('SET', leader, string.format('%.0f\n', epoch) .. name, 'PX', ARGV[5])
+  agree(epoch, ARGV[11])
+elseif ask == 'release' and holder == name and held_epoch == epoch then
+  redis.call('DEL', leader, witnesses)
+  held_epoch, holder = 0, nil
 end
 
-local answer = {holder or '', tonumber(held_epoch or '0'), before}
+local answer = {holder or '', held_epoch, before, redis.call('GET', witnesses) or ''}
 for _, each in ipairs(listed) do
   for _, value in ipairs(each) do
     answer[#answer + 1] = value

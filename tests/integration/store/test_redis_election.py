@@ -3,11 +3,12 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from redis_server import RedisServer
 
-from gateway.cluster.election import MEMBER_S, Ask, StoreCall, StoreView
+from gateway.cluster.election import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from gateway.store.base import StoreUnavailable
 from gateway.store.redis_election import RedisElection
@@ -31,8 +32,11 @@ async def elections(server):
         yield make
 
 
-def call(ask, member, epoch=0, **more):
-    return StoreCall(ask, member, f"{member}:1", epoch, 1, 0.0, **more)
+NUMBERS = count(1)
+
+
+def call(ask, member, epoch=0, *, number=None, **more):
+    return StoreCall(ask, member, f"{member}:1", epoch, next(NUMBERS) if number is None else number, 0.0, **more)
 
 
 async def seen(elections, ask, member, epoch=0, **more):
@@ -58,9 +62,9 @@ async def test_an_epoch_is_above_all_that_are_known_also_where_the_server_has_fo
     server.restart_empty()
     with pytest.raises(StoreUnavailable):  # the connection is gone; the next is another
         await one.call(call(Ask.RENEW, "one", 42))
-    assert await seen(one, Ask.RENEW, "one", 42) == StoreView(None, 0, {"one": "one:1"}, 0)
-    found = await one.call(call(Ask.ACQUIRE, "one", 42))
-    assert (found.leader, found.epoch, found.counter) == ("one", 43, 0)
+    assert await seen(one, Ask.LOOK, "two", 42) == StoreView(None, 0, {"two": "two:1"}, 0)
+    found = await one.call(call(Ask.ACQUIRE, "two", 42))
+    assert (found.leader, found.epoch, found.counter) == ("two", 43, 0)
 
 
 async def test_a_lease_ends_unless_it_is_renewed_and_a_member_is_listed_for_a_while(elections):
@@ -92,11 +96,77 @@ async def test_the_key_of_a_leader_that_all_others_saw_end_is_free_at_once(elect
     await one.call(call(Ask.ACQUIRE, "one"))
     for name in ("two", "three"):
         await one.call(call(Ask.LOOK, name))
-    assert (await seen(one, Ask.ACQUIRE, "two", ended_epoch=1)).leader == "one", "three has not said so"
-    assert (await seen(one, Ask.ACQUIRE, "three", ended_epoch=7)).leader == "one", "of another epoch"
-    found = await seen(one, Ask.ACQUIRE, "three", ended_epoch=1)
+    assert (await seen(one, Ask.ACQUIRE, "two", free_epoch=1, has_ended=True)).leader == "one", "three has not said so"
+    assert (await seen(one, Ask.ACQUIRE, "three", free_epoch=0, has_ended=True)).leader == "one", "of another epoch"
+    found = await seen(one, Ask.ACQUIRE, "three", free_epoch=1, has_ended=True)
     assert (found.leader, found.epoch) == ("three", 2)
     assert (await seen(one, Ask.RENEW, "one", 1)).leader == "three", "it was alive after all"
+
+
+ALL = Witnesses(1, frozenset({"one", "two", "three"}))
+
+
+async def led_with_witnesses(election):
+    """`one` leads in epoch 1, and a majority of all three may renew its lease besides; its key has ended."""
+    await election.call(call(Ask.ACQUIRE, "one"))
+    for name in ("two", "three"):
+        await election.call(call(Ask.LOOK, name))
+    found = await election.call(call(Ask.RENEW, "one", 1, witnesses=ALL))
+    assert found.witnesses == ALL
+    await election._redis.delete(election._name("leader"))
+
+
+async def test_the_key_of_a_leader_is_free_when_enough_of_its_witnesses_help_it_no_more(elections):
+    one = elections()
+    await led_with_witnesses(one)
+    assert (await seen(one, Ask.ACQUIRE, "two", 1, free_epoch=1)).leader is None
+    assert (await seen(one, Ask.ACQUIRE, "four", 1)).leader is None, "it is no witness"
+    await one.call(call(Ask.LOOK, "two", 1, free_epoch=0))  # it takes its word back
+    assert (await seen(one, Ask.ACQUIRE, "three", 1, free_epoch=1)).leader is None
+    await one.call(call(Ask.LOOK, "two", 1, free_epoch=1))
+    found = await seen(one, Ask.ACQUIRE, "three", 1, free_epoch=1)
+    assert (found.leader, found.epoch, found.witnesses) == ("three", 2, NO_WITNESSES)
+
+
+async def test_a_call_that_comes_after_a_later_one_takes_no_word_back_and_no_key(elections):
+    one = elections()
+    await led_with_witnesses(one)
+    late = call(Ask.ACQUIRE, "two", 1, free_epoch=1)
+    await one.call(call(Ask.LOOK, "two", 1, free_epoch=0))
+    assert (await one.call(late)).leader is None
+    assert (await seen(one, Ask.ACQUIRE, "three", 1, free_epoch=1)).leader is None
+
+
+async def test_a_leader_has_its_key_again_if_no_other_had_it_also_where_the_server_has_forgotten(elections, server):
+    one = elections()
+    await led_with_witnesses(one)
+    assert (await one.call(call(Ask.RENEW, "one", 1, witnesses=ALL))).leader == "one"
+    server.restart_empty()
+    with pytest.raises(StoreUnavailable):
+        await one.call(call(Ask.LOOK, "two", 1))
+    found = await one.call(call(Ask.RENEW, "one", 1, witnesses=ALL))
+    assert (found.leader, found.epoch, found.witnesses) == ("one", 1, ALL)
+    await one.call(call(Ask.RELEASE, "one", 1))
+    assert (await one.call(call(Ask.ACQUIRE, "two", 1))).epoch == 2, "one that resigned needs no witness"
+    assert (await one.call(call(Ask.RENEW, "one", 1, witnesses=ALL))).leader == "two"
+
+
+async def test_a_server_that_has_forgotten_takes_a_candidate_s_word_for_the_witnesses(elections):
+    one = elections()
+    assert (await one.call(call(Ask.ACQUIRE, "two", 1, free_epoch=1, witnesses=ALL))).leader is None
+    assert (await one.call(call(Ask.ACQUIRE, "three", 1, free_epoch=1, witnesses=ALL))).leader == "three"
+
+
+async def test_a_key_is_free_when_no_members_can_have_renewed_it_any_more(elections):
+    one = elections()
+    await led_with_witnesses(one)
+    name = one._name("witnesses")
+    epoch, renewed_ms, names = (await one._redis.get(name)).decode().split("\n", 2)
+    almost_ms = int(renewed_ms) - int(ABANDONED_S * 1000) + 5_000
+    await one._redis.set(name, f"{epoch}\n{almost_ms}\n{names}")
+    assert (await one.call(call(Ask.ACQUIRE, "four", 1))).leader is None
+    await one._redis.set(name, f"{epoch}\n{almost_ms - 5_000}\n{names}")
+    assert (await one.call(call(Ask.ACQUIRE, "four", 1))).leader == "four"
 
 
 async def test_a_view_says_for_how_long_each_member_has_not_called(elections):

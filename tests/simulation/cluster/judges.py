@@ -203,6 +203,21 @@ class Pauses(Judge):
         require(self.longest_s <= self.pause_s, f"no dispatch for {self.longest_s:.2f} s, {self.pause_s} s may be")
 
 
+class Together(Judge):
+    """From `since` on there is one order: no member is alone, and no other one leads."""
+
+    def __init__(self, since):
+        self.since, self.leaders = since, set()
+
+    def carried_out(self, node, client, action):
+        if self.world.now >= self.since:
+            require(not node.member.is_standalone, f"{node.name} is alone at {self.world.now:.2f}")
+            self.leaders.add(node.member.follower.link.epoch)
+
+    def conclude(self):
+        require(len(self.leaders) == 1, f"epochs {self.leaders} led")
+
+
 def all_judges():
     conservation, books = Conservation(), Books()
     fairness = Fairness(books, conservation)

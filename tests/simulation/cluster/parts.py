@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.cluster.election import MEMBER_S, Ask, StoreCall, StoreView
+from gateway.cluster.election import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from policies.types import BackendLoad, Usage
 
@@ -28,14 +28,18 @@ class SkewedClock:
 
 @dataclass
 class Store:
-    """The election store: one key, a counter, the members, a checkpoint. It may be away, and it may forget."""
+    """The election store: one key, a counter, the members, a checkpoint. It may be away, and it may forget. It answers
+    as gateway/store/data/elect.lua does.
+    """
 
     leader: str | None = None
     epoch: int = 0
     expires_at: float = 0.0
     counter: int = 0
     members: dict[str, tuple[float, str]] = field(default_factory=dict)
-    ended: dict[str, int] = field(default_factory=dict)
+    reports: dict[str, StoreCall] = field(default_factory=dict)  # the last call of each
+    witnesses: Witnesses = NO_WITNESSES
+    renewed_at: float = 0.0
     checkpoint: bytes = b""
     is_away: bool = False
 
@@ -43,32 +47,52 @@ class Store:
         self.leader = None
         if all_of_it:
             self.epoch, self.counter, self.members, self.checkpoint = 0, 0, {}, b""
-            self.ended = {}
+            self.reports, self.witnesses = {}, NO_WITNESSES
 
     def answer(self, call: StoreCall, now: float) -> StoreView:
+        ask, before, ended = call.ask, self.counter, None
         if self.leader is not None and now >= self.expires_at:
             self.leader = None
-        if call.ask is Ask.RELEASE:
+        if call.member in self.reports and call.number <= self.reports[call.member].number:
+            ask = Ask.LOOK
+        elif ask is Ask.RELEASE:
             self.members.pop(call.member, None)
+            self.reports.pop(call.member, None)
         else:
             self.members[call.member] = now + MEMBER_S, call.address
+            self.reports[call.member] = call
         self.members = {name: each for name, each in self.members.items() if each[0] > now}
-        if call.ended_epoch:
-            self.ended[call.member] = call.ended_epoch
-            others = self.members.keys() - {self.leader}
-            if call.ended_epoch == self.epoch and all(self.ended.get(each) == self.epoch for each in others):
-                self.leader = None
-        before, is_own = self.counter, (self.leader, self.epoch) == (call.member, call.epoch)
-        if call.ask is Ask.ACQUIRE and self.leader is None:
+        if call.has_ended and self.leader is not None and all(map(self._saw_the_end, self.members.keys())):
+            ended, self.leader = self.leader, None
+        is_own = (self.leader, self.epoch) == (call.member, call.epoch)
+        if ask is Ask.ACQUIRE and self.leader is None and self._may_acquire(call, ended, now):
             self.epoch = self.counter = max(self.counter, call.epoch) + 1
             self.leader, self.expires_at = call.member, now + LEASE_S
-        elif call.ask is Ask.RENEW and is_own:
-            self.expires_at = now + LEASE_S
-        elif call.ask is Ask.RELEASE and is_own:
-            self.leader = None
+            self.reports, self.witnesses = {}, NO_WITNESSES
+        elif ask is Ask.RENEW and (is_own or (self.leader is None and self.counter <= call.epoch)):
+            self.leader, self.epoch, self.counter = call.member, call.epoch, call.epoch
+            self.expires_at, self.renewed_at = now + LEASE_S, now
+            self.witnesses = call.witnesses if call.witnesses.names else NO_WITNESSES
+        elif ask is Ask.RELEASE and is_own:
+            self.leader, self.witnesses = None, NO_WITNESSES
         listed = {name: address for name, (_, address) in self.members.items()}
         silent_s = {name: now + MEMBER_S - until for name, (until, _) in self.members.items()}
-        return StoreView(self.leader, self.epoch if self.leader else 0, listed, before, silent_s=silent_s)
+        epoch = self.epoch if self.leader else 0
+        return StoreView(self.leader, epoch, listed, before, silent_s=silent_s, witnesses=self.witnesses)
+
+    def _saw_the_end(self, member: str) -> bool:
+        report = self.reports.get(member)
+        saw = report is not None and report.has_ended and report.free_epoch >= self.epoch
+        return member == self.leader or saw
+
+    def _may_acquire(self, call: StoreCall, ended: str | None, now: float) -> bool:
+        if self.counter < call.epoch and not self.witnesses.names:
+            self.witnesses, self.renewed_at = call.witnesses, now
+        epoch, names = self.witnesses
+        free = [
+            name for name in names if name == ended or (name in self.reports and self.reports[name].free_epoch >= epoch)
+        ]
+        return 2 * len(free) >= len(names) or now - self.renewed_at >= ABANDONED_S
 
 
 @dataclass

@@ -396,13 +396,17 @@ class ClusterWorld:
         is_cut = self._is_cut(node.name, other.name)
         if not other.is_alive and not is_cut:
             self._when_awake(node, lambda: node.member.refused(other.name, node.clock.of(self.now)))
-        if not self.is_awake(other) or not self.is_awake(node) or is_cut:
-            self.at(self.now + 0.1, partial(self._no_link, node, link))
+        if not self.is_awake(other) or not self.is_awake(node) or is_cut or not self._leads(other):
+            again_s = 0.5 if node.member.is_standalone else 0.1
+            self.at(self.now + again_s, partial(self._no_link, node, link))
             return
         link.is_open = True
         other.accepted[node.name] = link
         node.member.connected(link.leader, node.clock.of(self.now))
         self.pump(node)
+
+    def _leads(self, node: Node) -> bool:
+        return not self.settings.has_store or node.member.is_leading
 
     def _no_link(self, node: Node, link: Link) -> None:
         if node.link is link:

@@ -1,9 +1,11 @@
 """Which process may try to lead: what a candidate asks of the store, and what it makes of the answers."""
 
+from math import inf
+
 import pytest
 
-from gateway.cluster.election import JOIN_S, Ask, Candidate, StoreView
-from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S, Promise
+from gateway.cluster.election import ABORT_S, JOIN_S, Ask, Candidate, StoreView
+from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S, Grants, Promise
 
 
 def elected(now=SILENT_S, *, counter=0, known=0):
@@ -116,17 +118,17 @@ def test_a_member_that_saw_the_leader_end_says_so_at_once_and_waits_for_it_no_mo
     assert candidate.call(0.1) is None
     candidate.ended("m1", 0.1)
     call = candidate.call(0.1)
-    assert (call.ask, call.ended_epoch) == (Ask.LOOK, 1)
+    assert (call.ask, call.free_epoch, call.has_ended) == (Ask.LOOK, 1, True)
     candidate.answered(call, StoreView(None, 0, {"m1": "a", "m2": "b", "m3": "c"}, 1), 0.11)
     call = candidate.call(0.11)
-    assert (call.ask, call.ended_epoch) == (Ask.ACQUIRE, 0)
-    assert candidate.waits(0.2).keys() == {"m2", "m3"}
+    assert (call.ask, call.has_ended) == (Ask.ACQUIRE, False)
+    assert candidate.waits(0.2)["m1"] == pytest.approx(0.1 + ABORT_S)
 
 
 def test_a_member_that_ended_is_not_the_leader_that_the_store_has_now():
     candidate = follower_of_m1()
     candidate.ended("m3", 0.1)
-    assert candidate.call(0.1).ended_epoch == 0
+    assert not candidate.call(0.1).has_ended
 
 
 def test_a_former_leader_is_waited_for_until_its_lease_has_ended_since_the_store_heard_from_it():
@@ -153,3 +155,71 @@ def test_where_the_connection_to_the_leader_is_lost_a_member_asks_often_until_it
         candidate.answered(candidate.call(now), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), now)
     candidate.answered(candidate.call(2.4), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), 2.4)
     assert candidate.call(2.5) is None
+
+
+def test_a_member_that_helps_a_leader_does_not_stand_though_the_key_is_gone():
+    candidate = follower_of_m1()
+    candidate.is_bound = True
+    candidate.answered(candidate.call(0.6), StoreView(None, 0, {"m1": "a"}, 1), 0.6)
+    assert candidate.call(0.6).ask is Ask.LOOK
+
+
+def test_a_member_helps_a_leader_again_when_the_store_has_its_word_no_more():
+    candidate = follower_of_m1()
+    assert candidate.may_grant(1)
+    candidate.free_epoch = 1
+    told = candidate.call(0.6)
+    assert told.free_epoch == 1
+    candidate.free_epoch = 0
+    candidate.failed(told, 0.7)  # it may have been taken in
+    assert not candidate.may_grant(1)
+    taken_back = candidate.call(1.3)
+    assert not candidate.may_grant(1)
+    candidate.answered(taken_back, StoreView("m1", 1, {}, 1), 1.4)
+    assert candidate.may_grant(1)
+
+
+def test_a_member_helps_no_leader_of_an_epoch_that_is_over():
+    candidate = follower_of_m1()
+    candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 2), 0.6)  # another one led meanwhile
+    assert not candidate.may_grant(1)
+
+
+def test_a_leader_needs_a_majority_of_the_list_that_the_store_has_and_of_the_one_that_it_may_have():
+    candidate = elected()
+    assert candidate.lists() == []
+    candidate.witnesses = frozenset({"m1", "m2"})
+    first = candidate.call(SILENT_S + 0.5)
+    assert candidate.lists() == [], "the store has none"
+    candidate.answered(first, StoreView("m1", 1, {}, 1), SILENT_S + 0.5)
+    assert candidate.lists() == [{"m1", "m2"}]
+    candidate.witnesses = frozenset({"m1", "m2", "m3"})
+    second = candidate.call(SILENT_S + 1.0)
+    assert candidate.lists() == [{"m1", "m2"}, {"m1", "m2", "m3"}]
+    candidate.failed(second, SILENT_S + 1.5)
+    candidate.witnesses = frozenset({"m1", "m3"})
+    assert candidate.call(SILENT_S + 2.0).witnesses == second.witnesses, "the store may have that list already"
+
+
+def test_a_member_is_refused_the_key_while_the_store_gives_it_to_none():
+    candidate = follower_of_m1()
+    candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
+    candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
+    assert not candidate.is_refused(1.5)
+    assert candidate.is_refused(1.6)
+    candidate.answered(candidate.call(1.6), StoreView("m3", 2, {}, 1), 1.6)
+    assert not candidate.is_refused(9.0)
+
+
+def test_a_majority_grants_a_lease_and_one_less_does_not():
+    grants = Grants("m1")
+    names = frozenset({"m1", "m2", "m3", "m4"})
+    grants.granted("m2", 5.0)
+    assert grants.lease_until([names]) == -inf
+    assert grants.lease_until([names - {"m4"}]) == 5.0 + LEASE_S - LEASE_MARGIN_S
+    grants.granted("m3", 6.0)
+    assert grants.lease_until([names]) == 5.0 + LEASE_S - LEASE_MARGIN_S
+    grants.granted("m2", 7.0)
+    assert grants.lease_until([names, names | {"m5"}]) == 6.0 + LEASE_S - LEASE_MARGIN_S
+    assert grants.lease_until([names, frozenset({"m1"})]) == -inf, "none is a witness of a leader without others"
+    assert grants.lease_until([]) == -inf
