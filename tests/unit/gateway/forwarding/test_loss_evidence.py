@@ -126,13 +126,16 @@ def test_what_is_kept_of_calls_that_have_ended_is_nothing(scene):
 
 
 class Pool:
-    """Engines in virtual time. One call ends every engine that computes it for `kills_s`; all others need `takes_s`."""
+    """Engines in virtual time. One call ends every engine that computes it for `kills_s`; all others need `takes_s`.
+    Each process knows its own calls.
+    """
 
-    def __init__(self, engines, calls, *, kills_s, takes_s, seed):
-        self.evidence, self.random = LossEvidence(), Random(seed)
+    def __init__(self, engines, calls, *, kills_s, takes_s, seed, processes=1):
+        self.random, evidences = Random(seed), [LossEvidence() for _ in range(processes)]
         self.aboard = {f"b{number}": set() for number in range(engines)}
         self.calls = [Suspect() for _ in range(calls)]
         self.culprit, self.kills_s, self.takes_s = self.calls[self.random.randrange(calls)], kills_s, takes_s
+        self.evidence = dict(zip(self.calls, itertools.cycle(evidences), strict=False))
         self.left_s = dict.fromkeys(self.calls, takes_s)
         self.failed, self.ended, self.lost = [], set(), 0
         self.number, self.events, self.sent = itertools.count(), [], {}
@@ -155,10 +158,10 @@ class Pool:
     def begin(self, now, call, backend_id):
         if backend_id not in self.aboard:
             self.dispatch(now, call)
-        elif (until := self.evidence.apart_until(call, backend_id)) is not None and until > now:
+        elif (until := self.evidence[call].apart_until(call, backend_id)) is not None and until > now:
             self.at(min(until, now + 0.05), self.begin, call, backend_id)
         else:
-            self.evidence.sent(call, backend_id, now)
+            self.evidence[call].sent(call, backend_id, now)
             self.aboard[backend_id].add(call)
             self.sent[call] = now
             if call is self.culprit:
@@ -169,8 +172,8 @@ class Pool:
     def end(self, now, call, sent_at):
         if self.sent.get(call) == sent_at:
             self.aboard[call.backend_id].discard(call)
-            self.evidence.left(call)
-            self.evidence.ended(call)
+            self.evidence[call].left(call)
+            self.evidence[call].ended(call)
             self.ended.add(call)
 
     def end_engine(self, now, backend_id):
@@ -179,7 +182,7 @@ class Pool:
         self.random.shuffle(calls)
         for call in calls:
             self.left_s[call] = max(0.1, self.left_s[call] - (now - self.sent.pop(call)))
-            if self.evidence.lost(call, now, resends_max=1 if self.left_s[call] > 0.9 * self.takes_s else None):
+            if self.evidence[call].lost(call, now, resends_max=1 if self.left_s[call] > 0.9 * self.takes_s else None):
                 self.failed.append(call)
             else:
                 self.at(now + self.random.uniform(0, 0.05), self.dispatch, call)
@@ -194,3 +197,14 @@ def test_of_200_calls_beside_one_that_ends_engines_none_fails_and_at_most_three_
         assert pool.failed == [pool.culprit]
         assert pool.lost <= ENGINES_MAX
         assert len(pool.ended) == 200
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_where_the_call_that_ends_engines_is_another_process_s_few_calls_fail_and_no_more_engines(processes):
+    """Its calls are not told from those of the others, which have lost the same engines."""
+    pools = [Pool(5, 201, kills_s=1.0, takes_s=20.0, seed=seed, processes=processes) for seed in range(4)]
+    for pool in pools:
+        pool.run()
+        assert pool.culprit in pool.failed
+        assert pool.lost <= ENGINES_MAX
+    assert sum(len(pool.failed) - 1 for pool in pools) <= 0.01 * 4 * 200
