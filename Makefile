@@ -65,7 +65,7 @@ $(REWRITTEN): $(STAMP)
 test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
 	$(MAKE) --no-print-directory -j 3 check $(REWRITTEN) $(NODE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"; many=$$?; \
-	$(BIN)/python -m pytest -m "alone and not long" tests/integration && exit $$many
+	$(BIN)/python -m pytest -m "alone and not long" $$(grep -rl --include=*.py mark.alone tests/integration) && exit $$many
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long

@@ -99,6 +99,7 @@ async def test_a_key_opens_the_models_it_is_for_and_shows_no_others(api):
             assert is_allowed or b"model" in reply.body
 
 
+@pytest.mark.jumping
 async def test_a_deleted_tenants_queue_is_answered_403_and_what_runs_goes_on(api):
     await api.post("/tenants", {"id": "alice", "in_flight_max": 1})
     key = await api.key_for("alice")

@@ -175,6 +175,7 @@ async def test_metrics_count_steps_and_tokens_as_vllm_does():
     assert 'num_gpu_blocks="1024"' in config
 
 
+@pytest.mark.jumping
 async def test_steps_take_the_time_of_the_model():
     async with serving(coefficients="a10g-llama3.2-3b", max_model_len=4096, speed=2) as (server, session):
         started = time.monotonic()
@@ -193,6 +194,7 @@ async def test_preemption_shows_in_the_metrics_and_not_in_the_answers():
     assert server.snapshots()[0].preemptions_total > 0
 
 
+@pytest.mark.jumping
 async def test_a_stopped_server_drops_its_streams_and_frees_its_port():
     async with serving(**SLOW) as (server, session):
         response = await open_stream(session, LONG)

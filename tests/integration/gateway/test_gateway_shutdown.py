@@ -24,6 +24,7 @@ ACCESS_FIELDS = {
 }  # fmt: skip
 
 
+@pytest.mark.jumping
 async def test_a_lame_duck_is_not_ready_but_serves_and_then_refuses():
     async with engine(speed=0.1) as server, gateway(server, **LAME) as rig, wire(rig) as connection:
         connection.send(http(call(stream=True, max_tokens=100)))
@@ -60,6 +61,7 @@ async def test_what_waits_in_the_queue_is_still_served_while_draining():
             assert [(await task).status for task in calls] == [200] * 4
 
 
+@pytest.mark.jumping
 async def test_a_client_still_there_when_time_is_up_is_told_and_none_is_waited_for(caplog):
     async with engine(speed=0.05) as server, scripted(fall_silent, model="silent") as silent:
         entry = {"name": "b0", "url": server.url, "requests_running_max": 1}

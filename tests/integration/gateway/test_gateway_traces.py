@@ -246,6 +246,7 @@ async def test_a_collector_that_takes_nothing_moves_one_counter_and_nothing_else
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.alone
 async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
     async with otlp_collector() as collector, scripted() as backend, gateway(backend, **tracing(collector.url)) as rig:
         collector.delay_s = 0.3
@@ -257,6 +258,7 @@ async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
         assert rig.gateway._tracing.spans_lost == 0
 
 
+@pytest.mark.alone
 async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end(monkeypatch, caplog, capfd):
     monkeypatch.setattr(shipping, "CLOSE_S_MAX", 0.3)
     async with black_hole() as url, scripted() as backend:

@@ -1,8 +1,8 @@
 """What happens to Redis, or to the disk, reaches no call: a stream of calls goes on through every fault."""
 
 import asyncio
+import contextlib
 import time
-from statistics import quantiles
 
 import pytest
 from gateway_rig import call, engine, gateway
@@ -14,6 +14,8 @@ from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
 
 TIMEOUT_S = 0.4
+# Of the calls beside. It is 0.4 where calls wait while a fault lasts, and at load 13 0.94 and more where none does.
+AS_MANY = 0.6
 FAULT_S = 1.6  # four timeouts: a longer fault is more of the same, as no state is left that could still change
 CALLS_AT_ONCE = 4
 USED_EVENTUALLY_S = 5.0
@@ -29,16 +31,19 @@ def server(tmp_path):
 
 
 class Callers:
-    """Several clients, each with one call after the other, until they are stopped."""
+    """Several clients, each with one call after the other, until they are stopped; as many call a gateway beside, whose
+    store is undisturbed.
+    """
 
-    def __init__(self, rig):
-        self._rig = rig
+    def __init__(self, rig, beside):
+        self._rig, self._beside = rig, beside
         self._stopping = False
         self.statuses = []
-        self.seconds = []
+        self.calls_beside = 0
 
     async def __aenter__(self):
         self._tasks = [asyncio.create_task(self._call_on()) for _ in range(CALLS_AT_ONCE)]
+        self._tasks += [asyncio.create_task(self._call_beside()) for _ in range(CALLS_AT_ONCE)]
         return self
 
     async def __aexit__(self, *_):
@@ -47,11 +52,30 @@ class Callers:
 
     async def _call_on(self):
         while not self._stopping:
-            began = time.perf_counter()
-            reply = await self._rig.post(call(max_tokens=4), headers={"Authorization": "Bearer alice"})
-            self.seconds.append(time.perf_counter() - began)
-            self.statuses.append(reply.status)
-            await asyncio.sleep(0.005)
+            self.statuses.append(await status(self._rig))
+
+    async def _call_beside(self):
+        while not self._stopping:
+            await status(self._beside)
+            self.calls_beside += 1
+
+
+async def status(rig):
+    reply = await rig.post(call(max_tokens=4), headers={"Authorization": "Bearer alice"})
+    await asyncio.sleep(0.005)
+    return reply.status
+
+
+@contextlib.asynccontextmanager
+async def two_gateways(store):
+    """One with this store, and one beside."""
+    async with (
+        engine() as one,
+        engine() as other,
+        gateway(one, store=store, state=KEPT) as rig,
+        gateway(other) as beside,
+    ):
+        yield rig, beside
 
 
 def freeze(server):
@@ -69,7 +93,7 @@ def restart_empty(server):
 @pytest.mark.parametrize("fault", [freeze, kill, restart_empty], ids=lambda fault: fault.__name__)
 async def test_no_call_fails_or_waits_while_redis_is_away_and_all_are_counted(tmp_path, server, fault):
     store = MirroredStore(RedisStore(server.url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
-    async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig, Callers(rig) as callers:
+    async with two_gateways(store) as rigs, Callers(*rigs) as callers:
         await asyncio.sleep(0.5)
         await asyncio.to_thread(fault, server)
         await asyncio.sleep(FAULT_S)
@@ -87,22 +111,22 @@ async def test_no_call_fails_or_waits_while_redis_is_slow(tmp_path, server):
     async with slow_proxy(server.port, 0.1) as port:
         url = f"redis://127.0.0.1:{port}/0"
         store = MirroredStore(RedisStore(url, timeout_s=TIMEOUT_S), SqliteStore(tmp_path / "state.db"))
-        async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig:
-            async with Callers(rig) as callers:
+        async with two_gateways(store) as rigs:
+            async with Callers(*rigs) as callers:
                 await asyncio.sleep(FAULT_S)
             await check(callers, store)
 
 
 async def test_no_call_fails_or_waits_while_the_disk_is_full_and_all_are_counted_later(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "state.db")
-    async with engine() as backend, gateway(backend, store=store, state=KEPT) as rig:
+    async with two_gateways(store) as rigs:
 
         def full(*_):
             raise StoreUnavailable("the disk is full")
 
         with monkeypatch.context() as patch:
             patch.setattr(store, "_guarded", full)
-            async with Callers(rig) as callers:
+            async with Callers(*rigs) as callers:
                 await asyncio.sleep(FAULT_S / 2)
         await check(callers, store)
 
@@ -110,9 +134,9 @@ async def test_no_call_fails_or_waits_while_the_disk_is_full_and_all_are_counted
 async def check(callers, store):
     assert len(callers.statuses) > 2 * CALLS_AT_ONCE
     assert set(callers.statuses) == {200}
-    # Calls that waited for the store would have waited its timeout, most of them; a machine that is busy with something
-    # else stops all calls of a moment. Calm checks 23 and 25 have the figures.
-    assert quantiles(callers.seconds, n=4)[-1] < TIMEOUT_S / 4
+    # Clients whose calls waited for the store would have made none for most of the time; a machine that is busy with
+    # something else holds up the calls beside as well. Calm checks 23 and 25 have the figures.
+    assert len(callers.statuses) > AS_MANY * callers.calls_beside
     give_up_at = time.monotonic() + USED_EVENTUALLY_S
     while (totals := summed(await store.usage(**ALL_DAYS))).requests != len(callers.statuses):
         assert time.monotonic() < give_up_at, (totals, len(callers.statuses))

@@ -125,6 +125,7 @@ async def test_two_that_change_the_same_at_once_both_succeed_and_agree(replicas)
     await becomes_true(lambda: all(dict(each.get("tenants", "alice").body) == both for each in (one, two)))
 
 
+@pytest.mark.alone
 async def test_while_redis_is_frozen_changes_are_refused_in_time_and_all_else_goes_on(replicas, server):
     one, two = [await replicas.start(name) for name in ("one", "two")]
     await accepted(one, "alice", 2)
@@ -259,6 +260,7 @@ async def test_usage_of_all_gateways_comes_together_and_survives_an_empty_redis(
     assert sum(row.totals.requests for row in rows) == 4
 
 
+@pytest.mark.alone
 async def test_a_redis_that_answers_late_slows_changes_and_nothing_else(replicas, server):
     async with slow_proxy(server.port, 0.1) as port:  # 200 ms there and back
         one = await replicas.start("one", f"redis://127.0.0.1:{port}/0")
@@ -314,6 +316,7 @@ async def test_a_change_by_a_replica_that_knows_more_than_the_server_is_refused(
     await store.close()
 
 
+@pytest.mark.alone
 async def test_a_server_that_is_not_there_is_unavailable_within_the_timeout():
     for url in ("redis://127.0.0.1:1/0", "redis://no-such-host.invalid:6379/0"):
         store = RedisStore(url, timeout_s=TIMEOUT_S)
