@@ -34,6 +34,7 @@ AREAS = {  # a folder, and the tests of it that `make test` runs, from the quick
     ),
 }
 SHORT = "not long"
+HANGS_S = 1800.0  # all tests of an area; one that hangs is ended by the limit of pytest
 OPERATORS: dict[type[ast.AST], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
@@ -98,7 +99,7 @@ def main() -> None:
     if asked.list:
         print("\n".join(mutant.mechanism for mutant in mutants))
         return
-    run_all(mutants)
+    run_all(mutants, hangs_s=HANGS_S)
 
 
 if __name__ == "__main__":

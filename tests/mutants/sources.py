@@ -50,8 +50,8 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def noticed_by(mutant: Mutant, folder: Path) -> str | None:
-    """The test that fails with the mutant, None where none does."""
+def noticed_by(mutant: Mutant, folder: Path, hangs_s: float = HANGS_S) -> str | None:
+    """The test that fails with the mutant, None where none does. All of them take less than `hangs_s`."""
     file = folder / mutant.file
     text = file.read_text(encoding="utf-8")
     file.write_text(mutant.applied(text), encoding="utf-8")
@@ -59,7 +59,7 @@ def noticed_by(mutant: Mutant, folder: Path) -> str | None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", mutant.marks, "-p", "no:cacheprovider", *mutant.tests]
     try:
         ran = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=hangs_s
         )
     except subprocess.TimeoutExpired:
         return f"{mutant.tests[0]} (hangs)"
@@ -67,6 +67,8 @@ def noticed_by(mutant: Mutant, folder: Path) -> str | None:
         file.write_text(text, encoding="utf-8")
     if ran.returncode == 0:
         return None
+    if "+++ Timeout +++" in ran.stdout + ran.stderr:  # of one test, which ends pytest
+        return f"{mutant.tests[0]} (hangs)"
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ran.stdout, re.MULTILINE)
     if ran.returncode != FAILED or failed is None:
         raise RuntimeError(f"{mutant.mechanism}: the tests did not run\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
@@ -74,7 +76,10 @@ def noticed_by(mutant: Mutant, folder: Path) -> str | None:
 
 
 def run_all(
-    mutants: Sequence[Mutant], record: Callable[[Mutant, str | None], None] = lambda _mutant, _test: None
+    mutants: Sequence[Mutant],
+    record: Callable[[Mutant, str | None], None] = lambda _mutant, _test: None,
+    *,
+    hangs_s: float = HANGS_S,
 ) -> int:
     """Run the tests of these mutants and print what became of each. 1 where one survives, else 0."""
     alive = 0
@@ -82,7 +87,7 @@ def run_all(
         folder = copied(Path(made))
         for mutant in mutants:
             began = time.monotonic()
-            test = noticed_by(mutant, folder)
+            test = noticed_by(mutant, folder, hangs_s)
             alive += test is None
             verdict = "ALIVE" if test is None else "killed"
             print(f"{verdict:6} {mutant.mechanism}: {test} ({time.monotonic() - began:.0f} s)", flush=True)
