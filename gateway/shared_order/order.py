@@ -192,6 +192,9 @@ class SharedOrder:
 
     async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
         """The process of this name is connected, and takes this one for the leader."""
+        if not self.place.leads():  # it was told so, and asks again
+            await websocket.close()
+            return
         before = self._followers.get(name)
         if before is not None:
             before.close()
@@ -319,6 +322,8 @@ class SharedOrder:
                 self._store_error = ""
             self.member.answered(call, view, self._loop.time())
             self.place.addresses = candidate.members
+            if candidate.is_refused(self._loop.time()):
+                self.roles.because("a majority may still follow the leader of before, which is not reached")
             if candidate.strangers:
                 names = ", ".join(sorted(candidate.strangers))
                 self.roles.because(f"another version of the cluster protocol is spoken by {names}: they share no order")

@@ -7,10 +7,11 @@ from policies.placement import PLACEMENT
 from tests.examples import examples
 from tests.simulation.cluster import directed
 from tests.simulation.cluster.figures import service_difference_of, weights_at_different_members
-from tests.simulation.cluster.scenes import interrupted_scene, scene
+from tests.simulation.cluster.scenes import interrupted_scene, parted_scene, scene
 
 SEEDS = 200
 INTERRUPTED_SEEDS = 100
+PARTED_SEEDS = 60
 PER_TEST = 20
 
 
@@ -32,6 +33,15 @@ def test_answers_that_are_cut_while_leaders_change_end_once_and_cost_what_they_c
             interrupted_scene(seed)
         except AssertionError as error:
             raise AssertionError(f"python -m tests.simulation.cluster --cuts --seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("first", range(0, examples(PARTED_SEEDS), PER_TEST))
+def test_members_that_are_parted_in_two_have_one_leader_that_acts(first):
+    for seed in range(first, first + PER_TEST):
+        try:
+            parted_scene(seed)
+        except AssertionError as error:
+            raise AssertionError(f"python -m tests.simulation.cluster --parts --seed {seed}: {error}") from error
 
 
 @pytest.mark.parametrize(

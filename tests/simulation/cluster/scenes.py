@@ -66,6 +66,39 @@ def interrupted_scene(seed: int, **changes) -> ClusterWorld:
     return scene(seed, begun=begun, interrupt_rules=rules, **{"placement": "least-reserved", **more, **changes})
 
 
+def parted_scene(seed: int, **changes) -> ClusterWorld:
+    """As `scene`, while members are parted in two now and then, and some of them lose the store."""
+    rng = Random(-seed - 7)
+    times = [(rng.uniform(2.3, 10.0), rng.choice([1.0, 3.0, 6.0])) for _ in range(rng.randint(1, 3))]
+
+    def begun(world):
+        for at, lasts_s in times:
+            world.at(at, partial(part, world, rng, lasts_s))
+
+    return scene(seed, begun=begun, **changes)
+
+
+def part(world, rng, lasts_s):
+    """Members of two parts do not reach each other, and of one part, of all or of none the store."""
+    names = [name for name, node in world.nodes.items() if node.is_alive]
+    if len(names) < 2:
+        return
+    rng.shuffle(names)
+    at = rng.randint(1, len(names) - 1)
+    some, others = names[:at], names[at:]
+    pairs = {frozenset((one, other)) for one in some for other in others}
+    without_store = set(rng.choice([some, others, names, []]))
+    world.cut |= pairs
+    world.without_store |= without_store
+
+    def ends():
+        world.without_store -= without_store
+        for pair in pairs:
+            world.heal(pair)
+
+    world.at(world.now + lasts_s, ends)
+
+
 def crash(world, rng):
     world.crash(rng.choice(list(world.backends.values())))
 
