@@ -103,8 +103,7 @@ class ArrivalOrder(Mapping[str, Request]):
         return request_id in self._in_order or request_id in self._first or request_id in self._late
 
     def __len__(self) -> int:
-        in_order = len(self._in_order)  # asked several times a call, and there is nothing else as a rule
-        return in_order + len(self._first) + len(self._late) if self._first or self._late else in_order
+        return len(self._in_order) + len(self._first) + len(self._late)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ known here is enough to tell everything again to another leader (rules 18 to 21)
 request. Without any leader a request waits on here until its deadline, or LEADERLESS_S_MAX (rule 24).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -15,12 +15,15 @@ from typing import Final
 from gateway.cluster.charge_log import ChargeLog
 from gateway.cluster.checkpoints import NewestCheckpoint, parts_of
 from gateway.cluster.leader_link import LeaderLink
+from gateway.cluster.leaderless import Leaderless
 from gateway.cluster.own_request import OwnRequest
+from gateway.cluster.telling import Telling
 from gateway.cluster.wire import (
     Answered,
     AnyMessage,
     CheckpointPart,
     Dispatched,
+    Ended,
     Failed,
     Finish,
     Frame,
@@ -37,7 +40,9 @@ from gateway.cluster.wire import (
     Shared,
     Spend,
     Submit,
+    TellMore,
     ToldAll,
+    ToldPart,
     Untold,
     Used,
     WantCheckpoint,
@@ -58,7 +63,6 @@ from policies.types import (
     Usage,
 )
 
-LEADERLESS_S_MAX: Final = 5.0  # rule 24
 RETRY_AFTER_S: Final = 1.0  # of a request that is refused here: by then there is a leader again
 UNTOLD_S: Final = 0.25  # rule 11
 PROGRESS_S: Final = 1.0
@@ -91,12 +95,13 @@ class Follower:
         """What the leader's shell has told all (wire.Shared), by topic."""
         self.answers: list[Answered] = []
         """Answers to Questions; the shell takes them."""
-        self._wait_s_max = wait_s_max
         self._own: dict[int, OwnRequest] = {}
         self._numbers: dict[str, int] = {}  # by request id
         self._last_number = 0
-        self._pools: dict[str, _Pool] = {}
-        self._leaderless_since: float | None = now
+        self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
+        self._leaderless = Leaderless(wait_s_max, now)
+        self._telling: Telling | None = None
+        self._joins = 0  # connections on which all was told, or is
         self._untold_at = self._told_all_at = -inf
         self._unreachable: dict[str, float] = {}  # until when
 
@@ -111,8 +116,8 @@ class Follower:
     def lost(self, now: float) -> None:
         """The connection is gone. All is told again on joining."""
         self.link.lost()
-        if self._leaderless_since is None:
-            self._leaderless_since = now
+        self._telling = None
+        self._leaderless.begins(self._own.values(), now)
 
     def received(self, frame: Frame, now: float) -> None:
         """A frame came from the leader."""
@@ -125,12 +130,17 @@ class Follower:
         """A request arrived."""
         assert request.id not in self._numbers, "an id is in use once"
         if not self.link.is_read:
-            self._pool(pool).actions.append(Reject(request.id, Reason.QUEUE_FULL, RETRY_AFTER_S))
+            self._pools[pool].actions.append(Reject(request.id, Reason.QUEUE_FULL, RETRY_AFTER_S))
             return
         self._last_number += 1
         own = OwnRequest(self._last_number, pool, request, is_traced)
         self._own[own.number] = own
         self._numbers[request.id] = own.number
+        self._leaderless.waits(own)
+        if self._telling is not None:
+            self._telling.arrived(own)
+            return
+        own.known_on = self._joins
         self.link.say(pool, Submit(own.number, request, now - request.arrived_at, is_traced))
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
@@ -139,7 +149,7 @@ class Follower:
         if own is None or own.dispatch is None:
             return
         before, own.usage = own.told, usage
-        if self.link.leader is None:
+        if self.link.leader is None or not self._is_known(own):
             return
         if not own.is_begun or before is None or usage[:2] != before[:2]:
             self._tell(own, now)
@@ -156,8 +166,7 @@ class Follower:
         if own is None or own.dispatch is None:
             return
         own.usage = usage or own.usage
-        self._end(own, outcome, timing)
-        self.link.say(own.pool, Finish(own.number, outcome, own.usage, timing, self.log.number))
+        self._end(own, outcome, timing, has_run=True)
 
     def returned(
         self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
@@ -168,7 +177,8 @@ class Follower:
             if backend_ids is not None:
                 own.request = replace(own.request, backend_ids=backend_ids)
             own.wait_again()
-            self.link.say(own.pool, Return(own.number, hold_s, backend_ids))
+            self._leaderless.waits(own)
+            self._say_of(own, Return(own.number, hold_s, backend_ids))
 
     def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
         """A dispatched request stopped after `usage`, and waits again to be continued."""
@@ -177,7 +187,8 @@ class Follower:
             own.request = replace(own.request, produced_tokens=usage.output_tokens, ran_at=own.dispatch.backend_id)
             own.usage = usage
             own.wait_again()
-            self.link.say(own.pool, Interrupt(own.number, usage, hold_s))
+            self._leaderless.waits(own)
+            self._say_of(own, Interrupt(own.number, usage, hold_s))
             own.told = usage
 
     def kept(self, request_id: str, now: float) -> None:
@@ -185,20 +196,18 @@ class Follower:
         own = self._of(request_id)
         if own is not None:
             own.is_withdrawn = False
-            self.link.say(own.pool, Keep(own.number))
+            self._say_of(own, Keep(own.number))
 
     def cancel(self, request_id: str, now: float) -> None:
         """The client of a request that waits, as far as is known here, left (rule 14)."""
         own = self._of(request_id)
         if own is not None:
             self._end(own)
-            self.link.say(own.pool, Gone(own.number, self.log.number))
 
     def spent(self, pool: str, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         """A call that was never queued used this much."""
         message = Spend(tenant_id, usage, key_id, self.log.next_number())
-        self.log.add(pool, message)
-        self.link.say(pool, message)
+        self._log(pool, message, message)
 
     def failed(self, backend_id: str, now: float) -> None:
         """A call to this backend failed before an answer (rule 27): for a while it counts as unreachable here."""
@@ -215,7 +224,7 @@ class Follower:
     def poll(self, pool: str, now: float) -> list[Action]:
         """The actions of this pool to carry out now; each once."""
         self.tick(now)
-        of = self._pool(pool)
+        of = self._pools[pool]
         actions, of.actions = of.actions, []
         return actions
 
@@ -224,8 +233,8 @@ class Follower:
         if any(pool.actions for pool in self._pools.values()):
             return -inf
         times = list(self._unreachable.values())
-        if self._leaderless_since is not None:
-            times += [self._refused_at(own) for own in self._own.values() if own.dispatch is None]
+        if (at := self._leaderless.due()) is not None:
+            times.append(at)
         if self.link.is_connected:
             times.append(self.link.due())
             if self.link.leader is not None:
@@ -241,16 +250,15 @@ class Follower:
         for backend_id in [each for each, until in self._unreachable.items() if until <= now]:
             del self._unreachable[backend_id]
             self.link.say("", Reach(tuple(self._unreachable)))
-        if self._leaderless_since is not None:
-            for own in [each for each in self._own.values() if each.dispatch is None]:
-                if self._refused_at(own) <= now:
-                    self._refuse(own, now)
+        for own in self._leaderless.overdue(now):
+            if own.number in self._own and own.dispatch is None:
+                self._refuse(own, now)
         if self.link.leader is not None and now - self._untold_at >= UNTOLD_S:
             self._tell_held(now)
 
     def limits(self, pool: str, of: LimitsOf) -> RateLimits:
         """The limits per minute of a tenant and key, as last told."""
-        return self._pool(pool).limits.get(of) or RateLimits()
+        return self._pools[pool].limits.get(of) or RateLimits()
 
     def own(self, request_id: str) -> OwnRequest | None:
         """The request of this id; None: it has ended."""
@@ -264,14 +272,28 @@ class Follower:
 
     def _tell_all(self, now: float) -> None:
         """The member has joined: tell the leader all that is known here."""
-        say = self.link.say
-        for pool, entry in self.log:
-            say(pool, entry)
-        for own in self._own.values():
-            say(own.pool, own.has(now))
-        say("", ToldAll())
-        say("", Reach(tuple(self._unreachable)))
+        self._joins += 1
+        self._telling = Telling(self.log, self._own.values())
         self._untold_at = self._told_all_at = now
+        self._tell_slice(now)
+
+    def _tell_slice(self, now: float) -> None:
+        """Tell the next slice of all that is known here."""
+        telling = self._telling
+        if telling is None:
+            return
+        for each in telling.slice():
+            if not isinstance(each, OwnRequest):
+                self.link.say(*each)
+            elif each.number in self._own:
+                each.known_on = self._joins
+                self.link.say(each.pool, each.has(now))
+        if not telling.is_over:
+            self.link.say("", ToldPart(telling.has_told_running))
+            return
+        self._telling = None
+        self.link.say("", ToldAll())
+        self.link.say("", Reach(tuple(self._unreachable)))
 
     def _hear(self, pool: str, message: AnyMessage, now: float) -> None:
         match message:
@@ -280,14 +302,21 @@ class Follower:
                     self._act(pool, message, now)
             case Welcome():
                 self._tell_all(now)
+            case TellMore():
+                self._tell_slice(now)
             case Pong():
                 self.link.ponged(message, now)
                 if self.link.may_decide(now):
-                    self._leaderless_since = None
+                    self._leaderless.ends()
             case Release():
                 self.link.released()
             case CheckpointPart() | WantCheckpoint():
                 self._hear_of_checkpoint(message)
+            case _:
+                self._hear_of_shell(message)
+
+    def _hear_of_shell(self, message: AnyMessage) -> None:
+        match message:
             case Shared():
                 self.shared[message.topic] = message.body
             case Answered():
@@ -304,7 +333,7 @@ class Follower:
         own = self._own.get(message.number)
         if own is None:
             return  # it has ended here: what says so is on its way (rules 14, 15)
-        of = self._pool(pool)
+        of = self._pools[pool]
         if isinstance(message, Withdraw):
             if own.dispatch is not None:
                 own.is_withdrawn = True
@@ -317,12 +346,11 @@ class Follower:
         if isinstance(message, Refused):
             if own.told is not None or own.is_retold:  # what it was charged for a dispatch is refunded, or stays
                 self._end(own)
-                self.link.say(pool, Gone(own.number, self.log.number))
             else:
                 self._forget(own)
             of.actions.append(Reject(own.request.id, message.reason, message.retry_after_s, message.limit))
         elif message.backend_id in self._unreachable:  # rule 8
-            self.link.say(pool, NotDelivered(own.number))
+            self._say_of(own, NotDelivered(own.number))
         else:
             self._dispatch(of, own, message, now)
 
@@ -342,6 +370,22 @@ class Follower:
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
+    def _is_known(self, own: OwnRequest) -> bool:
+        """Whether the leader was told of this request on this connection; else it is told how it stands then."""
+        return own.known_on == self._joins
+
+    def _say_of(self, own: OwnRequest, message: AnyMessage) -> None:
+        if self._is_known(own):
+            self.link.say(own.pool, message)
+
+    def _log(self, pool: str, entry: Ended | Spend, message: AnyMessage) -> None:
+        """Tell every leader of this, until a checkpoint has it; the present one by this message."""
+        self.log.add(pool, entry)
+        if self._telling is not None and not self._telling.has_told_log:
+            self._telling.logged(pool, entry)
+        else:
+            self.link.say(pool, message)
+
     def _tell(self, own: OwnRequest, now: float) -> None:
         """Tell the newest usage."""
         if own.usage is not None:
@@ -355,7 +399,7 @@ class Follower:
         if now - self._told_all_at >= PROGRESS_S:
             self._told_all_at = now
             for own in self._own.values():
-                if own.dispatch is not None and own.usage is not None and own.usage != own.told:
+                if own.dispatch is not None and own.usage not in (None, own.told) and self._is_known(own):
                     self._tell(own, now)
         held: Counter[str] = Counter()
         for own in self._own.values():
@@ -363,41 +407,35 @@ class Follower:
                 held[own.dispatch.backend_id] += own.untold_tokens
         self.link.say("", Untold({each: tokens for each, tokens in held.items() if tokens}))
 
-    def _refused_at(self, own: OwnRequest) -> float:
-        """Until when a request waits without a leader (rule 24)."""
-        assert self._leaderless_since is not None, "there is no leader"
-        since = max(self._leaderless_since, own.request.arrived_at)
-        if own.request.produced_tokens:  # it waits anew, and its answer is worth waiting for
-            return since + LEADERLESS_S_MAX
-        return min(own.request.arrived_at + self._wait_s_max, since + LEADERLESS_S_MAX)
-
     def _refuse(self, own: OwnRequest, now: float) -> None:
-        is_over = now >= own.request.arrived_at + self._wait_s_max and not own.request.produced_tokens
-        reason = Reason.QUEUE_TIMEOUT if is_over else Reason.NO_BACKEND
+        reason = Reason.QUEUE_TIMEOUT if self._leaderless.is_over(own, now) else Reason.NO_BACKEND
         self._end(own)
-        self.link.say(own.pool, Gone(own.number, self.log.number))
-        self._pool(own.pool).actions.append(Reject(own.request.id, reason, RETRY_AFTER_S))
+        self._pools[own.pool].actions.append(Reject(own.request.id, reason, RETRY_AFTER_S))
 
     def _of(self, request_id: str) -> OwnRequest | None:
         number = self._numbers.get(request_id)
         return None if number is None else self._own[number]
 
     def _end(
-        self, own: OwnRequest, outcome: Outcome = Outcome.CLIENT_DISCONNECTED, timing: Timing | None = None
+        self,
+        own: OwnRequest,
+        outcome: Outcome = Outcome.CLIENT_DISCONNECTED,
+        timing: Timing | None = None,
+        *,
+        has_run: bool = False,
     ) -> None:
         """It has ended: every leader is told, until a checkpoint has it."""
-        self.log.add(own.pool, own.ended(self.log.next_number(), outcome, timing))
+        message: AnyMessage
+        message = entry = own.ended(self.log.next_number(), outcome, timing)
+        if self._is_known(own):
+            finish = Finish(own.number, outcome, own.usage, timing, entry.entry)
+            message = finish if has_run else Gone(own.number, entry.entry)
         self._forget(own)
+        self._log(own.pool, entry, message)
 
     def _forget(self, own: OwnRequest) -> None:
         del self._own[own.number]
         self._numbers.pop(own.request.id, None)
         self.link.ended(own.number)
-        actions = self._pool(own.pool).actions
+        actions = self._pools[own.pool].actions
         actions[:] = [action for action in actions if action.request_id != own.request.id]  # a Withdraw, most likely
-
-    def _pool(self, name: str) -> _Pool:
-        pool = self._pools.get(name)
-        if pool is None:
-            pool = self._pools[name] = _Pool()
-        return pool

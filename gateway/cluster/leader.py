@@ -23,16 +23,17 @@ from gateway.cluster.checkpoints import (
     encode_checkpoint,
     parts_of,
 )
-from gateway.cluster.inbox import Inbox
-from gateway.cluster.pool_order import PoolOrder, Sender
+from gateway.cluster.inbox import TAKEN_MAX, Inbox
+from gateway.cluster.ordered_requests import Sender
+from gateway.cluster.pool_order import PoolOrder
 from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, Grants
+from gateway.cluster.sight import Sight
 from gateway.cluster.wire import (
     Answered,
     AnyMessage,
     CheckpointPart,
     Epoch,
     Failed,
-    Finish,
     Frame,
     HigherEpoch,
     Join,
@@ -42,9 +43,10 @@ from gateway.cluster.wire import (
     Reach,
     Release,
     Shared,
+    TellMore,
     ToldAll,
+    ToldPart,
     Untold,
-    Used,
     WantCheckpoint,
     Welcome,
     frames_of,
@@ -59,7 +61,7 @@ from gateway.cluster.wishes import (
     Wish,
 )
 from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
-from policies.types import BackendLoad, Outcome, ReplicaShare, Tenant
+from policies.types import BackendLoad, ReplicaShare, Tenant
 
 POLL_S: Final = 0.001  # rule 10
 AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, whatever the store says
@@ -76,8 +78,9 @@ class _Member:
 
     sender: Sender
     heard_at: float
-    has_told: bool = False  # all that it has, since its Join
-    is_joined: bool = False  # and that was taken in
+    has_told_running: bool = False  # since its Join
+    has_more: bool = False  # and it will tell more when a decision was made
+    is_joined: bool = False  # all that it has was taken in
     lost_at: float | None = None
     pinged_at: float | None = None  # of its last ping, by its own clock
     checkpoint: tuple[Epoch, int] = (0, 0)
@@ -121,6 +124,7 @@ class Leader:
         """What the shell wants to be kept with the next checkpoint."""
         self.is_deciding = False
         self.is_over = False
+        self._is_gathered = False  # what a decision needs was told, and is being taken in
         self.facts = 0
         """Facts of members that were taken in, for metrics."""
         self._alone = alone
@@ -138,8 +142,7 @@ class Leader:
         self._polled_at = -inf
         self._has_news = False
         self._checkpoint_at = -inf
-        self._reached: dict[str, dict[str, bool]] = {}  # by pool and backend: whether its own last poll did
-        self._blind_since: float | None = None  # its own polls reach no backend
+        self._sight = Sight()
         self._wishes: list[Wish] = []
 
     # -- members ---------------------------------------------------------------------------------------------
@@ -177,13 +180,13 @@ class Leader:
         if there is None:
             return
         if there.lost_at is None:
-            there.lost_at, there.is_joined, there.has_told = now, False, False
+            there.lost_at, there.is_joined, there.has_told_running, there.has_more = now, False, False, False
             there.outbox.clear()
             there.sender.is_away = True
-            if not self.is_deciding:
+            if not self._is_gathered:
                 self._inbox.drop(member)  # it tells all of it again
             for pool in self.pools.values():
-                pool.away(there.sender, now)
+                pool.chores.park(there.sender)
             self._has_news = True
         if is_dead:
             self._waits.pop(member, None)
@@ -220,9 +223,9 @@ class Leader:
         if self._is_connected(member):
             self.lost(member, now)
         sender = self._senders.setdefault(member, Sender(member))
-        sender.told = set()
         there = self._members[member] = _Member(sender, now, checkpoint=join.checkpoint)
         self.grants.met(member)
+        self._inbox.add(member, ("", join, now))
         there.outbox.append(("", Welcome(self.member)))
         there.outbox += [("", Shared(topic, body)) for topic, body in self._shared.items()]
 
@@ -249,8 +252,14 @@ class Leader:
                     self.step_down("a higher epoch is known", message.epoch)
             case Question():
                 self._wishes.append(AnswerQuestion(member, message.number, message.topic, message.body))
+            case ToldPart() if not self.is_deciding:
+                there.has_told_running |= message.has_told_running
+                if there.has_told_running:
+                    there.has_more = True
+                else:
+                    there.outbox.append(("", TellMore()))
             case _:
-                there.has_told |= isinstance(message, ToldAll)
+                there.has_told_running |= isinstance(message, ToldAll)
                 self._inbox.add(member, ("", message, now))
 
     # -- facts of this process -------------------------------------------------------------------------------
@@ -259,8 +268,7 @@ class Leader:
         """All backends of a pool, newly measured (Scheduler.load_changed)."""
         loads = tuple(loads)
         order = self.pool(pool, now)
-        self._reached[pool] = {}
-        self._polled(pool, loads, now)
+        self._sight.polled(pool, loads, now, all_of_it=True)
         self._inbox.add(
             OWN, (pool, lambda scheduler, at: scheduler.load_changed(order.backends(loads), at), now), is_barrier=True
         )
@@ -268,7 +276,7 @@ class Leader:
     def measured(self, pool: str, load: BackendLoad, now: float) -> None:
         """One backend, newly measured (Scheduler.measured)."""
         order = self.pool(pool, now)
-        self._polled(pool, [load], now)
+        self._sight.polled(pool, [load], now)
         if load.available:
             for there in self._members.values():
                 there.failed.discard(load.backend_id)
@@ -303,18 +311,10 @@ class Leader:
         order = self.pools.get(name)
         if order is None:
             order = self.pools[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
-            if self.is_deciding:
+            if self._is_gathered:
                 order.restored(self._restored.get(order.name), now)
                 order.scheduler.taken_over(now)
         return order
-
-    def _polled(self, pool: str, loads: Iterable[BackendLoad], now: float) -> None:
-        """Note which backends this process's own polls reach; it is blind where they reach none of any pool."""
-        self._reached.setdefault(pool, {}).update((load.backend_id, load.available) for load in loads)
-        if any(is_reached for backends in self._reached.values() for is_reached in backends.values()):
-            self._blind_since = None
-        elif self._blind_since is None:
-            self._blind_since = now
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -330,10 +330,12 @@ class Leader:
         self._notice_silence(now, overslept_s)
         if not self.is_deciding and not self._begin(now):
             return
-        for source, (pool, entry, came_at) in self._inbox.turn():
-            self._take(source, pool, entry, came_at, now)
+        self._take_in(now)
         is_due = any((at := pool.wakeup()) is not None and at <= now for pool in self.pools.values())
-        if (self._has_news or is_due) and (not self._inbox or now - self._polled_at >= POLL_S):  # rule 10
+        may_decide = not any(pool.chores.is_urgent for pool in self.pools.values())
+        if (
+            may_decide and (self._has_news or is_due) and (not self._inbox or now - self._polled_at >= POLL_S)
+        ):  # rule 10
             self._polled_at, self._has_news = now, False
             for name, order in self.pools.items():
                 for sender, message in order.decide(now):
@@ -383,7 +385,7 @@ class Leader:
     def wakeup(self, now: float) -> float:
         """When `turn` is due although nothing came; not later than `now`: at once."""
         times = [at for pool in self.pools.values() if (at := pool.wakeup()) is not None] if self.is_deciding else []
-        if self._inbox and self.is_deciding:
+        if self._is_gathered and (self._inbox or any(pool.chores.is_busy for pool in self.pools.values())):
             times.append(now)
         times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
         times += [there.lost_at + AWAY_S for there in self._members.values() if there.lost_at is not None]
@@ -392,24 +394,28 @@ class Leader:
 
     def _awaits(self, now: float) -> list[float]:
         """Until when it waits for members that have not told what they have (rule 2)."""
-        told = {name for name, there in self._members.items() if there.has_told}
+        told = {name for name, there in self._members.items() if there.has_told_running}
         return [until for name, until in self._waits.items() if name not in told and now < until]
 
     def _begin(self, now: float) -> bool:
-        """Whether all is gathered that a decision needs; then take it in (rules 2, 18 to 22)."""
-        own = self._members.get(self.member)
-        # Its own process is never silent: what that has is there before the first Pong tells it that all was taken in.
-        if own is None or not own.has_told or self._awaits(now):
-            return False
-        if not self._goes_on(now):
+        """Whether all is gathered that a decision needs, and was taken in (rules 2, 18 to 22)."""
+        if not self._is_gathered:
+            own = self._members.get(self.member)
+            # Its own process is never silent: what that runs is there before the first Pong tells it of a decision.
+            if own is None or not own.has_told_running or self._awaits(now):
+                return False
+            if not self._goes_on(now):
+                return False
+            self._is_gathered = True
+        self._take_in(now)
+        if self._inbox or any(order.chores.is_busy for order in self.pools.values()):
             return False
         self.is_deciding = True
         for there in self._members.values():
             if there.lost_at is None:
                 self._pong(there, now)
-        while self._inbox:
-            for source, (pool, entry, came_at) in self._inbox.turn():
-                self._take(source, pool, entry, came_at, now)
+                if there.has_more:
+                    there.outbox.append(("", TellMore()))
         for order in self.pools.values():
             order.scheduler.taken_over(now)
         self._wishes.append(AskBackends())
@@ -436,6 +442,16 @@ class Leader:
             order.restored(self._restored.get(order.name), now)
         return True
 
+    def _take_in(self, now: float) -> None:
+        """Take in what has come, and what it entails, as much as one turn has time for."""
+        left = TAKEN_MAX
+        for order in self.pools.values():
+            if left and order.chores.is_busy:
+                left -= order.chores.work(left, now)
+                self._has_news = True
+        for source, (pool, entry, came_at) in self._inbox.turn(left):
+            self._take(source, pool, entry, came_at, now)
+
     def _take(self, source: str, pool: str, entry: AnyMessage | Own, came_at: float, now: float) -> None:
         self._has_news = True
         if callable(entry):
@@ -446,16 +462,24 @@ class Leader:
             return
         self.facts += 1
         if pool:
-            self._heard_of_backends(source, entry, now)
+            if source != self.member and self._sight.is_less_than(entry, now):
+                self.step_down("it reaches no backend, and others do", is_blind=True)
             self.pool(pool, now).take(there.sender, entry, came_at, now)
             return
+        self._take_of_member(there, entry, now)
+
+    def _take_of_member(self, there: _Member, entry: AnyMessage, now: float) -> None:
         match entry:
+            case Join():
+                there.sender.joins()
+                there.sender.is_away, there.is_joined = there.lost_at is not None, False
+            case ToldPart():
+                there.outbox.append(("", TellMore()))
             case ToldAll():
                 there.is_joined = there.lost_at is None
-                there.sender.is_away = not there.is_joined
                 for order in self.pools.values():
-                    order.told_all(there.sender, now)
-                there.sender.told = None
+                    order.chores.end_untold(there.sender)
+                there.sender.all_told()
             case Reach():
                 there.named = frozenset(entry.unreachable)
                 there.failed.clear()
@@ -497,7 +521,7 @@ class Leader:
     def _forget(self, member: str, now: float) -> None:
         there = self._members.pop(member)
         self.grants.forget(member)
-        ran = [order.gone(there.sender, now) for order in self.pools.values()]
+        ran = [order.gone(there.sender) for order in self.pools.values()]
         if any(ran):
             self._wishes.append(AskBackends())
         self._has_news = True
@@ -515,12 +539,4 @@ class Leader:
         if unreachable != there.sender.unreachable:
             there.sender.unreachable = frozenset(unreachable)
             for order in self.pools.values():
-                order.reaches(there.sender, now)
-
-    def _heard_of_backends(self, member: str, entry: AnyMessage, now: float) -> None:
-        """Another member is served where this one reaches nothing: it shall lead (rule 27)."""
-        since = self._blind_since
-        if since is None or member == self.member or now - since <= SILENCE_S_MAX:
-            return
-        if isinstance(entry, Used) or (isinstance(entry, Finish) and entry.outcome is Outcome.COMPLETED):
-            self.step_down("it reaches no backend, and others do", is_blind=True)
+                order.chores.place_again(there.sender)

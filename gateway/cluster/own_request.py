@@ -23,6 +23,7 @@ class OwnRequest:
     is_begun: bool = False  # its first usage was told
     is_withdrawn: bool = False  # its preemption is to be answered
     is_retold: bool = False  # a leader was told of it on joining, so another one may have dispatched it
+    known_on: int = 0  # the connection on which the leader was told of it last
     lift: float = 0.0
 
     def dispatched(self, message: Dispatched, now: float) -> None:

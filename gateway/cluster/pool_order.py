@@ -5,11 +5,12 @@ A request of every member, the leader's own process among them, is a request of 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from gateway.cluster.checkpoints import PoolCheckpoint
+from gateway.cluster.ordered_requests import Chores, OrderedRequest, OrderedRequests, Sender
 from gateway.cluster.pool_tenants import PoolTenants
 from gateway.cluster.wire import (
     AnyMessage,
@@ -41,7 +42,6 @@ from policies.types import (
     Request,
     Tenant,
     Usage,
-    Wait,
 )
 
 TENANT_WAIT_S: Final = 1.0  # rule 7: a registry that hears of a new tenant a moment later than a follower's
@@ -50,44 +50,6 @@ CHARGED_MAX: Final = 2_000  # requests of members that went away and may return:
 _NAMES: Final = tuple(each.name for each in fields(Request))
 _values: Final = attrgetter(*_NAMES)
 _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
-
-
-@dataclass(slots=True, eq=False)
-class Sender:
-    """A member as the pools see it: what it can reach, and which of its requests it has told."""
-
-    member: str
-    unreachable: frozenset[str] = frozenset()
-    is_away: bool = False
-    """Its connection is lost: it is sent nothing, and its queued requests are parked (rule 17)."""
-    request: int = 0
-    """The last of its requests that is known: numbers only grow (rule 6)."""
-    entry: int = 0
-    """The last entry of its ChargeLog that was taken in."""
-    told: set[str] | None = None
-    """Wire ids that it has told since its Join (rule 18); None: it has told all."""
-
-    def takes(self, entry: int) -> bool:
-        """Whether this entry of its ChargeLog is new; then it counts as taken in."""
-        is_new = entry > self.entry
-        self.entry = max(self.entry, entry)
-        return is_new
-
-
-@dataclass(slots=True, eq=False)
-class OrderedRequest:
-    """A request that has not ended."""
-
-    sender: Sender
-    number: int
-    asked: Request  # as it may go anywhere
-    backend_id: str | None = None
-    told: Usage = NO_USAGE  # charged so far, while in flight
-    is_withdrawn: bool = False
-    is_parked: bool = False
-    is_traced: bool = False
-    lift: float = 0.0
-    wait: Wait | None = None
 
 
 class _Stranger(NamedTuple):
@@ -108,7 +70,10 @@ class PoolOrder:
         self.name = name
         self.scheduler = scheduler
         self.tenants = PoolTenants(scheduler, tenant_of)
-        self._known: dict[str, OrderedRequest] = {}  # by wire id
+        self._known = OrderedRequests()
+        self.chores = Chores(
+            self._known, park=self._park, place_again=self._place_again, end=self._give_up, give_up=self._given_up
+        )
         self._strangers: dict[str, _Stranger] = {}
         self._charged: dict[str, Usage] = {}  # what the counters have of requests that are not known now
         self._refused: dict[str, Refused] = {}  # the last rejections: their members may not have heard them
@@ -159,7 +124,7 @@ class PoolOrder:
     def _enter(self, sender: Sender, id_: str, message: Submit, now: float, *, came_at: float) -> None:
         request = message.request
         asked = self._named(sender, id_, request, came_at - message.age_s)
-        known = self._known[id_] = OrderedRequest(sender, message.number, asked, is_traced=message.is_traced)
+        known = self._known.add(id_, OrderedRequest(sender, message.number, asked, is_traced=message.is_traced))
         before = self.scheduler.counter(request.tenant_id) if message.is_traced else 0.0
         self.scheduler.submit(self._reachable(known), now)
         if sender.is_away:  # its connection was lost before this was taken in
@@ -173,7 +138,7 @@ class PoolOrder:
         known = self._known.get(id_)
         if known is not None and known.backend_id is not None and message.usage is not None:
             known.told = message.usage
-            self.scheduler.tokens(id_, message.usage, now)  # its reservation grows (rule 12)
+            self.scheduler.tokens(id_, message.usage, now)
 
     def _finish(self, sender: Sender, message: Finish, now: float) -> None:
         if sender.takes(message.entry) and self._forget(id_ := wire_id(sender.member, message.number)):
@@ -218,13 +183,12 @@ class PoolOrder:
         if sender.is_away:
             self._park(id_, known, now)
         elif sender.unreachable:  # what its sender cannot reach may have changed while it ran
-            self._park(id_, known, now)
-            self._resume(id_, known, now)
+            self._place_again(id_, known, now)
 
     def _forget(self, id_: str) -> bool:
         """Forget a request that has ended; return whether the Scheduler has it."""
         self._strangers.pop(id_, None)
-        return self._known.pop(id_, None) is not None
+        return self._known.pop(id_) is not None
 
     # -- joining (rules 18, 20, 21) --------------------------------------------------------------------------
 
@@ -233,18 +197,25 @@ class PoolOrder:
         id_ = wire_id(sender.member, has.number)
         if sender.told is not None:
             sender.told.add(id_)
-        has_arrived = has.number <= sender.request or has.backend_id is not None or has.usage is not None
-        sender.request = max(sender.request, has.number)
+        has_arrived = has.number <= sender.joined_at or has.backend_id is not None or has.usage is not None
+        if has.backend_id is None:  # what waits is told in order, and what runs before
+            sender.request = max(sender.request, has.number)
+        else:
+            sender.ran = max(sender.ran, has.number)
         known = self._known.get(id_)
         if known is not None and has.backend_id not in (None, known.backend_id):
-            self._charged[id_] = self._give_up(id_, known, now)  # it was taken to wait, or to be elsewhere
+            self._given_up(id_, known, now)  # it was taken to wait, or to be elsewhere
             known = None
         if known is None:
             self._has_unknown(sender, id_, has, now, has_arrived=has_arrived)
             known = self._known.get(id_)
         elif has.backend_id is None and known.backend_id is not None:
             self._waits_after_all(id_, known, has, now)
-        if known is None or known.backend_id is None:
+        if known is None:
+            return
+        if known.backend_id is None:
+            if not sender.is_away:
+                self._resume(id_, known, now)
             return
         if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
             known.is_withdrawn = False
@@ -259,7 +230,7 @@ class PoolOrder:
         self._strangers.pop(id_, None)
         known = self._known.get(id_)
         if known is not None and (known.backend_id is None or known.backend_id != ended.backend_id):
-            self._charged[id_] = self._give_up(id_, known, now)
+            self._given_up(id_, known, now)
             known = None
         if known is None:
             charged = self._charged.pop(id_, None)
@@ -272,13 +243,13 @@ class PoolOrder:
                 self.scheduler.cancel(id_, now)
                 return
             self.scheduler.adopted(asked, ended.backend_id, charged or NO_USAGE, now)
-        self._known.pop(id_, None)
+        self._known.pop(id_)
         if ended.usage is not None:
             self.scheduler.tokens(id_, ended.usage, now)
         self.scheduler.finished(id_, ended.outcome, now, ended.timing)
 
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
-        """Its Dispatch did not arrive at the member, or the news that it had left its backend not here (rule 23)."""
+        """The Dispatch did not arrive at the member, or what said that it had left its backend did not arrive here."""
         known.backend_id, known.is_withdrawn = None, False
         preemptions, before = has.request.preemptions, known.asked
         known.asked = replace(before, preemptions=preemptions)
@@ -298,13 +269,13 @@ class PoolOrder:
         if id_ in self._refused:  # what was decided stays decided
             self._said.append((sender, self._refused[id_]))
             return
-        if not has_arrived and has.backend_id is None:  # it asks for admission now
+        if not has_arrived and id_ not in self._charged:  # it asks for admission now
             self._ask_admission(sender, id_, Submit(has.number, has.request, has.age_s, has.is_traced), now)
             return
         charged = self._charged.pop(id_, None if has.usage is None else NO_USAGE)
         self._learn_gone(has.request.tenant_id, now)
         asked = self._named(sender, id_, has.request, self._came_at - has.age_s)
-        known = self._known[id_] = OrderedRequest(sender, has.number, asked, has.backend_id, charged or NO_USAGE)
+        known = self._known.add(id_, OrderedRequest(sender, has.number, asked, has.backend_id, charged or NO_USAGE))
         if has.backend_id is None:
             known.told = has.usage or known.told
             self.scheduler.readmitted(self._reachable(known), now, charged, has.usage)
@@ -327,43 +298,25 @@ class PoolOrder:
         self.scheduler.tenants_changed(changed=[Tenant(tenant_id)], now=now)
         self.scheduler.tenants_changed(removed=[tenant_id], now=now)
 
-    def told_all(self, sender: Sender, now: float) -> None:
-        """The member has told all that it has: what it has not told is gone; what it has waits again in its place."""
-        for id_, known in self._of(sender):
-            if sender.told is not None and id_ not in sender.told:
-                self._give_up(id_, known, now)
-            else:
-                self._resume(id_, known, now)
-
     # -- members that go and change --------------------------------------------------------------------------
 
-    def away(self, sender: Sender, now: float) -> None:
-        """The connection is lost: slots and places are held, nothing is dispatched there (rule 17)."""
-        for id_, known in self._of(sender):
-            if known.backend_id is None:
-                self._park(id_, known, now)
-
-    def gone(self, sender: Sender, now: float) -> bool:
+    def gone(self, sender: Sender) -> bool:
         """The member does not return: its clients have left. If it does return, what was charged is charged once.
         Returns whether anything ran there: it may run on, so it is external load until a measurement says less.
         """
-        ran = False
-        for id_, known in self._of(sender):
-            ran |= known.backend_id is not None
-            self._charged[id_] = self._give_up(id_, known, now)
+        sender.is_gone = True
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
         self._untold.pop(sender.member, None)
-        if ran:
-            self.scheduler.taken_over(now)
-        return ran
+        return self.chores.give_up(sender, self.scheduler.taken_over)
 
-    def reaches(self, sender: Sender, now: float) -> None:
-        """The backends that the member can reach have changed (rules 8, 27)."""
-        for id_, known in self._of(sender):
-            if known.backend_id is None and not known.is_parked:
-                self._park(id_, known, now)
-                self._resume(id_, known, now)
+    def _given_up(self, id_: str, known: OrderedRequest, now: float) -> None:
+        """Its client has gone with its member; if that comes back, what was charged is charged once."""
+        self._charged[id_] = self._give_up(id_, known, now)
+
+    def _place_again(self, id_: str, known: OrderedRequest, now: float) -> None:
+        self._park(id_, known, now)
+        self._resume(id_, known, now)
 
     def untold(self, sender: Sender, tokens: dict[str, int]) -> None:
         """What the member's requests hold at backends beyond what was told (rule 11)."""
@@ -396,7 +349,7 @@ class PoolOrder:
     def checkpoint(self, now: float) -> PoolCheckpoint:
         """What the next leader goes on from."""
         _trim(self._charged, CHARGED_MAX)
-        open_ = {id_: known.told for id_, known in self._known.items() if known.told != NO_USAGE}
+        open_ = {id_: known.told for id_, known in self._known if known.told != NO_USAGE}
         return PoolCheckpoint(self.scheduler.checkpoint(), self.scheduler.windows(now), {**self._charged, **open_})
 
     # -- decisions -------------------------------------------------------------------------------------------
@@ -414,7 +367,7 @@ class PoolOrder:
                     known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
                 self._said.append((known.sender, self._dispatched(known, action, now)))
             elif isinstance(action, Reject):
-                del self._known[action.request_id]
+                self._known.pop(action.request_id)
                 limits = self.tenants.rate_limits(LimitsOf(known.asked.tenant_id, known.asked.key_id), now)
                 refused = Refused(known.number, action.reason, action.retry_after_s, action.limit, limits)
                 self._refused[action.request_id] = refused
@@ -452,7 +405,7 @@ class PoolOrder:
 
     def serves(self, tenant_id: str) -> bool:
         """Whether any member has a request of this tenant."""
-        return any(known.asked.tenant_id == tenant_id for known in self._known.values())
+        return any(known.asked.tenant_id == tenant_id for _, known in self._known)
 
     # -- helpers ---------------------------------------------------------------------------------------------
 
@@ -492,15 +445,12 @@ class PoolOrder:
 
     def _give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
         """End a request whose client has gone with its member; return what stays charged."""
-        del self._known[id_]
+        self._known.pop(id_)
         if known.backend_id is None:
             self.scheduler.cancel(id_, now)
             return known.told if known.asked.produced_tokens else NO_USAGE
         self.scheduler.finished(id_, Outcome.CLIENT_DISCONNECTED, now)
         return known.told
-
-    def _of(self, sender: Sender) -> list[tuple[str, OrderedRequest]]:
-        return [(id_, known) for id_, known in self._known.items() if known.sender is sender]
 
 
 def _trim(kept: dict[str, Any], most: int) -> None:

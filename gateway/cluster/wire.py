@@ -15,10 +15,10 @@ import msgspec
 
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 5
+VERSION: Final = 6
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
-MESSAGES_MAX: Final = 2_000  # of one frame: with requests of the usual size, half a megabyte
+MESSAGES_MAX: Final = 500  # of one frame: with requests of the usual size, 100 KB, which take 2 ms to decode
 
 Epoch = int
 
@@ -156,6 +156,14 @@ class Join(WireMessage, frozen=True, tag="J"):
     checkpoint: tuple[Epoch, int] = (0, 0)
 
 
+class ToldPart(WireMessage, frozen=True, tag="a"):
+    """A slice of what the follower has was told since its Join; the next one follows when the leader says TellMore.
+    `has_told_running`: all that has ended and all that runs was told, and what is left waits.
+    """
+
+    has_told_running: bool
+
+
 class ToldAll(WireMessage, frozen=True, tag="A"):
     """All that the follower has was told since its Join."""
 
@@ -203,7 +211,7 @@ class Dispatched(WireMessage, frozen=True, tag="D"):
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     may_be_preempted: bool = False
-    backend_number: int = 0  # rule 13
+    backend_number: int = 0
     output_tokens: float = 0.0
     limits: RateLimits | None = None
     lift: float = 0.0
@@ -230,6 +238,10 @@ class Welcome(WireMessage, frozen=True, tag="w"):
     """The follower has joined this epoch: what it told was taken in, or will be before anything is decided."""
 
     leader: str
+
+
+class TellMore(WireMessage, frozen=True, tag="m"):
+    """The answer to a ToldPart: that slice was taken in, or may wait until something is decided."""
 
 
 class Pong(WireMessage, frozen=True, tag="o"):
@@ -298,6 +310,7 @@ FollowerMessage = (
     | Ended
     | Has
     | Join
+    | ToldPart
     | ToldAll
     | Reach
     | Failed
@@ -311,6 +324,7 @@ LeaderMessage = (
     | Refused
     | Withdraw
     | Welcome
+    | TellMore
     | Pong
     | Release
     | HigherEpoch

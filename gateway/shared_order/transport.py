@@ -21,6 +21,7 @@ Socket = web.WebSocketResponse | ClientWebSocketResponse
 
 GREETING_S_MAX: Final = 5.0
 CLOSE_S_MAX: Final = 0.5
+READ_BYTES_MAX: Final = 1 << 16  # in one turn of the loop: with frames of the usual size, 2 ms
 
 
 class OrderConnection:
@@ -60,11 +61,16 @@ class OrderConnection:
 
     async def run(self, received: Callable[[bytes], None]) -> None:
         """Give every message to `received` until the connection ends. Raises what `received` raises."""
+        read = 0
         try:
             async for message in self._websocket:
                 if message.type is not WSMsgType.BINARY:
                     return
                 received(message.data)
+                read += len(message.data)
+                if read >= READ_BYTES_MAX:  # what has come is read without a pause otherwise
+                    read = 0
+                    await asyncio.sleep(0)
         finally:
             self._closing = True
             self._writer.cancel()

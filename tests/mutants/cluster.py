@@ -21,6 +21,8 @@ CANDIDATE = ("tests/unit/gateway/cluster/test_election.py",)
 ELECTING = ("tests/integration/store/test_redis_election.py",)
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
 LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
+TELLING = "gateway/cluster/telling.py"
+TOLD = ("tests/unit/gateway/cluster/test_telling.py",)
 LEDGER = "policies/accounts/ledger.py"
 
 
@@ -172,18 +174,17 @@ MUTANTS = (
         "asked, has.backend_id, charged or NO_USAGE)", "asked, has.backend_id, has.usage or NO_USAGE)", SEEDS,
     ),
     Mutant(
-        "an entry of a log is taken in once", ORDER,
+        "an entry of a log is taken in once", "gateway/cluster/ordered_requests.py",
         "is_new = entry > self.entry", "is_new = True", SEEDS,
     ),
     Mutant(
         "a leader is told the log", FOLLOWER,
-        "        for pool, entry in self.log:\n            say(pool, entry)\n", "", SEEDS,
+        "Telling(self.log, ", "Telling((), ", SEEDS,
     ),
     Mutant(
         "an end is logged while a leader decides", FOLLOWER,
-        "        self.log.add(own.pool, own.ended(self.log.next_number(), outcome, timing))\n",
-        "        entry = own.ended(self.log.next_number(), outcome, timing)\n"
-        "        if self.link.leader is None:\n            self.log.add(own.pool, entry)\n", SEEDS,
+        "        self.log.add(pool, entry)\n",
+        "        if self.link.leader is None:\n            self.log.add(pool, entry)\n", SEEDS,
     ),
     Mutant(
         "a rejection of what may have been dispatched is told", FOLLOWER,
@@ -191,14 +192,14 @@ MUTANTS = (
     ),
     Mutant(
         "what a member that is given up was charged is remembered", ORDER,
-        "            self._charged[id_] = self._give_up(id_, known, now)\n        for id_ in",
-        "            self._give_up(id_, known, now)\n        for id_ in", SEEDS,
+        "        self._charged[id_] = self._give_up(id_, known, now)\n",
+        "        self._give_up(id_, known, now)\n", SEEDS,
     ),
     # What a connection that broke leaves behind.
     Mutant(
         "requests of a lost member are parked", ORDER,
-        "            if known.backend_id is None:\n                self._park(id_, known, now)\n\n    def gone",
-        "            pass\n\n    def gone", directed("broken_links"),
+        "            known.is_parked = True\n            self.scheduler.parked(id_, now)\n",
+        "            pass\n", directed("broken_links"),
     ),
     Mutant(
         "a request that is read after its connection's end is parked", ORDER,
@@ -210,11 +211,54 @@ MUTANTS = (
     ),
     Mutant(
         "a request that no leader has taken in asks for admission", ORDER,
-        "if not has_arrived and has.backend_id is None:", "if False:", SEEDS,
+        "if not has_arrived and id_ not in self._charged:", "if False:", SEEDS,
     ),
     Mutant(
         "a rejection stands", ORDER,
         "if id_ in self._refused:  # what was decided stays decided", "if False:", directed("broken_links"),
+    ),
+    # What is told, taken in and set aside in slices.
+    Mutant(
+        "what runs is told before what waits", TELLING,
+        "(self._running or self._waiting)", "(self._waiting or self._running)", TOLD,
+    ),
+    Mutant(
+        "a leader begins when it knows what runs", LEADER,
+        "there.has_told_running |= message.has_told_running", "pass", TOLD,
+    ),
+    Mutant(
+        "a slice has an end", TELLING,
+        "for _ in range(SLICE_MAX):", "for _ in range(10**6):", TOLD,
+    ),
+    Mutant(
+        "entries of a log are told in their order", FOLLOWER,
+        "if self._telling is not None and not self._telling.has_told_log:", "if False:", TOLD,
+    ),
+    Mutant(
+        "nothing is said of a request before it was told", FOLLOWER,
+        "        if self._telling is not None:\n            self._telling.arrived(own)\n            return\n", "", TOLD,
+    ),
+    Mutant(
+        "an end is told with its request where that was not told", FOLLOWER,
+        "return own.known_on == self._joins", "return True", TOLD,
+    ),
+    Mutant(
+        "what was told in order asks for admission", ORDER,
+        "has_arrived = has.number <= sender.joined_at",
+        "has_arrived = has.number <= max(sender.request, sender.ran)", TOLD,
+    ),
+    Mutant(
+        "a turn takes in a bounded number of facts", "gateway/cluster/inbox.py",
+        "while heads and most > 0:", "while heads:", TOLD,
+    ),
+    Mutant(
+        "no decision is made before a lost member's requests are parked", LEADER,
+        "may_decide = not any(pool.chores.is_urgent for pool in self.pools.values())", "may_decide = True", TOLD,
+    ),
+    Mutant(
+        "a member that comes back is given up no further", "gateway/cluster/ordered_requests.py",
+        "self._each(lambda: waiting, self._give_up, lambda: sender.is_gone)",
+        "self._each(lambda: waiting, self._give_up, lambda: True)", TOLD,
     ),
     # Members that are alone.
     Mutant(

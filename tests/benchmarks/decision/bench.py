@@ -67,7 +67,7 @@ CLOCK_READS = 10_001
 BURST_S = 1.0  # apart: prompts of the one before are computed
 DISPATCHES_MIN = 8
 BURST_COLUMNS = ("p50", "p99", "max")
-GC_THRESHOLDS = (20_000, 20, 50)  # the gateway's
+GC_THRESHOLDS = (5_000, 3, 1_300)  # the gateway's
 
 
 class BusyPool:

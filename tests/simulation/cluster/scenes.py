@@ -1,8 +1,11 @@
 """Scenes: which cluster a seed makes, and which faults befall it when."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
+from gateway.cluster import leader, telling
 from policies.pool.preemption import InterruptRules
 from policies.types import Tenant
 from tests.simulation.cluster.judges import all_judges
@@ -18,8 +21,28 @@ TENANTS = (
 )
 
 
-def scene(seed: int, *, judges=None, begun=lambda _world: None, **changes) -> ClusterWorld:
-    """Run the cluster of this seed to its end; a judge raises what it finds broken. `begun` is called first."""
+def scene(seed: int, **given) -> ClusterWorld:
+    """Run the cluster of this seed to its end; a judge raises what it finds broken. Of some seeds, members tell what
+    they have in small slices, and leaders take few facts in at once, as if there were thousands.
+    """
+    rng = Random(f"slices {seed}")
+    with slices(rng.choice([1, 2, 5, telling.SLICE_MAX]), rng.choice([3, 10, leader.TAKEN_MAX])):
+        return _scene(seed, **given)
+
+
+@contextmanager
+def slices(told: int, taken: int) -> Iterator[None]:
+    """Members tell so much at once, and a leader takes in so much."""
+    before = telling.SLICE_MAX, leader.TAKEN_MAX
+    telling.SLICE_MAX, leader.TAKEN_MAX = told, taken
+    try:
+        yield
+    finally:
+        telling.SLICE_MAX, leader.TAKEN_MAX = before
+
+
+def _scene(seed: int, *, judges=None, begun=lambda _world: None, **changes) -> ClusterWorld:
+    """`begun` is called first."""
     rng = Random(seed)
     settings = Settings(
         members=rng.choice([2, 2, 3, 3, 4, 5, 8]),

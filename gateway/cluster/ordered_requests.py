@@ -1,0 +1,187 @@
+"""OrderedRequests: the requests that one pool's Scheduler has at the leader, and what is left to do of those of a
+member that went away, came back or changed.
+
+A member may have thousands of them, so that is done in pieces, some in each turn of the leader. `urgent` is what a
+decision waits for: nothing is dispatched to a member that is away, nor to the slots of one that is gone before its
+requests count as external load.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from policies.types import NO_USAGE, Request, Usage, Wait
+
+
+@dataclass(slots=True, eq=False)
+class Sender:
+    """A member as the pools see it: what it can reach, and which of its requests it has told."""
+
+    member: str
+    unreachable: frozenset[str] = frozenset()
+    is_away: bool = False
+    """Its connection is lost: it is sent nothing, and its queued requests are parked (rule 17)."""
+    is_gone: bool = False
+    """It does not return, as far as is known: its requests are given up."""
+    request: int = 0
+    """The last of its requests that is known: numbers only grow (rule 6)."""
+    joined_at: int = 0
+    """The same when it joined: of later ones that it tells as waiting, no leader has heard."""
+    ran: int = 0
+    """The last of its requests that it told as running."""
+    entry: int = 0
+    """The last entry of its ChargeLog that was taken in."""
+    told: set[str] | None = None
+    """Wire ids that it has told since its Join (rule 18); None: it has told all."""
+
+    def joins(self) -> None:
+        """It begins to tell all that it has."""
+        self.is_gone, self.joined_at, self.told = False, self.request, set()
+
+    def all_told(self) -> None:
+        """It has told all that it has."""
+        self.request, self.told = max(self.request, self.ran), None
+
+    def takes(self, entry: int) -> bool:
+        """Whether this entry of its ChargeLog is new; then it counts as taken in."""
+        is_new = entry > self.entry
+        self.entry = max(self.entry, entry)
+        return is_new
+
+
+@dataclass(slots=True, eq=False)
+class OrderedRequest:
+    """A request that has not ended."""
+
+    sender: Sender
+    number: int
+    asked: Request  # as it may go anywhere
+    backend_id: str | None = None
+    told: Usage = NO_USAGE  # charged so far, while in flight
+    is_withdrawn: bool = False
+    is_parked: bool = False
+    is_traced: bool = False
+    lift: float = 0.0
+    wait: Wait | None = None
+
+
+class OrderedRequests:
+    """All requests of one pool by wire id, and those of each member. Mutable."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, OrderedRequest] = {}
+        self._of: dict[Sender, dict[str, OrderedRequest]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, OrderedRequest]]:
+        return iter(self._all.items())
+
+    def get(self, id_: str) -> OrderedRequest | None:
+        return self._all.get(id_)
+
+    def add(self, id_: str, known: OrderedRequest) -> OrderedRequest:
+        self._all[id_] = self._of.setdefault(known.sender, {})[id_] = known
+        return known
+
+    def pop(self, id_: str) -> OrderedRequest | None:
+        """Remove a request that may be there."""
+        known = self._all.pop(id_, None)
+        if known is not None:
+            del self._of[known.sender][id_]
+        return known
+
+    def of(self, sender: Sender) -> list[tuple[str, OrderedRequest]]:
+        """A member's requests with their wire ids."""
+        return list(self._of.get(sender, {}).items())
+
+
+class Handler(Protocol):
+    """What is done with one request, at this time."""
+
+    def __call__(self, id_: str, known: OrderedRequest, now: float) -> object: ...
+
+
+class Chores:
+    """What is left to do of many requests, in pieces. Mutable."""
+
+    def __init__(
+        self, requests: OrderedRequests, *, park: Handler, place_again: Handler, end: Handler, give_up: Handler
+    ) -> None:
+        """Each argument does its part for one request. One that is given up may come back, one that ended may not."""
+        self._requests = requests
+        self._park, self._place_again, self._end, self._give_up = park, place_again, end, give_up
+        self._now = 0.0  # of `work`
+        self._urgent: deque[Iterator[None]] = deque()
+        self._others: deque[Iterator[None]] = deque()
+
+    def park(self, sender: Sender) -> None:
+        """All that waits of this member waits outside of the order, until the member is back."""
+        self._urgent.append(self._each(lambda: self._requests.of(sender), self._parked, lambda: sender.is_away))
+
+    def place_again(self, sender: Sender) -> None:
+        """All that waits of this member may go to other backends than before."""
+        self._others.append(self._each(lambda: self._requests.of(sender), self._placed, lambda: True))
+
+    def give_up(self, sender: Sender, then: Callable[[float], None]) -> bool:
+        """All of this member has ended, unless it comes back; `then` is called once nothing of it runs. Returns whether
+        anything runs.
+        """
+        known = self._requests.of(sender)
+        running = [each for each in known if each[1].backend_id is not None]
+        waiting = [each for each in known if each[1].backend_id is None]
+
+        def given_up() -> Iterator[None]:
+            yield from self._each(lambda: running, self._give_up, lambda: sender.is_gone)
+            then(self._now)
+
+        if running:
+            self._urgent.append(given_up())
+        self._others.append(self._each(lambda: waiting, self._give_up, lambda: sender.is_gone))
+        return bool(running)
+
+    def end_untold(self, sender: Sender) -> None:
+        """Of this member has ended what it has not told."""
+        told = sender.told or ()
+        left = [(id_, known) for id_, known in self._requests.of(sender) if id_ not in told]
+        self._others.append(self._each(lambda: left, self._end, lambda: True))
+
+    def work(self, most: int, now: float) -> int:
+        """Do at most so many pieces, and return how many."""
+        self._now, done = now, 0
+        for chores in (self._urgent, self._others):
+            while chores and done < most:
+                done += 1
+                if next(chores[0], self) is self:
+                    chores.popleft()
+        return done
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `work` has something to do."""
+        return bool(self._urgent or self._others)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether decisions wait for it."""
+        return bool(self._urgent)
+
+    def _each(
+        self,
+        requests: Callable[[], Iterable[tuple[str, OrderedRequest]]],
+        do: Handler,
+        goes_on: Callable[[], bool],
+    ) -> Iterator[None]:
+        for id_, known in requests():
+            if not goes_on():
+                return
+            if self._requests.get(id_) is known:
+                do(id_, known, self._now)
+                yield
+
+    def _parked(self, id_: str, known: OrderedRequest, now: float) -> None:
+        if known.backend_id is None:
+            self._park(id_, known, now)
+
+    def _placed(self, id_: str, known: OrderedRequest, now: float) -> None:
+        if known.backend_id is None and not known.is_parked:
+            self._place_again(id_, known, now)

@@ -1,0 +1,33 @@
+"""Sight: whether the leader's own polls reach any backend. One that reaches none is blind, and another member that is
+served shall lead (rule 27).
+"""
+
+from collections.abc import Iterable
+
+from gateway.cluster.promise import SILENCE_S_MAX
+from gateway.cluster.wire import AnyMessage, Finish, Used
+from policies.types import BackendLoad, Outcome
+
+
+class Sight:
+    """What the last poll of each backend found. Mutable."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, dict[str, bool]] = {}  # by pool and backend
+        self._blind_since: float | None = None
+
+    def polled(self, pool: str, loads: Iterable[BackendLoad], now: float, *, all_of_it: bool = False) -> None:
+        """These backends of the pool were measured, or all."""
+        if all_of_it:
+            self._reached[pool] = {}
+        self._reached.setdefault(pool, {}).update((load.backend_id, load.available) for load in loads)
+        if any(is_reached for backends in self._reached.values() for is_reached in backends.values()):
+            self._blind_since = None
+        elif self._blind_since is None:
+            self._blind_since = now
+
+    def is_less_than(self, entry: AnyMessage, now: float) -> bool:
+        """Whether the member that says this is served by a backend, and this process has reached none for long."""
+        if self._blind_since is None or now - self._blind_since <= SILENCE_S_MAX:
+            return False
+        return isinstance(entry, Used) or (isinstance(entry, Finish) and entry.outcome is Outcome.COMPLETED)
