@@ -182,8 +182,10 @@ bench-live: $(STAMP)  ## CPU of the live page's document and stream, with 1,000 
 	$(BIN)/python tests/benchmarks/live/bench.py
 	$(BIN)/python tests/benchmarks/live/bench.py --relay
 
-bench-turns: $(STAMP)  ## how long metrics, checkpoints and the admin API keep the loop, with 1,000 and 10,000 tenants
+bench-turns: $(STAMP)  ## how long metrics, checkpoints, the admin API and takeovers keep the loop, with thousands of tenants
 	$(BIN)/python tests/benchmarks/turns/bench.py
+	$(BIN)/python tests/benchmarks/turns/checkpoints.py
+	$(BIN)/python tests/benchmarks/takeover/bench.py
 
 bench-large-bodies: $(STAMP)  ## what others wait for while a large body passes, and its memory
 	$(BIN)/python tests/benchmarks/large_bodies/bench.py

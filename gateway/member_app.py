@@ -18,6 +18,7 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.app import Gateway
+from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader import Leader
 from gateway.cluster.view import ClusterView, MemberRole
@@ -161,7 +162,7 @@ class MemberGateway(Gateway):
         """A new leader's Scheduler of this pool, with what has changed since the start."""
         scheduler, now = self._make_scheduler(pool), asyncio.get_running_loop().time()
         scheduler.tenants_changed(now=now, **self.order.member.own_part(self.pools.changed_settings()))
-        if self.order.member.checkpoint.order == (0, 0) and not self._place.others:
+        if self.order.member.checkpoint.mark == Mark() and not self._place.others:
             kept = self.pools.checkpoint_of(pool)
             if kept is not None:  # of the time before all processes of the cluster were started
                 scheduler.restored(kept, now)

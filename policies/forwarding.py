@@ -1,6 +1,6 @@
 """Forwarding scheduler: passes every call on to another one. A wrapper inherits it and overrides what it watches."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
@@ -88,8 +88,8 @@ class ForwardingScheduler(ForwardingFacts):
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         return self._scheduler.rate_limits(tenant_id, now, key_id)
 
-    def checkpoint(self) -> ServiceCheckpoint:
-        return self._scheduler.checkpoint()
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
+        return self._scheduler.checkpoint(tenant_ids)
 
     def counter(self, tenant_id: str) -> float:
         return self._scheduler.counter(tenant_id)

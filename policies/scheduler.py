@@ -17,14 +17,14 @@ room. One poll decides all that can be decided at an instant, up to a bound on i
 backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 
 from mypy_extensions import mypyc_attr
 
-from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
+from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint, of_tenants
 from policies.accounts.cost import LinearPrice, Price
 from policies.accounts.ledger import InFlight
 from policies.admission import Admission
@@ -567,14 +567,21 @@ class Scheduler:
         entry = self._ledger.in_flight.get(request_id)
         return None if entry is None else self._fleet.prefilled(entry, now)
 
-    def checkpoint(self) -> ServiceCheckpoint:
-        """What `restored` of the next scheduler of this pool takes; takes time in proportion to the tenants."""
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
+        """What `restored` of the next scheduler of this pool takes; takes time in proportion to the tenants. With
+        `tenant_ids` it has the counters of these tenants alone, and of all tiers and groups.
+        """
         self._accounting.settle_all()
-        return self._arrangement.fair_queues.checkpoint() | self._arrangement.factory.restored
+        restored: ServiceCheckpoint = self._arrangement.factory.restored
+        if restored and tenant_ids is not None:
+            restored = of_tenants(restored, tenant_ids)
+        return {**self._arrangement.fair_queues.checkpoint(tenant_ids), **restored}
 
-    def windows(self, now: float) -> WindowCheckpoint:
-        """What counts against limits per minute, as `windows_restored` of the next scheduler takes it."""
-        return self._admission_rules.windows(now)
+    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
+        """What counts against limits per minute, as `windows_restored` of the next scheduler takes it; of all scopes,
+        or these (scopes.py).
+        """
+        return self._admission_rules.windows(now, scopes)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 

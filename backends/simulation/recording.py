@@ -411,8 +411,8 @@ class SharedRecorder(Recorder):
     def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
         self._record_shared(WindowsRestored(now, windows))
 
-    def windows(self, now: float) -> WindowCheckpoint:
-        return self._shared.windows(now)
+    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
+        return self._shared.windows(now, scopes)
 
     def _record_shared(self, fact: SharedFact) -> None:
         fact.tell(self._shared)

@@ -5,6 +5,7 @@ each member's log it has taken in; the member tells every leader that it joins t
 spending of a living member is forgotten, and none is charged twice, whichever leaders and connections came and went.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,7 +22,7 @@ class ChargeLog:
     def __init__(self) -> None:
         self.number = 0
         """Of the last entry."""
-        self._entries: dict[int, tuple[str, Ended | Spend]] = {}
+        self._entries: OrderedDict[int, tuple[str, Ended | Spend]] = OrderedDict()
         self._sums: dict[tuple[str, str, str], tuple[int, Usage]] = {}  # by pool, tenant and key: the last entry in it
 
     def __len__(self) -> int:
@@ -42,7 +43,7 @@ class ChargeLog:
         """Keep an entry, which has the newest number."""
         self._entries[entry.entry] = pool, entry
         if len(self._entries) > ENTRIES_MAX:
-            self._sum_up(*self._entries.pop(next(iter(self._entries))))
+            self._sum_up(*self._entries.popitem(last=False)[1])
 
     def taken(self, number: int) -> None:
         """A checkpoint has all entries up to this one."""

@@ -1,139 +1,150 @@
 """Checkpoints: what the tenants of all pools have received, as the leader last said, so that the next leader goes on.
 
-The leader takes one every CHECKPOINT_S and tells all members, which keep the newest by (epoch, number) (rule 19); its
-shell also puts it into the store. It says which facts of each member it has, and what it charged for requests that had
+The leader tells all members what has changed as soon as CHANGES_MAX tenants or requests have, and every CHECKPOINT_S;
+each telling makes a checkpoint, and a member's newest one by (epoch, number) counts (rule 19). A member that lacks the
+one before is told all records, in slices, and what changes meanwhile. Every CHECKPOINT_S the leader's shell also puts
+the whole into the store. A checkpoint says which facts of each member it has, and what it charged for requests that had
 not ended: so the next leader charges what living members tell it, neither less nor twice. What a dead member used after
-the last checkpoint is forgotten: at most CHECKPOINT_S. A checkpoint may be larger than a frame, so it travels in parts.
+the last checkpoint is forgotten: at most CHECKPOINT_S.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.cluster.wire import PART_BYTES, CheckpointPart, Epoch
-from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.admission.rate_window import Booked, MinuteCheckpoint, WindowCheckpoint
-from policies.types import ReplicaShare, Usage
+from gateway.cluster.records import (
+    GONE,
+    MEMBER,
+    ClusterCheckpoint,
+    Records,
+    Whole,
+    compose,
+    decode_whole,
+    encode_slice,
+    encode_whole,
+    key_of,
+    slices,
+    taken_of,
+)
+from gateway.cluster.wire import CheckpointPart, Epoch
 
 CHECKPOINT_S: Final = 1.0
 SURE_AFTER: Final = 4
-"""So many checkpoints later all members have one, or a later one: a leader that is cut off takes two until its lease of
-2 s has ended, and one when it resigns. So the next leader may begin without this member, and with an older checkpoint.
+"""So many seconds later all members have a checkpoint, or a later one: a leader that is cut off keeps two until its
+lease of 2 s has ended, and one when it resigns. So the next leader may begin without this member, and with an older
+checkpoint.
 """
 
 
-class Taken(NamedTuple):
-    """What a leader has taken in of one member: its last request, and its last entry of the ChargeLog."""
-
-    request: int = 0
-    entry: int = 0
-
-
-class PoolCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Of one pool: counters, and what counts against limits per minute. `charged` is what the counters have of requests
-    that had not ended, by wire id.
+class Mark(NamedTuple):
+    """Which checkpoint it is: the newest one has the highest mark. A store that has forgotten may give an epoch twice,
+    but to different members.
     """
 
-    service: ServiceCheckpoint
-    windows: WindowCheckpoint
-    charged: Mapping[str, Usage] = {}
-
-    def part(self, share: ReplicaShare) -> "PoolCheckpoint":
-        """For a member with this part of every limit: of what was used within the minute it has the same part, so the
-        parts of what is left make the whole.
-        """
-        windows = {
-            scope: MinuteCheckpoint(_part(minute.requests, share), _part(minute.tokens, share))
-            for scope, minute in self.windows.items()
-        }
-        return PoolCheckpoint(self.service, windows, self.charged)
-
-
-def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
-    """The member's part of these bookings, oldest first: of all up to each one, so that it is rounded once."""
-    parts, until_now, taken = [], 0, 0
-    for age_s, amount in booked:
-        until_now += amount
-        parts.append(Booked(age_s, share.of(until_now) - taken))
-        taken = share.of(until_now)
-    return tuple(parts)
-
-
-class ClusterCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Of all pools. `besides` is the shell's: what else it has learnt (step-time models, tokens per byte)."""
-
-    epoch: Epoch
-    number: int
-    pools: Mapping[str, PoolCheckpoint]
-    besides: bytes = b""
-    taken: Mapping[str, Taken] = {}  # by member
-
-    @property
-    def order(self) -> tuple[Epoch, int]:
-        """The newest checkpoint has the highest."""
-        return self.epoch, self.number
-
-
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(ClusterCheckpoint)
-
-
-def encode_checkpoint(checkpoint: ClusterCheckpoint) -> bytes:
-    return _ENCODER.encode(checkpoint)
-
-
-def decode_checkpoint(body: bytes) -> ClusterCheckpoint:
-    """Raises msgspec.DecodeError."""
-    return _DECODER.decode(body)
-
-
-def parts_of(epoch: Epoch, number: int, body: bytes) -> list[CheckpointPart]:
-    """The messages that carry an encoded checkpoint."""
-    starts = range(0, max(1, len(body)), PART_BYTES)
-    return [
-        CheckpointPart(epoch, number, part, len(starts), body[start : start + PART_BYTES])
-        for part, start in enumerate(starts)
-    ]
+    epoch: Epoch = 0
+    number: int = 0
+    leader: str = ""
 
 
 class NewestCheckpoint:
     """The newest checkpoint that this member was told, from any source. Mutable."""
 
     def __init__(self) -> None:
-        self.order: tuple[Epoch, int] = (0, 0)
-        """Of the newest; (0, 0): there is none."""
-        self.body = b""
-        self._taken: deque[Mapping[str, Taken]] = deque(maxlen=SURE_AFTER)
-        self._parts: dict[tuple[Any, Epoch, int], dict[int, bytes]] = {}  # by source
+        self.mark = Mark()
+        """Of the newest; Mark(): there is none."""
+        self.at = 0.0
+        """When it was taken, by the clock of its records."""
+        self.records: Records = {}
+        self._second: deque[Mapping[str, bytes]] = deque(maxlen=SURE_AFTER)  # records of members
+        self._members: Records = {}  # those of now
+        self._begun: dict[object, Records] = {}  # by source: a whole of which a part was told
+        self._changes: dict[object, Records] = {}  # by source: changes of which a part was told
+
+    @property
+    def order(self) -> tuple[Epoch, int]:
+        """The epoch and number of the newest."""
+        return self.mark[:2]
 
     def told(self, body: bytes) -> None:
-        """An encoded checkpoint from the store; a damaged one is left out."""
+        """A whole checkpoint from the store; a damaged one is left out."""
         try:
-            checkpoint = decode_checkpoint(body)
+            whole = decode_whole(body)
+            if Mark(*whole.mark) > self.mark:
+                self._replace(Mark(*whole.mark), whole.at, whole.records(), is_kept=True)
         except msgspec.DecodeError:
             return
-        if checkpoint.order > self.order:
-            self.order, self.body = checkpoint.order, body
-            self._taken.append(checkpoint.taken)
+
+    def part(self, source: object, part: CheckpointPart) -> None:
+        """A part came from `source`, which tells its parts in order."""
+        if part.begins:
+            self._begun[source] = {}
+        mark, whole = None if part.mark is None else Mark(*part.mark), self._begun.get(source)
+        if whole is not None:
+            _change(whole, part.records)
+            if mark is not None:
+                del self._begun[source]
+                if mark > self.mark:
+                    self._replace(mark, part.at, whole, is_kept=part.is_kept)
+            return
+        changes = self._changes.setdefault(source, {})
+        changes.update(part.records)
+        if mark is not None:
+            del self._changes[source]
+            if Mark(*part.base) == self.mark:
+                self.change(mark, part.at, changes, is_kept=part.is_kept)
+
+    def forget(self, source: object) -> None:
+        """The connection to `source` is gone: what it has begun to tell stays unfinished."""
+        self._begun.pop(source, None)
+        self._changes.pop(source, None)
+
+    def change(self, mark: Mark, at: float, records: Records, *, is_kept: bool) -> None:
+        """The checkpoint after the newest one. `is_kept`: it is one of those of each second."""
+        _change(self.records, records)
+        _change(self._members, {key: body for key, body in records.items() if key[0] == MEMBER})
+        self._became(mark, at, is_kept=is_kept)
+
+    def _became(self, mark: Mark, at: float, *, is_kept: bool) -> None:
+        self.mark, self.at = mark, at
+        if is_kept:
+            self._second.append(dict(self._members))
 
     def taken_of(self, member: str) -> int:
         """The last entry of this member's ChargeLog that every later leader surely has."""
-        return self._taken[0].get(member, Taken()).entry if len(self._taken) == SURE_AFTER else 0
+        record = self._second[0].get(key_of(MEMBER, "", member)) if len(self._second) == SURE_AFTER else None
+        return 0 if record is None else taken_of(record).entry
 
-    def part(self, source: object, part: CheckpointPart) -> None:
-        """A part came from `source`; a source tells the parts of one checkpoint in order."""
-        key = source, part.epoch, part.number
-        if (part.epoch, part.number) <= self.order:
-            return
-        if not part.part:  # what the source began before stays unfinished
-            self._parts = {each: parts for each, parts in self._parts.items() if each[0] != source}
-        parts = self._parts.setdefault(key, {})
-        parts[part.part] = part.body
-        if len(parts) == part.parts:
-            del self._parts[key]
-            self.told(b"".join(parts[number] for number in range(part.parts)))
+    def whole(self) -> Iterator[Records]:
+        """Yield all records in slices, each as it is by then; those that come meanwhile are left out."""
+        keys = list(self.records)
+        return slices((key, body) for key in keys if (body := self.records.get(key)) is not None)
+
+    def encoding(self) -> Iterator[bytes]:
+        """Encode the checkpoint of now, piece by piece; the last one is the whole, as `told` takes it."""
+        whole = Whole(self.mark, self.at, [])
+        return _encoding(whole, list(self.records.items()))
 
     def read(self) -> ClusterCheckpoint | None:
-        return decode_checkpoint(self.body) if self.body else None
+        return compose(self.records, self.at) if self.mark > Mark() else None
+
+    def _replace(self, mark: Mark, at: float, records: Records, *, is_kept: bool) -> None:
+        self.records = records
+        self._members = {key: body for key, body in records.items() if key[0] == MEMBER}
+        self._became(mark, at, is_kept=is_kept)
+
+
+def _encoding(whole: Whole, records: Collection[tuple[str, bytes]]) -> Iterator[bytes]:
+    for part in slices(records):
+        whole.parts.append(encode_slice(part))
+        yield b""
+    yield encode_whole(whole)
+
+
+def _change(records: Records, changes: Records) -> None:
+    for key, body in changes.items():
+        if body == GONE:
+            records.pop(key, None)
+        else:
+            records[key] = body

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from gateway.cluster.charge_log import ChargeLog
-from gateway.cluster.checkpoints import NewestCheckpoint, parts_of
+from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.leader_link import LeaderLink
 from gateway.cluster.leaderless import Leaderless
 from gateway.cluster.own_request import OwnRequest
@@ -111,10 +111,11 @@ class Follower:
         """There is a new connection to a leader; the one before is closed, and its promise over."""
         if self.link.is_connected:
             self.lost(now)
-        self.link.connected(self.checkpoint.order, now)
+        self.link.connected(self.checkpoint.mark, now)
 
     def lost(self, now: float) -> None:
         """The connection is gone. All is told again on joining."""
+        self.checkpoint.forget(self.link.leader)
         self.link.lost()
         self._telling = None
         self._leaderless.begins(self._own.values(), now)
@@ -326,8 +327,12 @@ class Follower:
         if isinstance(message, CheckpointPart):
             self.checkpoint.part(self.link.leader, message)
             return
-        for part in parts_of(*self.checkpoint.order, self.checkpoint.body):
-            self.link.say("", part)
+        checkpoint = self.checkpoint
+        begins = True
+        for records in checkpoint.whole():
+            self.link.say("", CheckpointPart(records, begins=begins))
+            begins = False
+        self.link.say("", CheckpointPart({}, checkpoint.mark, at=checkpoint.at))
 
     def _act(self, pool: str, message: Dispatched | Refused | Withdraw, now: float) -> None:
         own = self._own.get(message.number)

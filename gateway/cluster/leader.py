@@ -14,19 +14,13 @@ from math import inf
 from types import MappingProxyType
 from typing import Final, Unpack
 
-from gateway.cluster.checkpoints import (
-    CHECKPOINT_S,
-    ClusterCheckpoint,
-    NewestCheckpoint,
-    PoolCheckpoint,
-    Taken,
-    encode_checkpoint,
-    parts_of,
-)
+from gateway.cluster.checkpoint_stream import CheckpointStream
+from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.inbox import TAKEN_MAX, Inbox
 from gateway.cluster.ordered_requests import Sender
 from gateway.cluster.pool_order import PoolOrder
 from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, Grants
+from gateway.cluster.records import PoolCheckpoint
 from gateway.cluster.sight import Sight
 from gateway.cluster.wire import (
     Answered,
@@ -61,14 +55,13 @@ from gateway.cluster.wishes import (
     Wish,
 )
 from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
-from policies.types import BackendLoad, ReplicaShare, Tenant
+from policies.types import ALONE, BackendLoad, ReplicaShare, Tenant
 
 POLL_S: Final = 0.001  # rule 10
 AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, whatever the store says
 AWAY_S_MAX: Final = 3.0  # and while the store lists it, at most so long
 UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
 UNSENT_S_MAX: Final = 2.0
-SENDERS_MAX: Final = 1_000  # members that a checkpoint knows beside those that are there: they may return
 OWN: Final = ""  # the source of facts of the leader's own process
 
 
@@ -78,13 +71,13 @@ class _Member:
 
     sender: Sender
     heard_at: float
+    checkpoint: Mark
     has_told_running: bool = False  # since its Join
     has_more: bool = False  # and it will tell more when a decision was made
     is_joined: bool = False  # all that it has was taken in
     lost_at: float | None = None
     pinged_at: float | None = None  # of its last ping, by its own clock
-    checkpoint: tuple[Epoch, int] = (0, 0)
-    is_asked: bool = False  # for that
+    is_asked: bool = False  # for its checkpoint
     named: frozenset[str] = frozenset()  # backends that it says it cannot reach
     failed: set[str] = field(default_factory=set)  # and those that failed it since
     outbox: list[tuple[str, AnyMessage]] = field(default_factory=list)
@@ -120,8 +113,6 @@ class Leader:
         self.lease_until = lease_until
         self.grants = Grants(member)
         self.pools: dict[str, PoolOrder] = {}
-        self.besides = b""
-        """What the shell wants to be kept with the next checkpoint."""
         self.is_deciding = False
         self.is_over = False
         self._is_gathered = False  # what a decision needs was told, and is being taken in
@@ -132,7 +123,8 @@ class Leader:
         self._tenant_of = tenant_of
         self._checkpoint = checkpoint or NewestCheckpoint()
         self._restored: Mapping[str, PoolCheckpoint] = {}
-        self._checkpoints = 0
+        self._restored_at = now
+        self._stream = CheckpointStream(epoch, member, self._checkpoint)
         self._waits = dict(waits)
         self._members: dict[str, _Member] = {}
         self._senders: dict[str, Sender] = {}  # of all that ever joined: a name is never used again
@@ -141,7 +133,6 @@ class Leader:
         self._inbox: Inbox[tuple[str, AnyMessage | Own, float]] = Inbox()  # with its pool and arrival
         self._polled_at = -inf
         self._has_news = False
-        self._checkpoint_at = -inf
         self._sight = Sight()
         self._wishes: list[Wish] = []
 
@@ -182,6 +173,7 @@ class Leader:
         if there.lost_at is None:
             there.lost_at, there.is_joined, there.has_told_running, there.has_more = now, False, False, False
             there.outbox.clear()
+            self._stream.lost(member)
             there.sender.is_away = True
             if not self._is_gathered:
                 self._inbox.drop(member)  # it tells all of it again
@@ -223,8 +215,10 @@ class Leader:
         if self._is_connected(member):
             self.lost(member, now)
         sender = self._senders.setdefault(member, Sender(member))
-        there = self._members[member] = _Member(sender, now, checkpoint=join.checkpoint)
+        there = self._members[member] = _Member(sender, now, Mark(*join.checkpoint))
         self.grants.met(member)
+        if self.is_deciding:
+            self._stream.joined(member, there.checkpoint)
         self._inbox.add(member, ("", join, now))
         there.outbox.append(("", Welcome(self.member)))
         there.outbox += [("", Shared(topic, body)) for topic, body in self._shared.items()]
@@ -286,25 +280,37 @@ class Leader:
 
     def tenants_changed(self, pool: str, *, now: float, **changes: Unpack[TenantChanges]) -> None:
         """Tenants or tiers have changed (Scheduler.tenants_changed). Tenants of requests are looked up besides."""
-        self.pool(pool, now)
-        self._inbox.add(OWN, (pool, lambda scheduler, at: scheduler.tenants_changed(now=at, **changes), now))
+        order = self.pool(pool, now)
+
+        def told(scheduler: SharedSchedulerProtocol, at: float) -> None:
+            scheduler.tenants_changed(now=at, **changes)
+            order.journal.all_changed()
+
+        self._inbox.add(OWN, (pool, told, now))
 
     def tenant_changed(self, tenant_id: str, now: float) -> None:
         """The registry has changed this tenant; look it up again wherever it is known."""
         for order in self.pools.values():
             order.tenants.changed(tenant_id, now)
+            order.journal.tenant(tenant_id)
         self._has_news = True
 
     def tenant_forgotten(self, tenant_id: str, now: float) -> None:
         """Forget this tenant; its queued requests are rejected."""
         for order in self.pools.values():
             order.tenants.forget(tenant_id, now)
+            order.journal.tenant(tenant_id)
         self._has_news = True
 
     def policy_changed(self, pool: str, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
         """Policies have changed (Scheduler.policy_changed); the caller has checked that they exist."""
-        self.pool(pool, now)
-        self._inbox.add(OWN, (pool, lambda scheduler, at: scheduler.policy_changed(**choices, now=at), now))
+        order = self.pool(pool, now)
+
+        def told(scheduler: SharedSchedulerProtocol, at: float) -> None:
+            scheduler.policy_changed(**choices, now=at)
+            order.journal.all_changed()
+
+        self._inbox.add(OWN, (pool, told, now))
 
     def pool(self, name: str, now: float) -> PoolOrder:
         """The pool of this name; made with its first load or request."""
@@ -312,7 +318,7 @@ class Leader:
         if order is None:
             order = self.pools[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
             if self._is_gathered:
-                order.restored(self._restored.get(order.name), now)
+                order.restored(self._restored.get(order.name), self._restored_at, self._alone or ALONE, now)
                 order.scheduler.taken_over(now)
         return order
 
@@ -340,8 +346,7 @@ class Leader:
             for name, order in self.pools.items():
                 for sender, message in order.decide(now):
                     self._members[sender.member].outbox.append((name, message))
-        if now >= self._checkpoint_at:
-            self._take_checkpoint(now)
+        self._tell_checkpoint(now)
 
     def resign(self, now: float, *, returns: bool) -> None:
         """The process is told to stop: a last checkpoint, then every promise is released; `frames` has them. It
@@ -349,8 +354,8 @@ class Leader:
         """
         if self.is_over:
             return
-        if self.is_deciding and self._alone is None:
-            self._take_checkpoint(now)
+        if self.is_deciding:
+            self._tell_checkpoint(now, is_last=True)
         self.is_over, self.is_deciding = True, False
         for there in self._members.values():
             there.outbox.append(("", Release(returns)))
@@ -389,7 +394,7 @@ class Leader:
             times.append(now)
         times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
         times += [there.lost_at + AWAY_S for there in self._members.values() if there.lost_at is not None]
-        times += [self.lease_until, *([self._checkpoint_at] if self.is_deciding else self._awaits(now))]
+        times += [self.lease_until, *([self._stream.wakeup(now)] if self.is_deciding else self._awaits(now))]
         return min(times)
 
     def _awaits(self, now: float) -> list[float]:
@@ -411,35 +416,36 @@ class Leader:
         if self._inbox or any(order.chores.is_busy for order in self.pools.values()):
             return False
         self.is_deciding = True
-        for there in self._members.values():
+        if self._alone is None:
+            self._stream.begins(now)  # what was waiting is admitted now, all at once
+        for name, there in self._members.items():
             if there.lost_at is None:
                 self._pong(there, now)
                 if there.has_more:
                     there.outbox.append(("", TellMore()))
+                self._stream.joined(name, there.checkpoint)
         for order in self.pools.values():
             order.scheduler.taken_over(now)
         self._wishes.append(AskBackends())
-        self._checkpoint_at = now if self._alone is None else inf  # what was waiting is admitted now, all at once
         return True
 
     def _goes_on(self, now: float) -> bool:
         """Go on from the newest checkpoint, unless a member that is there has a newer one: then ask it (rule 19)."""
         there = [each for each in self._members.values() if each.lost_at is None]
         newest = max(there, key=lambda each: each.checkpoint)
-        if newest.checkpoint > self._checkpoint.order:
+        if newest.checkpoint > self._checkpoint.mark:
             if not newest.is_asked:
                 newest.is_asked = True
                 newest.outbox.append(("", WantCheckpoint()))
             return False
         checkpoint = self._checkpoint.read()
         if checkpoint is not None:
-            pools, share = checkpoint.pools, self._alone
-            self._restored = pools if share is None else {name: kept.part(share) for name, kept in pools.items()}
+            self._restored, self._restored_at = checkpoint.pools, now
             for name, taken in checkpoint.taken.items():
                 sender = self._senders.setdefault(name, Sender(name))
                 sender.request, sender.entry = taken
         for order in self.pools.values():
-            order.restored(self._restored.get(order.name), now)
+            order.restored(self._restored.get(order.name), self._restored_at, self._alone or ALONE, now)
         return True
 
     def _take_in(self, now: float) -> None:
@@ -461,6 +467,7 @@ class Leader:
         if there is None:
             return
         self.facts += 1
+        self._stream.taken(there.sender)
         if pool:
             if source != self.member and self._sight.is_less_than(entry, now):
                 self.step_down("it reaches no backend, and others do", is_blind=True)
@@ -490,19 +497,18 @@ class Leader:
                 for order in self.pools.values():
                     order.untold(there.sender, entry.tokens)
 
-    def _take_checkpoint(self, now: float) -> None:
-        """Tell all members, and the store, what has been charged until now."""
-        self._checkpoint_at = now + CHECKPOINT_S
-        self._checkpoints += 1
-        pools = {name: order.checkpoint(now) for name, order in self.pools.items()}
-        names = {*list(self._senders)[-SENDERS_MAX:], *self._members}
-        taken = {name: Taken((of := self._senders[name]).request, of.entry) for name in names}
-        body = encode_checkpoint(ClusterCheckpoint(self.epoch, self._checkpoints, pools, self.besides, taken))
-        self._checkpoint.told(body)
-        self._wishes.append(StoreCheckpoint(body))
-        for name, there in self._members.items():
-            if there.lost_at is None and name != self.member:
-                there.outbox += [("", part) for part in parts_of(self.epoch, self._checkpoints, body)]
+    def _tell_checkpoint(self, now: float, *, is_last: bool = False) -> None:
+        """Tell all members, and each second the store, what has been charged until now."""
+        journals = [order.journal for order in self.pools.values()]
+        if self._alone is not None:
+            for journal in journals:
+                journal.clear()
+            return
+        parts, body = self._stream.turn(journals, self._senders, now, is_last=is_last)
+        for member, part in parts:
+            self._members[member].outbox.append(("", part))
+        if body:
+            self._wishes.append(StoreCheckpoint(body))
 
     # -- members that fall silent, backends that fail --------------------------------------------------------
 

@@ -43,8 +43,8 @@ class LeaderLink:
 
     # -- connection ------------------------------------------------------------------------------------------
 
-    def connected(self, checkpoint: tuple[Epoch, int], now: float) -> None:
-        """There is a new connection to a leader, which is told the `order` of the member's newest checkpoint."""
+    def connected(self, checkpoint: tuple[Epoch, int, str], now: float) -> None:
+        """There is a new connection to a leader, which is told the mark of the member's newest checkpoint."""
         self.is_connected, self.heard_at, self._must_close, self._granted = True, now, "", None
         self._outbox = [("", Join(self.member, checkpoint))]
         self._replaceable.clear()

@@ -22,8 +22,8 @@ class Sender:
     unreachable: frozenset[str] = frozenset()
     is_away: bool = False
     """Its connection is lost: it is sent nothing, and its queued requests are parked (rule 17)."""
-    is_gone: bool = False
-    """It does not return, as far as is known: its requests are given up."""
+    is_here: bool = False
+    """It has joined, and is there or may come back at any moment; else its requests are given up."""
     request: int = 0
     """The last of its requests that is known: numbers only grow (rule 6)."""
     joined_at: int = 0
@@ -37,7 +37,7 @@ class Sender:
 
     def joins(self) -> None:
         """It begins to tell all that it has."""
-        self.is_gone, self.joined_at, self.told = False, self.request, set()
+        self.is_here, self.joined_at, self.told = True, self.request, set()
 
     def all_told(self) -> None:
         """It has told all that it has."""
@@ -131,12 +131,12 @@ class Chores:
         waiting = [each for each in known if each[1].backend_id is None]
 
         def given_up() -> Iterator[None]:
-            yield from self._each(lambda: running, self._give_up, lambda: sender.is_gone)
+            yield from self._each(lambda: running, self._give_up, lambda: not sender.is_here)
             then(self._now)
 
         if running:
             self._urgent.append(given_up())
-        self._others.append(self._each(lambda: waiting, self._give_up, lambda: sender.is_gone))
+        self._others.append(self._each(lambda: waiting, self._give_up, lambda: not sender.is_here))
         return bool(running)
 
     def end_untold(self, sender: Sender) -> None:

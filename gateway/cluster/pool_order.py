@@ -9,9 +9,11 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from gateway.cluster.checkpoints import PoolCheckpoint
+from gateway.cluster.kept_windows import KeptWindows
 from gateway.cluster.ordered_requests import Chores, OrderedRequest, OrderedRequests, Sender
+from gateway.cluster.pool_journal import PoolJournal
 from gateway.cluster.pool_tenants import PoolTenants
+from gateway.cluster.records import PoolCheckpoint
 from gateway.cluster.wire import (
     AnyMessage,
     Dispatched,
@@ -39,6 +41,7 @@ from policies.types import (
     Outcome,
     Reason,
     Reject,
+    ReplicaShare,
     Request,
     Tenant,
     Usage,
@@ -76,8 +79,10 @@ class PoolOrder:
         )
         self._strangers: dict[str, _Stranger] = {}
         self._charged: dict[str, Usage] = {}  # what the counters have of requests that are not known now
+        self.journal = PoolJournal(name, scheduler, self.tenants, self._known, self._charged)
         self._refused: dict[str, Refused] = {}  # the last rejections: their members may not have heard them
         self._backend_ids: frozenset[str] = frozenset()
+        self._available: dict[str, bool] = {}  # as told last
         self._untold: dict[str, dict[str, int]] = {}  # by member and backend (rule 11)
         self._curious: list[str] = []  # traced requests whose wait has no reason yet
         self._came_at = 0.0  # of the fact that is taken in
@@ -103,7 +108,28 @@ class PoolOrder:
     def take(self, sender: Sender, message: AnyMessage, came_at: float, now: float) -> None:
         """Take in one fact of this pool, which came at `came_at`: its ages count from then (rule 24)."""
         self._came_at = came_at
+        self._note(sender, message, now)
         self._taken[type(message)](sender, message, now)
+
+    def _note(self, sender: Sender, message: Any, now: float) -> None:
+        """The message tells of a request, or of what a tenant has spent."""
+        if isinstance(message, Spend):
+            self.journal.tenant(message.tenant_id, message.key_id)
+            self._restore_windows(message.tenant_id, message.key_id, now)
+            return
+        id_ = wire_id(sender.member, message.number)
+        if isinstance(message, Submit | Has | Ended):
+            self.journal.request(id_, message.request)
+            self._restore_windows(message.request.tenant_id, message.request.key_id, now)
+        elif (known := self._known.get(id_)) is not None:
+            self.journal.request(id_, known.asked)
+
+    def _restore_windows(self, tenant_id: str, key_id: str, now: float) -> None:
+        """A request of this tenant and key is about to meet its limits per minute."""
+        if self.journal.kept:
+            windows = self.journal.kept.take(self.tenants.scopes(tenant_id, key_id), now)
+            if windows:
+                self.scheduler.windows_restored(windows, now)
 
     def _submit(self, sender: Sender, message: Submit, now: float) -> None:
         id_ = wire_id(sender.member, message.number)
@@ -304,7 +330,7 @@ class PoolOrder:
         """The member does not return: its clients have left. If it does return, what was charged is charged once.
         Returns whether anything ran there: it may run on, so it is external load until a measurement says less.
         """
-        sender.is_gone = True
+        sender.is_here = False
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
         self._untold.pop(sender.member, None)
@@ -313,6 +339,14 @@ class PoolOrder:
     def _given_up(self, id_: str, known: OrderedRequest, now: float) -> None:
         """Its client has gone with its member; if that comes back, what was charged is charged once."""
         self._charged[id_] = self._give_up(id_, known, now)
+        self._trim_charged()
+
+    def _trim_charged(self) -> None:
+        """Forget the oldest of too many requests of members that went away."""
+        while len(self._charged) > CHARGED_MAX:
+            oldest = next(iter(self._charged))
+            del self._charged[oldest]
+            self.journal.charged(oldest)
 
     def _place_again(self, id_: str, known: OrderedRequest, now: float) -> None:
         self._park(id_, known, now)
@@ -328,29 +362,28 @@ class PoolOrder:
         """All backends of the pool, as the Scheduler is to be told."""
         loads = tuple(self.load(load) for load in loads)
         self._backend_ids = frozenset(load.backend_id for load in loads)
+        self._available = {each: self._available.get(each, False) for each in self._backend_ids}
         return loads
 
     def load(self, load: BackendLoad) -> BackendLoad:
         """A load with what the members hold there untold."""
         untold = sum(tokens.get(load.backend_id, 0) for tokens in self._untold.values())
         self._backend_ids |= {load.backend_id}
+        if self._available.get(load.backend_id) != load.available:
+            self._available[load.backend_id] = load.available
+            self.journal.backends_changed()
         return replace(load, untold_tokens=untold) if untold else load
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def restored(self, kept: PoolCheckpoint | None, now: float) -> None:
-        """Go on from what another leader kept of this pool; None: nothing."""
+    def restored(self, kept: PoolCheckpoint | None, since: float, share: ReplicaShare, now: float) -> None:
+        """Go on from what another leader kept of this pool until `since`, with this part of limits; None: nothing."""
         if kept is None:
             return
         self.scheduler.restored(kept.service, now)
-        self.scheduler.windows_restored(kept.windows, now)
         self._charged.update(kept.charged)
-
-    def checkpoint(self, now: float) -> PoolCheckpoint:
-        """What the next leader goes on from."""
-        _trim(self._charged, CHARGED_MAX)
-        open_ = {id_: known.told for id_, known in self._known if known.told != NO_USAGE}
-        return PoolCheckpoint(self.scheduler.checkpoint(), self.scheduler.windows(now), {**self._charged, **open_})
+        self.journal.restored(kept, KeptWindows(kept.windows, since, share), now)
+        self._trim_charged()
 
     # -- decisions -------------------------------------------------------------------------------------------
 
@@ -361,6 +394,7 @@ class PoolOrder:
             known = self._known.get(action.request_id)
             if known is None:
                 continue  # rejected, and gone before it could be told
+            self.journal.request(action.request_id, known.asked)
             if isinstance(action, Dispatch):
                 known.backend_id = action.backend_id
                 if not known.asked.produced_tokens:  # else it is continued, and was charged for that
@@ -414,6 +448,8 @@ class PoolOrder:
         for id_, (sender, message, came_at) in list(self._strangers.items()):
             if self.tenants.learn(message.request.tenant_id, now):
                 del self._strangers[id_]
+                self.journal.request(id_, message.request)
+                self._restore_windows(message.request.tenant_id, message.request.key_id, now)
                 self._enter(sender, id_, message, now, came_at=came_at)
             elif now >= came_at + TENANT_WAIT_S:
                 del self._strangers[id_]
@@ -436,15 +472,18 @@ class PoolOrder:
     def _park(self, id_: str, known: OrderedRequest, now: float) -> None:
         if not known.is_parked:
             known.is_parked = True
+            self.journal.tenant(known.asked.tenant_id)
             self.scheduler.parked(id_, now)
 
     def _resume(self, id_: str, known: OrderedRequest, now: float) -> None:
         if known.is_parked:
             known.is_parked = False
+            self.journal.tenant(known.asked.tenant_id)
             self.scheduler.readmitted(self._reachable(known), now)
 
     def _give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
         """End a request whose client has gone with its member; return what stays charged."""
+        self.journal.request(id_, known.asked)
         self._known.pop(id_)
         if known.backend_id is None:
             self.scheduler.cancel(id_, now)

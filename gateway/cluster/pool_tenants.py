@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 
 from gateway.cluster.wire import LimitsOf
+from policies.admission.scopes import group_scope, key_scope
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
 
@@ -37,6 +38,13 @@ class PoolTenants:
         """Forget a tenant: its queued requests are rejected, what runs goes on."""
         if self._tenants.pop(tenant_id, None) is not None:
             self._scheduler.tenants_changed(removed=[tenant_id], now=now)
+
+    def scopes(self, tenant_id: str, key_id: str = "") -> list[str]:
+        """The names of the scopes of a request (policies/admission/scopes.py), by the registry."""
+        tenant = self._tenant_of(tenant_id)
+        group_id = None if tenant is None else tenant.group_id
+        scopes = [tenant_id] if group_id is None else [tenant_id, group_scope(group_id)]
+        return [*scopes, key_scope(key_id)] if key_id else scopes
 
     def get(self, tenant_id: str) -> Tenant | None:
         """The tenant, None where the Scheduler was told of none."""

@@ -5,7 +5,7 @@ tenants and policies are the leader's own: they take effect where this process l
 views: what only the leader knows is empty here, and its shell asks the leader instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Unpack
 
 from gateway.cluster.member import Member
@@ -102,8 +102,8 @@ class RemoteScheduler(ForwardingFacts):
         """As last told by the leader, with a decision on a request of this tenant and key."""
         return self._follower.limits(self._pool, LimitsOf(tenant_id, key_id))
 
-    def checkpoint(self) -> ServiceCheckpoint:
-        """The newest of the cluster's that this member was told."""
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
+        """The newest of the cluster's that this member was told, of all tenants."""
         newest = self._follower.checkpoint.read()
         pool = None if newest is None else newest.pools.get(self._pool)
         return {} if pool is None else pool.service

@@ -17,7 +17,6 @@ from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timi
 
 VERSION: Final = 6
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
-PART_BYTES: Final = FRAME_BYTES_MAX // 2  # of a body that is sent in parts
 MESSAGES_MAX: Final = 500  # of one frame: with requests of the usual size, 100 KB, which take 2 ms to decode
 
 Epoch = int
@@ -150,10 +149,10 @@ class Has(WireMessage, frozen=True, tag="+"):
 
 
 class Join(WireMessage, frozen=True, tag="J"):
-    """The first message of a follower: its name, and the newest checkpoint that it holds as (epoch, number)."""
+    """The first message of a follower: its name, and the mark of the newest checkpoint that it holds."""
 
     member: str
-    checkpoint: tuple[Epoch, int] = (0, 0)
+    checkpoint: tuple[Epoch, int, str] = (0, 0, "")
 
 
 class ToldPart(WireMessage, frozen=True, tag="a"):
@@ -276,13 +275,16 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
-    """A part of a checkpoint (checkpoints.py)."""
+    """Records of a checkpoint that have changed; empty ones are gone (records.py). Those up to a part with a `mark`
+    make this checkpoint of that one's `base`, or, since the part that `begins`, all of it. `is_kept`: a store has it.
+    """
 
-    epoch: Epoch
-    number: int
-    part: int
-    parts: int
-    body: bytes
+    records: dict[str, bytes]
+    mark: tuple[Epoch, int, str] | None = None
+    base: tuple[Epoch, int, str] = (0, 0, "")
+    at: float = 0.0
+    begins: bool = False
+    is_kept: bool = False
 
 
 class WantCheckpoint(WireMessage, frozen=True, tag="C"):

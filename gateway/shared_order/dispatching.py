@@ -61,8 +61,8 @@ class SharedScheduler(RemoteScheduler):
 
     # -- views -----------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> ServiceCheckpoint:
-        return super().checkpoint() if self.led is None else self.led.checkpoint()
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
+        return super().checkpoint() if self.led is None else self.led.checkpoint(tenant_ids)
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """Of all workers at the leader; elsewhere the counts of this worker's requests."""

@@ -66,6 +66,21 @@ def without_lifted_tenants(checkpoint: ServiceCheckpoint) -> ServiceCheckpoint:
     }
 
 
+def of_tenants(checkpoint: ServiceCheckpoint, tenant_ids: Collection[str]) -> ServiceCheckpoint:
+    """The checkpoint with the counters of these tenants alone."""
+
+    def kept(tier: TierCheckpoint) -> TierCheckpoint:
+        tenants = {each: tier.tenants[each] for each in tenant_ids if each in tier.tenants}
+        return TierCheckpoint(
+            tier.counter, tier.level, tenants, {group_id: kept(group) for group_id, group in tier.groups.items()}
+        )
+
+    return {
+        fair_queue: QueueCheckpoint(of.level, {tier_id: kept(tier) for tier_id, tier in of.tiers.items()})
+        for fair_queue, of in checkpoint.items()
+    }
+
+
 def keep_levels(checkpoint: ServiceCheckpoint, earlier: ServiceCheckpoint) -> ServiceCheckpoint:
     """The checkpoint with levels no higher than the earlier one's: no tenant is lifted for having left since then."""
     return {

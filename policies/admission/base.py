@@ -4,7 +4,7 @@ A rule that limits usage is notified of every request twice: when all rules have
 and its usage is known. A rule that needs no notification inherits the empty methods.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from policies.admission.rate_window import NOTHING_BOOKED, WindowCheckpoint
@@ -52,8 +52,8 @@ class Admission(Protocol):
         """The current state of the limits per minute that this rule enforces for calls with this key of the tenant."""
         return UNLIMITED
 
-    def windows(self, now: float) -> WindowCheckpoint:
-        """What this rule has booked within the minute, for another scheduler."""
+    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
+        """What this rule has booked within the minute, for another scheduler; of all scopes, or these."""
         return NOTHING_BOOKED
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:

@@ -9,7 +9,7 @@ A prediction alone never makes a request inadmissible: if its prompt fits under 
 minute is empty, however long its answer is expected to be. If its prompt does not fit, it is rejected at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -119,10 +119,11 @@ class RateLimiter(Admission):
                 tokens.append(_limit(minute.tokens, scope.limits.tokens_per_minute_max, now))
         return RateLimits(requests=min(requests, key=_room, default=None), tokens=min(tokens, key=_room, default=None))
 
-    def windows(self, now: float) -> WindowCheckpoint:
+    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
         minutes = {
             scope: MinuteCheckpoint(minute.requests.booked(now), minute.tokens.booked(now))
-            for scope, minute in self._minutes.items()
+            for scope in (self._minutes if scopes is None else scopes)
+            if (minute := self._minutes.get(scope)) is not None
         }
         return {scope: minute for scope, minute in minutes.items() if minute.requests or minute.tokens}
 

@@ -70,16 +70,32 @@ class RateWindow(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Second:
+    """The bookings of one second that count: their sum, their number, and when the latest was made."""
+
+    latest_at: float = 0.0
+    amount: int = 0
+    bookings: int = 0
+
+
 class SlidingWindow:
     """Bookings of the last 60 s. Apart from empty ones, there are at most as many as the limit has units."""
 
     def __init__(self) -> None:
         self._bookings: deque[Booking] = deque()  # oldest first
         self._used = 0
+        self._seconds: dict[int, _Second] = {}
 
     def used(self, now: float) -> int:
         while self._bookings and not _counts(self._bookings[0], now):
-            self._used -= self._bookings.popleft().amount
+            gone = self._bookings.popleft()
+            self._used -= gone.amount
+            second = self._seconds[int(gone.booked_at)]
+            second.amount -= gone.amount
+            second.bookings -= 1
+            if not second.bookings:
+                del self._seconds[int(gone.booked_at)]
         return self._used
 
     def wait_s(self, amount: int, limit: int, now: float) -> float | None:
@@ -99,22 +115,22 @@ class SlidingWindow:
         booking = Booking(now, amount)
         self._bookings.append(booking)
         self._used += amount
+        second = self._seconds.get(int(now))
+        if second is None:
+            second = self._seconds[int(now)] = _Second()
+        second.latest_at, second.amount, second.bookings = now, second.amount + amount, second.bookings + 1
         return booking
 
     def amend(self, booking: Booking, amount: int, now: float) -> None:
         self.used(now)
         if _counts(booking, now):
             self._used += amount - booking.amount
+            self._seconds[int(booking.booked_at)].amount += amount - booking.amount
             booking.amount = amount
 
     def booked(self, now: float) -> tuple[Booked, ...]:
         self.used(now)
-        seconds: dict[int, Booked] = {}
-        for each in self._bookings:
-            second, age_s = int(each.booked_at), now - each.booked_at
-            before = seconds.get(second)
-            seconds[second] = Booked(age_s, each.amount + (before.amount if before else 0))
-        return tuple(each for each in seconds.values() if each.amount)
+        return tuple([Booked(now - each.latest_at, each.amount) for each in self._seconds.values() if each.amount])
 
 
 class FixedWindow:

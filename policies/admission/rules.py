@@ -1,6 +1,6 @@
 """Admission rules of one pool: every rule is asked in turn, and a rejection says when the client may retry."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from policies.admission.base import Admission, AdmissionReject
 from policies.admission.rate_window import WindowCheckpoint
@@ -69,9 +69,10 @@ class AdmissionRules:
             tokens=next((each.tokens for each in limits if each.tokens), None),
         )
 
-    def windows(self, now: float) -> WindowCheckpoint:
-        """What counts against limits per minute now."""
-        return {scope: minute for rule in self._rules for scope, minute in rule.windows(now).items()}
+    def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
+        """What counts against limits per minute now, of all scopes or these."""
+        scopes = None if scopes is None else list(scopes)
+        return {scope: minute for rule in self._rules for scope, minute in rule.windows(now, scopes).items()}
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
         """Count what another scheduler admitted within the minute."""

@@ -147,8 +147,8 @@ class Fairness(Protocol):
         """Drop the account of a tenant that does not wait."""
         ...
 
-    def received(self) -> Mapping[str, float]:
-        """The counter of every tenant with an account: service over weight."""
+    def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
+        """The counter of every tenant with an account: service over weight. With `tenant_ids`: of these."""
         ...
 
     def level(self) -> float:
@@ -246,8 +246,10 @@ class Accounts:
         account = self._accounts.pop(tenant_id, None)
         assert account is None or not account.is_waiting, "a waiting tenant is not forgotten"
 
-    def received(self) -> Mapping[str, float]:
-        return {tenant_id: account.counter for tenant_id, account in self._accounts.items()}
+    def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
+        accounts = self._accounts
+        ids = accounts if tenant_ids is None else [each for each in tenant_ids if each in accounts]
+        return {tenant_id: accounts[tenant_id].counter for tenant_id in ids}
 
     def level(self) -> float:
         if self._is_returning:

@@ -1,6 +1,6 @@
 """Seats of a tier with groups: which group each tenant belongs to, and the account of each group among the others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from policies.accounts.checkpoint import TierCheckpoint
@@ -139,19 +139,21 @@ class GroupSeats:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def received_alone(self) -> Mapping[str, float]:
-        """The counter of every tenant without a group, among the groups."""
+    def received_alone(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
+        """The counter of every tenant without a group, among the groups. With `tenant_ids`: of these."""
+        ids = self.all if tenant_ids is None else [each for each in tenant_ids if each in self.all]
+        seats = {tenant_id: self.all[tenant_id] for tenant_id in ids}
         return {
             tenant_id: self.level.service_record(seat.member.id).counter
-            for tenant_id, seat in self.all.items()
+            for tenant_id, seat in seats.items()
             if seat.member.group_id is None
         }
 
-    def groups_received(self) -> Mapping[str, TierCheckpoint]:
-        """The counters of each group and of its tenants."""
+    def groups_received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, TierCheckpoint]:
+        """The counters of each group and of its tenants, or of those of these ids."""
         return {
             member.group_id: TierCheckpoint(
-                self.level.service_record(member.id).counter, member.order.level(), member.order.received()
+                self.level.service_record(member.id).counter, member.order.level(), member.order.received(tenant_ids)
             )
             for member in self.members.values()
             if member.group_id is not None

@@ -171,9 +171,9 @@ class GroupedFairness:
     def forget(self, tenant_id: str) -> None:
         self.seats.forget(tenant_id)
 
-    def received(self) -> Mapping[str, float]:
+    def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
         """The counter of every tenant without a group, among the groups."""
-        return self.seats.received_alone()
+        return self.seats.received_alone(tenant_ids)
 
     def level(self) -> float:
         return self._level.level()

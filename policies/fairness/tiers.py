@@ -159,14 +159,14 @@ class TieredFairness:
     def tier_service_record(self, tier_id: str) -> ServiceRecord:
         return self._tier_order.service_record(tier_id)
 
-    def checkpoint(self) -> QueueCheckpoint:
-        """The counters of all tiers and tenants; takes time in proportion to their number."""
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
+        """The counters of all tiers and tenants, or these tenants; takes time in proportion to their number."""
         tiers = {
             tier_id: TierCheckpoint(
                 self.tier_service_record(tier_id).counter,
                 order.level(),
-                order.received(),
-                order.seats.groups_received() if isinstance(order, GroupedFairness) else {},
+                order.received(tenant_ids),
+                order.seats.groups_received(tenant_ids) if isinstance(order, GroupedFairness) else {},
             )
             for tier_id, order in self._orders.items()
             if tier_id in self._tiers or _has_accounts(order)

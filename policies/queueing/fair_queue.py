@@ -177,9 +177,9 @@ class FairQueue:
 
     # -- service received ------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> QueueCheckpoint:
-        """The counters of all tiers and tenants, including tenants that have not returned yet."""
-        return self.order.checkpoint()
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
+        """The counters of all tiers and tenants, or these tenants, including such as have not returned yet."""
+        return self.order.checkpoint(tenant_ids)
 
     def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
         """Start from these counters, before anything has waited here. With `returning`, tenants are lifted at most to

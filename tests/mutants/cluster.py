@@ -21,6 +21,8 @@ CANDIDATE = ("tests/unit/gateway/cluster/test_election.py",)
 ELECTING = ("tests/integration/store/test_redis_election.py",)
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
 LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
+JOURNAL, STREAM = (f"gateway/cluster/{name}.py" for name in ("pool_journal", "checkpoint_stream"))
+KEPT = ("tests/unit/gateway/cluster/test_checkpoints.py",)
 TELLING = "gateway/cluster/telling.py"
 TOLD = ("tests/unit/gateway/cluster/test_telling.py",)
 LEDGER = "policies/accounts/ledger.py"
@@ -136,7 +138,7 @@ MUTANTS = (
     # What a leader goes on from.
     Mutant(
         "a leader goes on from the newest checkpoint", "gateway/cluster/checkpoints.py",
-        "return decode_checkpoint(self.body) if self.body else None", "return None", SEEDS,
+        "return compose(self.records, self.at) if self.mark > Mark() else None", "return None", SEEDS,
     ),
     Mutant(
         "counters do not begin at zero", ORDER,
@@ -144,20 +146,56 @@ MUTANTS = (
     ),
     Mutant(
         "limits per minute go on", ORDER,
-        "        self.scheduler.windows_restored(kept.windows, now)\n", "", directed("killed_leader"),
+        "                self.scheduler.windows_restored(windows, now)\n", "                pass\n",
+        directed("killed_leader"),
     ),
     Mutant(
-        "a checkpoint has what was charged of open requests", ORDER,
-        "{**self._charged, **open_}", "{}", SEEDS,
+        "a checkpoint has what was charged of open requests", JOURNAL,
+        "            records |= charged_record(self._pool, id_, usage)\n", "", SEEDS,
     ),
     Mutant(
-        "a checkpoint says what it has taken in", LEADER,
-        "{name: Taken((of := self._senders[name]).request, of.entry) for name in names}",
-        "dict[str, Taken]()", SEEDS,
+        "a checkpoint says what it has taken in", STREAM,
+        "            records |= member_record(sender.member, Taken(sender.request, sender.entry))\n", "", SEEDS,
     ),
     Mutant(
         "an entry is kept until every later leader has it", "gateway/cluster/checkpoints.py",
-        "SURE_AFTER: Final = 4", "SURE_AFTER: Final = 1", ("tests/unit/gateway/cluster/test_wire.py",),
+        "SURE_AFTER: Final = 4", "SURE_AFTER: Final = 1", KEPT,
+    ),
+    Mutant(
+        "changes count only after the checkpoint that they are of", "gateway/cluster/checkpoints.py",
+        "if Mark(*part.base) == self.mark:", "if mark > self.mark:", KEPT,
+    ),
+    Mutant(
+        "a checkpoint is taken when all that changed was written", STREAM,
+        "if all(journal.is_empty for journal in journals):", "if True:", KEPT,
+    ),
+    Mutant(
+        "a member that is told all records is told what changes meanwhile", STREAM,
+        "{*self._follow, *self._wholes, *self._told_whole}", "{*self._follow, *self._told_whole}", KEPT,
+    ),
+    Mutant(
+        "a member that lacks the checkpoint is told all records", STREAM,
+        "        if mark == self.newest.mark:\n", "        if True:\n", KEPT,
+    ),
+    Mutant(
+        "what was spent is written", ORDER,
+        "            self.journal.tenant(message.tenant_id, message.key_id)\n", "            pass\n", LEADING,
+    ),
+    Mutant(
+        "what becomes of a request is written", ORDER,
+        "            self.journal.request(id_, known.asked)\n\n", "            pass\n\n", SEEDS,
+    ),
+    Mutant(
+        "what is decided is written", ORDER,
+        "            self.journal.request(action.request_id, known.asked)\n", "", SEEDS,
+    ),
+    Mutant(
+        "a turn writes a bounded number of tenants", JOURNAL,
+        "most = len(self._tenants) if all_of_it else WRITTEN_MAX", "most = len(self._tenants)", KEPT,
+    ),
+    Mutant(
+        "records of limits keep their age", "gateway/cluster/checkpoint_stream.py",
+        "self._later_s, self._due_at = self.newest.at - now, now", "self._due_at = now", KEPT,
     ),
     # What is charged.
     Mutant(
@@ -198,7 +236,7 @@ MUTANTS = (
     # What a connection that broke leaves behind.
     Mutant(
         "requests of a lost member are parked", ORDER,
-        "            known.is_parked = True\n            self.scheduler.parked(id_, now)\n",
+        "            self.journal.tenant(known.asked.tenant_id)\n            self.scheduler.parked(id_, now)\n",
         "            pass\n", directed("broken_links"),
     ),
     Mutant(
@@ -257,13 +295,14 @@ MUTANTS = (
     ),
     Mutant(
         "a member that comes back is given up no further", "gateway/cluster/ordered_requests.py",
-        "self._each(lambda: waiting, self._give_up, lambda: sender.is_gone)",
+        "self._each(lambda: waiting, self._give_up, lambda: not sender.is_here)",
         "self._each(lambda: waiting, self._give_up, lambda: True)", TOLD,
     ),
     # Members that are alone.
     Mutant(
         "a leader that is alone takes no checkpoints", LEADER,
-        "now if self._alone is None else inf", "now", directed("lone_members"),
+        "        if self._alone is not None:\n            for journal", "        if False:\n            for journal",
+        directed("lone_members"),
     ),
     Mutant(
         "a member that is alone has its part of a backend", MEMBER,

@@ -26,6 +26,7 @@ VALUES = (
     "policies.capacity.prefix_index",
     "policies.accounts.checkpoint",
     "policies.admission.rate_window",
+    "policies.admission.scopes",
     "policies.scheduler_protocol",
     "policies.forwarding",
     "policies.fairness.bounds",

@@ -16,10 +16,11 @@ from heapq import heappop, heappush
 from itertools import count, pairwise
 
 from gateway.app import GC_THRESHOLDS
-from gateway.cluster.checkpoints import ClusterCheckpoint, NewestCheckpoint, Taken, encode_checkpoint
+from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.promise import SILENT_S
+from gateway.cluster.records import Taken, member_record
 from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import AskBackends
 from policies.admission.bounded import BoundedQueues
@@ -85,8 +86,8 @@ class Cluster:
             request = Request(f"r{number}", f"t{number // members % tenants}", "m", -1.0 + number * 1e-6, 10, 20)
             self.followers[name].submit(POOL, request, 0.0)
         self.checkpoint = NewestCheckpoint()  # by it, the leader before has admitted all
-        taken = {name: Taken(queued) for name in self.followers}
-        self.checkpoint.told(encode_checkpoint(ClusterCheckpoint(1, 1, {}, taken=taken)))
+        records = {key: body for name in self.followers for key, body in member_record(name, Taken(queued)).items()}
+        self.checkpoint.change(Mark(1, 1), 0.0, records, is_kept=True)
         self.leader = Leader(
             2,
             "m0",

@@ -59,7 +59,7 @@ class Books(Judge):
         self.seen[leadership].update(dict.fromkeys(leader.joined(), self.world.now))
         counters = self.schedulers[leadership].checkpoint()
         page = counters, dict(self.books[leadership]), dict(self.seen[leadership]), dict(self.missed[leadership])
-        self.pages[leader.epoch, leader._checkpoints].append(page)
+        self.pages[leader._stream._mark[:2]].append(page)
 
     def _restored(self, leadership, counters):
         order = self.world.nodes[leadership.split("@")[0]].member.checkpoint.order

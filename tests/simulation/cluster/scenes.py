@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from random import Random
+from types import ModuleType
 
-from gateway.cluster import leader, telling
+from gateway.cluster import leader, pool_journal, records, telling
 from policies.pool.preemption import InterruptRules
 from policies.types import Tenant
 from tests.simulation.cluster.judges import all_judges
@@ -23,22 +24,28 @@ TENANTS = (
 
 def scene(seed: int, **given) -> ClusterWorld:
     """Run the cluster of this seed to its end; a judge raises what it finds broken. Of some seeds, members tell what
-    they have in small slices, and leaders take few facts in at once, as if there were thousands.
+    they have in small slices, and leaders take few facts in and write few records at once, as if there were thousands.
     """
     rng = Random(f"slices {seed}")
-    with slices(rng.choice([1, 2, 5, telling.SLICE_MAX]), rng.choice([3, 10, leader.TAKEN_MAX])):
+    with (
+        changed(telling, "SLICE_MAX", rng.choice([1, 2, 5, telling.SLICE_MAX])),
+        changed(leader, "TAKEN_MAX", rng.choice([3, 10, leader.TAKEN_MAX])),
+        changed(records, "SLICE_RECORDS", rng.choice([1, 3, records.SLICE_RECORDS])),
+        changed(pool_journal, "CHANGES_MAX", rng.choice([1, 3, pool_journal.CHANGES_MAX])),
+        changed(pool_journal, "WRITTEN_MAX", rng.choice([2, pool_journal.WRITTEN_MAX])),
+    ):
         return _scene(seed, **given)
 
 
 @contextmanager
-def slices(told: int, taken: int) -> Iterator[None]:
-    """Members tell so much at once, and a leader takes in so much."""
-    before = telling.SLICE_MAX, leader.TAKEN_MAX
-    telling.SLICE_MAX, leader.TAKEN_MAX = told, taken
+def changed(module: ModuleType, name: str, value: int) -> Iterator[None]:
+    """A constant of this module has another value."""
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        telling.SLICE_MAX, leader.TAKEN_MAX = before
+        setattr(module, name, before)
 
 
 def _scene(seed: int, *, judges=None, begun=lambda _world: None, **changes) -> ClusterWorld:

@@ -4,7 +4,7 @@ Everything random comes from one seed, so a seed is a run. A node drives its Mem
 has come, ticks, sends, carries out. A frozen node does nothing until it wakes, and then finds all that came meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -122,15 +122,16 @@ class Node:
 
 
 class _Recorder(SharedRecorder):
-    """Tells besides that a checkpoint is taken."""
+    """Tells besides that a checkpoint is taken: its tenants were asked for before, and now none is."""
 
     def __init__(self, scheduler: Scheduler, listen: Callable[[Entry], None], kept: Callable[[], None]) -> None:
         super().__init__(scheduler, listen)
         self._kept = kept
 
-    def checkpoint(self) -> ServiceCheckpoint:
-        self._kept()
-        return super().checkpoint()
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
+        if tenant_ids == ():
+            self._kept()
+        return super().checkpoint(tenant_ids)
 
 
 class ClusterWorld:

@@ -2,15 +2,6 @@
 
 import pytest
 
-from gateway.cluster.checkpoints import (
-    ClusterCheckpoint,
-    NewestCheckpoint,
-    PoolCheckpoint,
-    Taken,
-    decode_checkpoint,
-    encode_checkpoint,
-    parts_of,
-)
 from gateway.cluster.inbox import TAKEN_MAX, Inbox
 from gateway.cluster.wire import (
     FRAME_BYTES_MAX,
@@ -28,8 +19,6 @@ from gateway.cluster.wire import (
     encode,
     frames_of,
 )
-from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
-from policies.admission.rate_window import Booked, MinuteCheckpoint
 from policies.types import (
     LimitKind,
     Outcome,
@@ -79,37 +68,6 @@ def test_bytes_that_are_no_frame_are_refused(body):
 def test_messages_of_a_tick_keep_their_order_over_pools():
     said = [("a", Used(1, Usage(1, 0, 1))), ("a", Used(2, Usage(1, 0, 1))), ("", Ping(1.0)), ("a", Ping(2.0))]
     assert [(frame.pool, len(frame.messages)) for frame in frames_of(3, said)] == [("a", 2), ("", 1), ("a", 1)]
-
-
-def test_the_newest_checkpoint_counts_from_any_source_and_in_parts():
-    def checkpoint(epoch, number):
-        windows = {"A": MinuteCheckpoint((Booked(1.0, 2),), ())}
-        service = {"": QueueCheckpoint(1.0, {"default": TierCheckpoint(1.0, 0.5, {"A": 3.0})})}
-        return ClusterCheckpoint(
-            epoch,
-            number,
-            {"p": PoolCheckpoint(service, windows, {"m1.1": Usage(10, 0, 3)})},
-            b"x" * 1_200_000,
-            {"m1": Taken(1, 0)},
-        )
-
-    newest = NewestCheckpoint()
-    for epoch, number in ((2, 1), (1, 9)):
-        body = encode_checkpoint(checkpoint(epoch, number))
-        parts = parts_of(epoch, number, body)
-        assert len(parts) == 3
-        for part in parts:
-            newest.part("leader", part)
-    newest.told(b"damaged")
-    assert newest.order == (2, 1)
-    assert decode_checkpoint(newest.body) == checkpoint(2, 1) == newest.read()
-
-
-def test_an_entry_of_a_log_is_taken_when_every_later_leader_has_it():
-    newest = NewestCheckpoint()
-    for number in range(1, 6):
-        newest.told(encode_checkpoint(ClusterCheckpoint(1, number, {}, taken={"m1": Taken(0, 10 * number)})))
-        assert newest.taken_of("m1") == max(0, number - 3) * 10
 
 
 def test_one_source_that_floods_leaves_room_for_others_and_nothing_passes_a_barrier():

@@ -1,0 +1,44 @@
+"""KeptWindows: what counted against limits per minute under the leader before, restored scope by scope.
+
+There may be thousands of scopes with a hundred bookings each, so a scope is restored when a request is about to meet
+its limit, or never: after a minute nothing of it counts.
+"""
+
+from collections.abc import Iterable
+
+from gateway.cluster.records import part_of
+from policies.admission.rate_window import NOTHING_BOOKED, WINDOW_S, Booked, MinuteCheckpoint, WindowCheckpoint
+from policies.types import ALONE, ReplicaShare
+
+
+class KeptWindows:
+    """What is left to restore. Mutable."""
+
+    def __init__(
+        self, windows: WindowCheckpoint = NOTHING_BOOKED, since: float = 0.0, share: ReplicaShare = ALONE
+    ) -> None:
+        """The windows count from `since`; `share` is the part that this process has of every limit."""
+        self._windows, self._since, self._share = windows, since, share
+        self._left = set(self._windows)
+
+    def __contains__(self, scope: str) -> bool:
+        return scope in self._left
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def take(self, scopes: Iterable[str], now: float) -> WindowCheckpoint:
+        """What is to be restored of these scopes, each once."""
+        found: dict[str, MinuteCheckpoint] = {}
+        if now - self._since >= WINDOW_S:
+            self._left.clear()
+        for scope in self._left.intersection(scopes):
+            self._left.discard(scope)
+            minute = self._windows[scope]
+            kept = MinuteCheckpoint(self._later(minute.requests, now), self._later(minute.tokens, now))
+            found[scope] = kept if self._share == ALONE else part_of(kept, self._share)
+        return found
+
+    def _later(self, booked: Iterable[Booked], now: float) -> tuple[Booked, ...]:
+        older_s = now - self._since
+        return tuple(Booked(age_s + older_s, amount) for age_s, amount in booked if age_s + older_s < WINDOW_S)

@@ -1,0 +1,265 @@
+"""Records: what a checkpoint is made of, each encoded by itself, so that what has changed is told and nothing else.
+
+A record has a key: a letter for its kind, and the pool and name that it is of.
+
+    s  counters of a tenant            w  what counts against the limits per minute of a scope, and when that was
+    l  counters of tiers and groups    c  what was charged for a request that has not ended, by wire id
+    m  what was taken in of a member, in no pool
+
+Times are the leader's, but for one difference that each leader takes over from the one before; so a record stays as it
+is for as long as nothing changes.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from struct import calcsize, pack, unpack
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint, TierCheckpoint, of_tenants
+from policies.admission.rate_window import WINDOW_S, Booked, MinuteCheckpoint, WindowCheckpoint
+from policies.types import ReplicaShare, Usage
+
+SERVICE, LEVELS, WINDOW, CHARGED, MEMBER = "s", "l", "w", "c", "m"
+GONE: Final = b""  # instead of a record that is no more
+BOOKED_BYTES: Final = calcsize("<HQ")
+SLICE_RECORDS: Final = 256
+SLICE_BYTES: Final = 1 << 17
+
+Records = dict[str, bytes]
+
+
+class Taken(NamedTuple):
+    """What a leader has taken in of one member: its last request, and its last entry of the ChargeLog."""
+
+    request: int = 0
+    entry: int = 0
+
+
+class PoolCheckpoint(NamedTuple):
+    """Of one pool: counters, and what counts against limits per minute. `charged` is what the counters have of requests
+    that had not ended, by wire id.
+    """
+
+    service: ServiceCheckpoint
+    windows: WindowCheckpoint
+    charged: Mapping[str, Usage] = {}
+
+
+def part_of(minute: MinuteCheckpoint, share: ReplicaShare) -> MinuteCheckpoint:
+    """For a member with this part of every limit: of what was used within the minute it has the same part, so the parts
+    of what is left make the whole.
+    """
+    return MinuteCheckpoint(_part(minute.requests, share), _part(minute.tokens, share))
+
+
+def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
+    """The member's part of these bookings, oldest first: of all up to each one, so that it is rounded once."""
+    parts, until_now, taken = [], 0, 0
+    for age_s, amount in booked:
+        until_now += amount
+        parts.append(Booked(age_s, share.of(until_now) - taken))
+        taken = share.of(until_now)
+    return tuple(parts)
+
+
+class ClusterCheckpoint(NamedTuple):
+    """What a leader goes on from: of all pools, and of all members."""
+
+    pools: Mapping[str, PoolCheckpoint]
+    taken: Mapping[str, Taken]
+
+
+class _Account(NamedTuple):
+    """A tenant's counter in one queue."""
+
+    fair_queue: str
+    tier_id: str
+    group_id: str | None
+    counter: float
+
+
+class _MinuteRecord(NamedTuple):
+    """When it was written, and the bookings of requests and tokens, as `_packed`."""
+
+    at: float
+    requests: bytes
+    tokens: bytes
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_ACCOUNTS: Final = msgspec.msgpack.Decoder(tuple[_Account, ...])
+_LEVELS: Final = msgspec.msgpack.Decoder(dict[str, QueueCheckpoint])
+_MINUTE: Final = msgspec.msgpack.Decoder(_MinuteRecord)
+_CHARGED: Final = msgspec.msgpack.Decoder(Usage)
+_TAKEN: Final = msgspec.msgpack.Decoder(Taken)
+
+
+def key_of(kind: str, pool: str, name: str = "") -> str:
+    return f"{kind}{pool}\0{name}"
+
+
+def parse_key(key: str) -> tuple[str, str, str]:
+    """The kind, pool and name of a record."""
+    pool, _, name = key[1:].partition("\0")
+    return key[0], pool, name
+
+
+def service_records(pool: str, service: ServiceCheckpoint, tenant_ids: Iterable[str]) -> Records:
+    """The counters of these tenants, which the checkpoint has alone."""
+    accounts: dict[str, list[_Account]] = {tenant_id: [] for tenant_id in tenant_ids}
+    for fair_queue, of in service.items():
+        for tier_id, tier in of.tiers.items():
+            for tenant_id, counter in tier.tenants.items():
+                accounts[tenant_id].append(_Account(fair_queue, tier_id, None, counter))
+            for group_id, group in tier.groups.items():
+                for tenant_id, counter in group.tenants.items():
+                    accounts[tenant_id].append(_Account(fair_queue, tier_id, group_id, counter))
+    return {key_of(SERVICE, pool, each): _encode(found) if found else GONE for each, found in accounts.items()}
+
+
+def levels_record(pool: str, service: ServiceCheckpoint) -> Records:
+    """The counters of tiers and groups."""
+    return {key_of(LEVELS, pool): _encode(of_tenants(service, ()))}
+
+
+def window_records(pool: str, windows: WindowCheckpoint, scopes: Iterable[str], at: float) -> Records:
+    """What counts against the limits per minute of these scopes at this time."""
+    return {
+        key_of(WINDOW, pool, scope): _encode(_MinuteRecord(at, _packed(minute.requests), _packed(minute.tokens)))
+        if (minute := windows.get(scope)) is not None
+        else GONE
+        for scope in scopes
+    }
+
+
+def charged_record(pool: str, id_: str, usage: Usage | None) -> Records:
+    return {key_of(CHARGED, pool, id_): GONE if usage is None else _encode(usage)}
+
+
+def member_record(member: str, taken: Taken | None) -> Records:
+    return {key_of(MEMBER, "", member): GONE if taken is None else _encode(taken)}
+
+
+def taken_of(body: bytes) -> Taken:
+    """What a member's record says."""
+    return _TAKEN.decode(body)
+
+
+def slices(records: Iterable[tuple[str, bytes]]) -> Iterator[Records]:
+    """Yield the records in slices that a frame has room for; at least one."""
+    part, size = Records(), 0
+    for key, body in records:
+        if len(part) >= SLICE_RECORDS or size > SLICE_BYTES:
+            yield part
+            part, size = {}, 0
+        part[key] = body
+        size += len(key) + len(body)
+    yield part
+
+
+def compose(records: Mapping[str, bytes], at: float) -> ClusterCheckpoint:
+    """The checkpoint that these records make at this time."""
+    kinds: dict[str, dict[str, dict[str, bytes]]] = defaultdict(lambda: defaultdict(dict))
+    for key, body in records.items():
+        kind, pool, name = parse_key(key)
+        kinds[kind][pool][name] = body
+    pools = {each for kind, of in kinds.items() if kind != MEMBER for each in of}
+    return ClusterCheckpoint(
+        {
+            pool: PoolCheckpoint(
+                _service(kinds[LEVELS][pool].get(""), kinds[SERVICE][pool]),
+                _Windows(kinds[WINDOW][pool], at),
+                {id_: _CHARGED.decode(body) for id_, body in kinds[CHARGED][pool].items()},
+            )
+            for pool in sorted(pools)
+        },
+        {member: taken_of(body) for member, body in kinds[MEMBER][""].items()},
+    )
+
+
+def _service(levels: bytes | None, tenants: Mapping[str, bytes]) -> ServiceCheckpoint:
+    if levels is None:
+        return {}
+    accounts: dict[tuple[str, str, str | None], dict[str, float]] = defaultdict(dict)
+    for tenant_id, body in tenants.items():
+        for fair_queue, tier_id, group_id, counter in _ACCOUNTS.decode(body):
+            accounts[fair_queue, tier_id, group_id][tenant_id] = counter
+
+    def filled(fair_queue: str, tier_id: str, tier: TierCheckpoint) -> TierCheckpoint:
+        groups = {
+            group_id: TierCheckpoint(group.counter, group.level, accounts[fair_queue, tier_id, group_id])
+            for group_id, group in tier.groups.items()
+        }
+        return TierCheckpoint(tier.counter, tier.level, accounts[fair_queue, tier_id, None], groups)
+
+    return {
+        fair_queue: QueueCheckpoint(
+            of.level, {tier_id: filled(fair_queue, tier_id, tier) for tier_id, tier in of.tiers.items()}
+        )
+        for fair_queue, of in _LEVELS.decode(levels).items()
+    }
+
+
+class _Windows(Mapping[str, MinuteCheckpoint]):
+    """What counts against the limits per minute of each scope at one time, read where it is asked for."""
+
+    def __init__(self, minutes: Mapping[str, bytes], at: float) -> None:
+        self._minutes, self._at = minutes, at
+
+    def __getitem__(self, scope: str) -> MinuteCheckpoint:
+        minute = _MINUTE.decode(self._minutes[scope])
+        older_s = max(0.0, self._at - minute.at)
+        return MinuteCheckpoint(_unpacked(minute.requests, older_s), _unpacked(minute.tokens, older_s))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._minutes)
+
+    def __len__(self) -> int:
+        return len(self._minutes)
+
+
+def _packed(booked: Collection[Booked]) -> bytes:
+    """Ages in milliseconds, then amounts."""
+    ages = [int(1e3 * age_s) for age_s, _ in booked]
+    return pack(f"<{len(ages)}H{len(ages)}Q", *ages, *[amount for _, amount in booked])
+
+
+def _unpacked(packed: bytes, older_s: float) -> tuple[Booked, ...]:
+    """The bookings so much later, as far as they count then."""
+    count = len(packed) // BOOKED_BYTES
+    values = unpack(f"<{count}H{count}Q", packed)
+    booked = (Booked(age_ms / 1e3 + older_s, amount) for age_ms, amount in zip(values, values[count:], strict=False))
+    return tuple(each for each in booked if each.age_s < WINDOW_S)
+
+
+class Whole(msgspec.Struct, frozen=True, array_like=True):
+    """All records, as a store keeps them: each part is some of them, encoded."""
+
+    mark: tuple[int, int, str]
+    at: float
+    parts: list[bytes]
+
+    def records(self) -> Records:
+        """Raises msgspec.DecodeError."""
+        return {key: body for part in self.parts for key, body in _RECORDS.decode(part).items()}
+
+
+_RECORDS: Final = msgspec.msgpack.Decoder(Records)
+_WHOLE: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Whole)
+
+
+def encode_slice(records: Records) -> bytes:
+    """A part of a Whole."""
+    return _encode(records)
+
+
+def encode_whole(whole: Whole) -> bytes:
+    return _encode(whole)
+
+
+def decode_whole(body: bytes) -> Whole:
+    """Raises msgspec.DecodeError."""
+    found: Whole = _WHOLE.decode(body)
+    return found
