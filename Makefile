@@ -13,7 +13,7 @@ LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-ann
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
+.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -144,6 +144,9 @@ bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx an
 
 bench-check: $(STAMP)  ## fail where fairlead is 15 % dearer beside the naive relay than it was; two minutes at most
 	$(BIN)/python tests/benchmarks/relay/check.py
+
+bench-calls: $(STAMP)  ## fail where an answer or a chunk takes 5 % more calls of functions than it did; seconds
+	$(BIN)/python tests/benchmarks/relay/check.py --calls
 
 bench-peers: $(STAMP)  ## other gateways beside it, those that are installed in build/peers; the others are named
 	$(BIN)/python tests/benchmarks/relay/peers.py

@@ -164,7 +164,7 @@ class PoolOrder:
         known = self._known.get(id_)
         if known is not None and known.backend_id is not None and message.usage is not None:
             known.told = message.usage
-            self.scheduler.tokens(id_, message.usage, now)
+            self.scheduler.tokens(id_, message.usage, now)  # its reservation grows (rule 12)
 
     def _finish(self, sender: Sender, message: Finish, now: float) -> None:
         if sender.takes(message.entry) and self._forget(id_ := wire_id(sender.member, message.number)):
@@ -275,7 +275,7 @@ class PoolOrder:
         self.scheduler.finished(id_, ended.outcome, now, ended.timing)
 
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
-        """The Dispatch did not arrive at the member, or what said that it had left its backend did not arrive here."""
+        """Its Dispatch did not arrive at the member, or the news that it had left its backend not here (rule 23)."""
         known.backend_id, known.is_withdrawn = None, False
         preemptions, before = has.request.preemptions, known.asked
         known.asked = replace(before, preemptions=preemptions)

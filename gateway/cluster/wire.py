@@ -210,7 +210,7 @@ class Dispatched(WireMessage, frozen=True, tag="D"):
     quiet_tokens: float = 0.0
     cached_tokens: int = 0
     may_be_preempted: bool = False
-    backend_number: int = 0
+    backend_number: int = 0  # rule 13
     output_tokens: float = 0.0
     limits: RateLimits | None = None
     lift: float = 0.0

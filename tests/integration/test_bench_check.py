@@ -31,6 +31,17 @@ def test_one_try_of_three_within_15_percent_is_enough(monkeypatch, tries, missed
     assert [text.split()[1].rstrip(":") for text in found] == missed
 
 
+def test_five_percent_more_calls_are_noticed(monkeypatch):
+    monkeypatch.syspath_prepend(CHECK.parent)
+    check = importlib.import_module("check")
+    recorded = {"answer_calls": 1000.0, "chunk_calls": 9.0}
+    assert check.more_calls(recorded, {"answer_calls": 1050.0, "chunk_calls": 9.0}) == []
+    assert check.more_calls(recorded, {"answer_calls": 1051.0, "chunk_calls": 10.0}) == [
+        "MORE answer_calls: 1051.0, recorded 1000.0",
+        "MORE chunk_calls: 10.0, recorded 9.0",
+    ]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("cc") is None or shutil.which("taskset") is None, reason="its lab needs both")

@@ -1,6 +1,6 @@
 """What a whole answer costs the gateway in one process, beside its clients and its backend: CPU time, or calls.
 
-    python tests/benchmarks/relay/answer.py [--rounds 5] [--answers 4000] [--beside CHECKOUT]
+    python tests/benchmarks/relay/answer.py [--rounds 5] [--answers 4000] [--clients 32] [--beside CHECKOUT]
     python tests/benchmarks/relay/answer.py --calls [--top 60] [--of 'settlement']
 
 A whole answer has no hot spot: its cost is some hundred short functions. --calls counts them, builtins and resumed
@@ -112,14 +112,14 @@ class Load:
     def __init__(self) -> None:
         self.clients: list[Client] = []
 
-    async def connect(self, port: int) -> None:
+    async def connect(self, port: int, clients: int) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(CLIENTS):
+        for _ in range(clients):
             self.clients.append((await loop.create_connection(lambda: Client(self), "127.0.0.1", port))[1])
 
     async def run(self, answers: int) -> list[float]:
         """Have so many answers. Returns us of CPU an answer, of each batch."""
-        self.to_ask, self.to_come, self.costs_us = answers - CLIENTS, answers, list[float]()
+        self.to_ask, self.to_come, self.costs_us = answers - len(self.clients), answers, list[float]()
         self.done = asyncio.get_running_loop().create_future()
         self.since_ns = time.process_time_ns()
         for client in self.clients:
@@ -184,7 +184,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], Calls]:
     gateway = Gateway(
         Config.model_validate({"listen": {"port": 0}, "backends": [{"url": url, "requests_running_max": 8192}]})
     )
-    await load.connect(int((await gateway.start()).rpartition(":")[2]))
+    await load.connect(int((await gateway.start()).rpartition(":")[2]), options.clients)
     await load.run(WARM_UP)
     if options.calls:
         sys.setprofile(calls)
@@ -198,7 +198,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], Calls]:
 
 def round_of(checkout: Path, options: argparse.Namespace) -> list[float]:
     """Costs of batches, of a process of its own that runs the gateway of this checkout."""
-    command = [sys.executable, __file__, "--one", "--answers", str(options.answers)]
+    command = [sys.executable, __file__, "--one", "--answers", str(options.answers), "--clients", str(options.clients)]
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve())}
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return [float(word) for word in output.stderr.split()]
@@ -208,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--answers", type=int, default=4000, help="of a round")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="one at a time have the same calls in each run")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another checkout, which takes turns")
     parser.add_argument("--calls", action="store_true", help="count calls instead")
     parser.add_argument("--top", type=int, default=60, help="rows of the table of calls")

@@ -1,12 +1,15 @@
 """Fails when fairlead has become dearer beside the naive relay than ratios.json says.
 
-    python tests/benchmarks/relay/check.py [--record] [--slowed 0.3]
+    python tests/benchmarks/relay/check.py [--calls] [--record] [--slowed 0.3]
 
 A chunk and a whole answer, in short runs that take turns with the naive relay: their ratio depends little on the
 machine and on what else it does. A ratio may be WORSE_MAX above the recorded one. What other programs do makes a try
 worse by chance, so one of TRIES tries within the limits is enough; a run of chunks that came in lumps tells nothing.
 --record writes the median of all tries into ratios.json. --slowed measures a fairlead that is slowed down by this
 share (slowed.py), which has to fail.
+
+Calls of functions and builtins are counted as well, of an answer and of a chunk (answer.py, chunk.py). No neighbour
+disturbs them: they may be CALLS_WORSE_MAX above the recorded ones, in one try.
 """
 
 import argparse
@@ -25,6 +28,12 @@ import bench
 RATIOS = bench.HERE / "ratios.json"
 TRIES = 3
 WORSE_MAX = 0.15  # of the recorded ratio; the ratio of one try wanders by about half as much on a shared machine
+CALLS_WORSE_MAX = 0.05  # of the recorded count; runs with one client differ by 0.5 %
+COUNTS = {  # commands that print a count first
+    "answer_calls": ["answer.py", "--calls", "--clients", "1", "--answers", "1000", "--top", "0"],
+    "chunk_calls": ["chunk.py", "--calls", "--streams", "50"],
+    "chunk_with_ids_calls": ["chunk.py", "--calls", "--streams", "50", "--token-ids"],
+}
 TESTS = {
     "chunk": bench.Test(20_000, "-c 100 -n 100 -w 1.5 -d 2.5 -R 1 -g 3", "cpu_us_per_chunk"),
     "answer": bench.Test(0, "-c 32 -N -w 0.4 -d 1.5 -g 1", "cpu_us_per_req"),
@@ -35,16 +44,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--record", action="store_true", help="write the median of all tries into ratios.json")
     parser.add_argument("--slowed", type=float, metavar="SHARE", help="slow fairlead down by this share, on purpose")
+    parser.add_argument("--calls", action="store_true", help="count calls alone, which takes seconds")
     options = parser.parse_args()
     if options.slowed is not None:
         bench.SYSTEMS["fairlead"] = slowed(options.slowed)
     if options.record:
         tries = list(measured())
         found = {name: round(statistics.median(each[name] for each in tries if name in each), 3) for name in TESTS}
-        RATIOS.write_text(json.dumps(found, indent=2) + "\n")
+        RATIOS.write_text(json.dumps(found | counted(), indent=2) + "\n")
         return 0
     bench.DISTURBED_RUNS_MAX = 2  # in all it takes two minutes at most
-    missed = dearer(json.loads(RATIOS.read_text()), measured())
+    recorded = json.loads(RATIOS.read_text())
+    missed = more_calls(recorded, counted())
+    if not options.calls:
+        missed += dearer({name: recorded[name] for name in TESTS}, measured())
     for text in missed:
         print(text)
     return 1 if missed else 0
@@ -61,6 +74,25 @@ def dearer(recorded: dict[str, float], tries: Iterator[dict[str, float]]) -> lis
     for name in recorded.keys() - best.keys():
         print(f"NOT MEASURED {name}: other programs took the CPU in each try")
     return [f"DEARER {name}: {best[name]:.2f} of the naive relay, recorded {recorded[name]}" for name in missed]
+
+
+def more_calls(recorded: dict[str, float], counts: dict[str, float]) -> list[str]:
+    """The counts that are over their limit, in words."""
+    return [
+        f"MORE {name}: {count}, recorded {recorded[name]}"
+        for name, count in counts.items()
+        if count > recorded[name] * (1 + CALLS_WORSE_MAX)
+    ]
+
+
+def counted() -> dict[str, float]:
+    """Calls an answer and a chunk."""
+    found = {}
+    for name, (program, *arguments) in COUNTS.items():
+        command = [sys.executable, str(bench.HERE / program), *arguments]
+        found[name] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0])
+        print(f"{name}: {found[name]}")
+    return found
 
 
 def measured() -> Iterator[dict[str, float]]:

@@ -2,12 +2,14 @@
 
     python tests/benchmarks/relay/chunk.py [--streams 500] [--chunks 40] [--per-read 1] [--beside CHECKOUT]
     python tests/benchmarks/relay/chunk.py --token-ids [--beside CHECKOUT]
+    python tests/benchmarks/relay/chunk.py --calls
 
 Each of so many streams gets one chunk in turn, as a backend's independent streams do: what a stream holds is in no
 near cache when its next chunk comes. The bytes are those of a real vLLM 0.32 that reports its usage in each chunk. The
 transport takes what is written and does nothing with it. --beside takes turns with another checkout, each round in a
 process of its own, and prints the ratio of the medians. --token-ids is for streams whose token ids are kept and taken
 out again, as those are that another backend may continue; without --beside it takes turns with streams that are not.
+--calls counts the calls of functions and builtins per chunk, which no neighbour disturbs.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from aiohttp import HttpVersion11
@@ -85,7 +87,14 @@ def main() -> None:
     parser.add_argument("--per-read", type=int, default=1, help="chunks that come in one read, as when CPU is short")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT")
     parser.add_argument("--token-ids", action="store_true", help="streams whose ids are kept")
+    parser.add_argument("--calls", action="store_true", help="count calls instead")
     options = parser.parse_args()
+    if options.calls:
+        calls = asyncio.run(
+            measure(options.streams, options.chunks, options.per_read, has_ids=options.token_ids, counts=True)
+        )
+        print(f"{calls:.1f} calls a chunk")
+        return
     if options.rounds == 1:
         print(asyncio.run(measure(options.streams, options.chunks, options.per_read, has_ids=options.token_ids)))
         return
@@ -113,18 +122,28 @@ def in_process(checkout: Path, options: argparse.Namespace, *, has_ids: bool) ->
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
 
-async def measure(streams: int, chunks: int, per_read: int, *, has_ids: bool) -> float:
-    """CPU in us per chunk."""
+async def measure(streams: int, chunks: int, per_read: int, *, has_ids: bool, counts: bool = False) -> float:
+    """Per chunk: CPU in us, or calls."""
     receivers = [await begun(stream, has_ids=has_ids) for stream in range(streams)]
     reads = [
         [b"".join(chunk(stream, number + i, has_ids=has_ids) for i in range(per_read)) for stream in range(streams)]
         for number in range(3, chunks * per_read + 3, per_read)
     ]
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    if counts:
+        sys.setprofile(count)
     begun_ns = time.process_time_ns()
     for turn in reads:
         for receive, data in zip(receivers, turn, strict=True):
             receive(data)
-    return (time.process_time_ns() - begun_ns) / 1000 / (streams * chunks * per_read)
+    cost = calls if counts else (time.process_time_ns() - begun_ns) / 1000
+    sys.setprofile(None)
+    return cost / (streams * chunks * per_read)
 
 
 async def begun(stream: int, *, has_ids: bool) -> Any:

@@ -1,0 +1,70 @@
+"""Runs the tests again that have just failed, once, alone, and names them.
+
+    python -m tests.reruns
+
+For CI, where what else a machine does can make a test with real processes fail by chance. flaky.toml lists the tests
+that needed a rerun within the last ten runs of CI, with the date and the cause. One that is listed is not run again: a
+test that needs a rerun in two of ten runs fails. A run with a rerun is followed by an entry in the list. An entry goes
+when its cause is mended, or when ten runs did without it.
+"""
+
+import datetime as dt
+import json
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "tests/flaky.toml"
+FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
+RERUNS_MAX = 5  # more than these in one run is no chance
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A test that needed a rerun in one of the last ten runs of CI."""
+
+    test: str
+    date: dt.date
+    cause: str
+
+
+def read_list(path: Path = LIST) -> list[Flaky]:
+    """The entries of flaky.toml. Raises TypeError for an entry with other fields."""
+    return [Flaky(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("flaky", [])]
+
+
+def verdict(failed: list[str], listed: list[Flaky]) -> tuple[list[str], list[str]]:
+    """What may be run again, and why the run has failed already, in words."""
+    known = {entry.test: entry for entry in listed}
+    reasons = [
+        f"FAILED {test}: it needed a rerun on {known[test].date}, too ({known[test].cause})"
+        for test in failed
+        if test in known
+    ]
+    if len(failed) > RERUNS_MAX:
+        reasons.append(f"FAILED: {len(failed)} tests, of which at most {RERUNS_MAX} are run again")
+    if not failed:
+        reasons.append("FAILED: no test is known to have failed")
+    return [] if reasons else failed, reasons
+
+
+def main() -> int:
+    failed = sorted(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else []
+    again, reasons = verdict(failed, read_list())
+    for reason in reasons:
+        print(reason)
+    if reasons:
+        return 1
+    for test in again:
+        print(f"RERUN {test}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:xdist", *again], check=False, cwd=ROOT)
+    for test in again if done.returncode == 0 else ():
+        print(f"RERUN {test} passed: it belongs into tests/flaky.toml, with its cause")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

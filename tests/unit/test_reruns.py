@@ -1,0 +1,28 @@
+"""CI runs a test again once, and not at all if it needed that before."""
+
+import datetime as dt
+
+from tests.reruns import RERUNS_MAX, Flaky, read_list, verdict
+
+LISTED = [Flaky("tests/a.py::test_b", dt.date(2026, 1, 31), "a port was taken")]
+
+
+def test_what_failed_is_run_again_unless_it_is_listed():
+    assert verdict(["tests/a.py::test_a"], LISTED) == (["tests/a.py::test_a"], [])
+    again, reasons = verdict(["tests/a.py::test_a", "tests/a.py::test_b"], LISTED)
+    assert not again
+    assert reasons == ["FAILED tests/a.py::test_b: it needed a rerun on 2026-01-31, too (a port was taken)"]
+
+
+def test_many_failures_are_no_chance():
+    assert verdict([f"tests/a.py::test_{number}" for number in range(RERUNS_MAX + 1)], [])[1]
+
+
+def test_a_run_that_failed_without_a_failed_test_has_failed():
+    assert verdict([], [])[1]
+
+
+def test_the_list_is_short_and_says_since_when_and_why():
+    listed = read_list()
+    assert len(listed) <= 10
+    assert all(entry.cause and entry.date <= dt.datetime.now(tz=dt.UTC).date() for entry in listed)
