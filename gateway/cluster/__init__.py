@@ -39,9 +39,9 @@ The wire
     end.
 16. An undelivered request goes to the head of its tenant's queue, keeps what it has paid, and is no mark against the
     backend.
-17. When a connection is lost, the slots and places of its requests are held for 1 s, then while the member is listed,
-    for at most 3 s. Then they are cancelled, or end as left by the client. A parent that sees a process end ends this
-    at once.
+17. When a connection is lost, the slots and places of its requests are held until the member's promise has surely
+    ended, 2 s after it was heard last. Then they are cancelled, or end as left by the client, and what may run on is
+    external load until a measurement says less. A parent that sees a process end ends this at once.
 
 A change of leaders
 

@@ -58,8 +58,6 @@ from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, 
 from policies.types import ALONE, BackendLoad, ReplicaShare, Tenant
 
 POLL_S: Final = 0.001  # rule 10
-AWAY_S: Final = 1.0  # rule 17: slots and places of a lost member are held, whatever the store says
-AWAY_S_MAX: Final = 3.0  # and while the store lists it, at most so long
 UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
 UNSENT_S_MAX: Final = 2.0
 OWN: Final = ""  # the source of facts of the leader's own process
@@ -128,7 +126,6 @@ class Leader:
         self._waits = dict(waits)
         self._members: dict[str, _Member] = {}
         self._senders: dict[str, Sender] = {}  # of all that ever joined: a name is never used again
-        self._listed: frozenset[str] | None = None
         self._shared: dict[str, bytes] = {}
         self._inbox: Inbox[tuple[str, AnyMessage | Own, float]] = Inbox()  # with its pool and arrival
         self._polled_at = -inf
@@ -141,10 +138,6 @@ class Leader:
     def renewed(self, lease_until: float) -> None:
         """The lease was renewed: it lasts until then by this process's clock, the margin taken off."""
         self.lease_until = max(self.lease_until, lease_until)
-
-    def listed(self, members: Iterable[str]) -> None:
-        """The store's present list of members."""
-        self._listed = frozenset(members)
 
     def received(self, member: str, frame: Frame, now: float) -> None:
         """A frame came on the connection of this member. The first one begins with a Join."""
@@ -393,7 +386,7 @@ class Leader:
         if self._is_gathered and (self._inbox or any(pool.chores.is_busy for pool in self.pools.values())):
             times.append(now)
         times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
-        times += [there.lost_at + AWAY_S for there in self._members.values() if there.lost_at is not None]
+        times += [there.heard_at + LEASE_S for there in self._members.values() if there.lost_at is not None]
         times += [self.lease_until, *([self._stream.wakeup(now)] if self.is_deciding else self._awaits(now))]
         return min(times)
 
@@ -519,10 +512,8 @@ class Leader:
                 if now - there.heard_at > SILENCE_S_MAX:  # rule 26
                     self._wishes.append(CloseMember(member, "it is silent"))
                     self.lost(member, now)
-            elif self.is_deciding:
-                is_listed = self._listed is not None and member in self._listed
-                if now - there.lost_at >= (AWAY_S_MAX if is_listed else AWAY_S):  # rule 17
-                    self._forget(member, now)
+            elif self.is_deciding and now - there.heard_at >= LEASE_S:  # rule 17: its promise has ended
+                self._forget(member, now)
 
     def _forget(self, member: str, now: float) -> None:
         there = self._members.pop(member)

@@ -270,7 +270,6 @@ class Member:
             elif leader is not None:
                 by_members = leader.grants.lease_until(candidate.lists())
                 leader.renewed(max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S)))
-                leader.listed(candidate.members)
             return
         is_with_others = candidate.is_reached(now) and not candidate.is_refused(now)
         if leader is not None and not self.is_standalone:
