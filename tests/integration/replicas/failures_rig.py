@@ -2,9 +2,11 @@
 
     async with Cluster(folder, server) as cluster, Load(cluster) as load:
         ... break something ...
-    load.figures()
+    figures = await load.end()
 
-Clients behave as behind a balancer: they call a replica that is ready, each call on a connection of its own.
+Two tenants, of weight 4 and of weight 1, enter at different replicas and always want more than they get. A third one
+spends a budget in money. Clients behave as behind a balancer: they call a replica that is ready, each call on a
+connection of its own.
 """
 
 import asyncio
@@ -17,13 +19,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 from gateway_process import Process, serving
-from gateway_rig import CHAT, FAST, PATIENCE_S, call, running
+from gateway_rig import CHAT, FAST, MODEL, PATIENCE_S, call, running
 from network import Network
 from redis_server import RedisServer
 
@@ -33,15 +37,29 @@ SECRET = "0123456789abcdef0123456789abcdef"
 SLOTS = 4  # of each backend
 BACKENDS = 2
 REPLICAS = 3
-TENANTS = 3
-CLIENTS = 4  # of each replica: more than there are slots, so some always wait
+WEIGHTS = {"gold": 4, "bronze": 1}
+HOMES = {"gold": (0, 2), "bronze": (1, 2)}  # where their clients call while it is ready
+CLIENTS = 20  # of a tenant at a replica: so many that some wait where the others call in vain, on a busy machine, too
+SPENDER, SPENDERS = "paid", 3  # its clients, at each replica
+BUDGET = 1_200  # EUR, of 20 that one of its calls costs
 SPEED = 0.3  # of the engines: a step takes about 3 ms, so answers are frequent
 WHOLE_TOKENS, STREAM_TOKENS = 6, 40
+WHOLE = {"max_tokens": WHOLE_TOKENS}
+STREAM = {"max_tokens": STREAM_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+CALL_COST_MAX = 14 + STREAM_TOKENS  # EUR
+BUDGETED_MAX = SPENDERS * REPLICAS  # calls at once that the budget is for
+SPENT = -1  # instead of a status: the budget of its tenant is spent
 READY_S = 0.05  # between looks at /readyz, as a balancer does
 PROMPT_PRICE, OUTPUT_PRICE = 1, 2
 CHARGES_S = 0.15  # between looks at what was charged; of one that is killed the last is so old
+WINDOW_S = 5.0  # of a ratio: some hundred calls, a fifth of them of weight 1
 AT_ONCE_S = 0.002  # between looks at what runs at the backends
 SHUTDOWN = {"lame_duck_s": 0.6, "drain_s": 10.0}
+PRICE = {"currency": "EUR", "periods": [{"prompt": 1_000_000, "output": 1_000_000}]}  # 1 EUR a token
+TENANTS = {
+    **{tenant: {"weight": weight, "cost_per_day_max": 10**8} for tenant, weight in WEIGHTS.items()},
+    SPENDER: {"cost_per_day_max": BUDGET},
+}
 
 
 class Cluster:
@@ -75,6 +93,9 @@ class Cluster:
             "auth": {"secret": SECRET, "trusted_proxies": ["0.0.0.0/0"], "tenant_from": "key"},
             "state": {"redis": {"url": server.url}},
             "shutdown": SHUTDOWN,
+            "tenants": TENANTS,
+            "prices": {MODEL: PRICE},
+            "scheduling": {"share_ratio_max": 1.0},  # a cap of three quarters would be 3:1
             **settings,
         }
 
@@ -166,13 +187,24 @@ class Cluster:
             while not all([await self.value(each, "fairlead_replicas_cut_off") for each in self._running]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    async def services(self, number: int) -> dict[str, float]:
-        """What each tenant was charged by this replica while it led, or was alone."""
+    async def spent(self, number: int) -> dict[str, Decimal]:
+        """What each tenant has spent of its budget, in EUR, as this replica knows."""
+        status, found = await self.processes[number].admin("GET", "/admin/v1/state/budgets")
+        assert status == 200, found
+        return {each["tenant"]: Decimal(each["used"]) for each in found["items"] if each["tenant"]}
+
+    async def services(self, number: int) -> dict[str, float] | None:
+        """What each tenant was charged by this replica while it led all. What it charges alone, it tells the next
+        leader. None: it does not answer.
+        """
         try:
             async with asyncio.timeout(1.0):
-                return await self.processes[number].metric("fairlead_tenant_service_total")
+                _, text = await self.processes[number].admin("GET", "/metrics")
         except (aiohttp.ClientError, OSError, TimeoutError, RuntimeError):  # its session was closed
-            return {}
+            return None
+        found = re.findall(r"^fairlead_tenant_service_total{(.*?)} (\S+)$", text, re.MULTILINE)
+        is_alone = re.search(r"^fairlead_replicas_cut_off 1", text, re.MULTILINE) is not None
+        return {} if is_alone else {of: float(value) for of, value in found}
 
 
 @contextlib.asynccontextmanager
@@ -188,33 +220,56 @@ async def listening_at(host: str, options: dict[str, Any]):
 
 @dataclass(frozen=True)
 class Call:
-    """`cost` is what its tenant is charged for it; `status` 0: its connection was lost, or its stream broke off."""
+    """`status` 0: its connection was lost, or its stream broke off. Of these no usage is known."""
 
     replica: int
     tenant: str
     ended_at: float
     status: int
-    cost: int
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def service(self) -> int:
+        """What its tenant is charged for it in the order."""
+        return self.prompt_tokens * PROMPT_PRICE + self.output_tokens * OUTPUT_PRICE
+
+    @property
+    def tokens(self) -> int:
+        """What it costs, in EUR."""
+        return self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What clients had while something broke. `gap_s`: the longest time in which no call was answered anywhere."""
+    """What clients had while something broke. `gap_s`: the longest time in which no call was answered anywhere;
+    `idle_s`: in which none was begun at a backend.
+    """
 
     answered: int
     failed: dict[int, int]  # by replica
     most: dict[str, int]  # ever in flight, by backend
     gap_s: float
+    idle_s: float
+    ratio: float  # of the service of weight 4 to that of weight 1, of all that was answered
+    ratios: tuple[float, float]  # the least and the most of any WINDOW_S
     forgotten_s: float  # what was delivered and not charged, in seconds of all service
     twice: float  # what processes charged and did not deliver, in calls
     calls_s: float  # answered in a second, on average
+    over_budget: int  # EUR that were spent beyond the budget
+    unbooked: dict[int, int]  # EUR that were delivered and not booked, by replica; less than 0: of calls that failed
 
     def __str__(self) -> str:
         failed = sum(self.failed.values())
         most = max(self.most.values())
+        booked = sorted(self.unbooked.values())
+        least, most_in = (f"{each:.2f}" for each in self.ratios)
         return (
             f"{self.answered} answered, {failed} failed, at most {most} of {SLOTS} in flight at a backend, "
-            f"no answer for at most {self.gap_s:.2f} s, {self.forgotten_s:.2f} s of charges forgotten"
+            f"none begun for at most {self.idle_s:.2f} s, no answer for at most {self.gap_s:.2f} s, "
+            f"{self.ratio:.2f} : 1 ({least} to {most_in} in {WINDOW_S:.0f} s), "
+            f"{self.forgotten_s:.2f} s of charges forgotten, "
+            f"{self.over_budget} EUR over the budget, {booked[0]} to {booked[-1]} EUR not booked"
         )
 
 
@@ -231,22 +286,30 @@ class Load:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _asking: list[asyncio.Task[None]] = field(default_factory=list)
     _since: float = 0.0
+    _until: float = 0.0
     is_ending: bool = False
+    idle_s: float = 0.0  # the longest time in which no call was begun at a backend
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60))
         looks = [self._look_at_backends()]
         looks += [look(number) for number in self.cluster.numbers for look in (self._look_at, self._look_at_charges)]
-        self._asking = [asyncio.create_task(each) for each in self.make_clients()]
-        self._tasks = [*(asyncio.create_task(each) for each in looks), *self._asking]
+        self._ask_all(self.make_clients())
+        self._tasks += [asyncio.create_task(each) for each in looks]
         try:
             await self.served(self.entered)
         except BaseException:
             await self.__aexit__()
             raise
-        self._since = time.monotonic()
+        self._since, self.idle_s = time.monotonic(), 0.0
+        self._ask_all(self._spend(number) for number in self.cluster.numbers for _ in range(SPENDERS))
         return self
+
+    def _ask_all(self, clients: Iterable[Coroutine[Any, Any, None]]) -> None:
+        tasks = [asyncio.create_task(each) for each in clients]
+        self._asking += tasks
+        self._tasks += tasks
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -269,7 +332,7 @@ class Load:
 
     async def end(self) -> Figures:
         """Let what runs come to its end, and say what there was."""
-        self.is_ending = True
+        self.is_ending, self._until = True, time.monotonic()
         await self.cluster.led(self.among)
         await asyncio.gather(*self._asking)
         async with asyncio.timeout(PATIENCE_S):
@@ -280,39 +343,75 @@ class Load:
             while charged != self.charged:  # what followers have told is taken in
                 charged = self.charged
                 await asyncio.sleep(0.7)
-        return self._figures(charged)
+        return self._figures(charged, await self._booked())
 
-    def _figures(self, charged: float) -> Figures:
+    async def _booked(self) -> dict[int, dict[str, Decimal]]:
+        """What each replica has booked, once it stays and they agree, or after a while."""
+        booked, before = {}, None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                while before != booked or len({str(each) for each in booked.values()}) > 1:
+                    before = booked
+                    booked = {number: await self.cluster.spent(number) for number in self.among or self.cluster.numbers}
+                    await asyncio.sleep(0.5)
+        return booked
+
+    def _figures(self, charged: float, booked: dict[int, dict[str, Decimal]]) -> Figures:
         ended = sorted(each.ended_at for each in self.calls if each.status == 200)
         gaps = [after - before for before, after in pairwise(ended) if after > self._since]
         failed = Counter(each.replica for each in self.calls if each.status != 200)
-        delivered = sum(each.cost for each in self.calls)
+        delivered = sum(each.service for each in self.calls)
+        tokens = sum(each.tokens for each in self.calls)
+        starts = range(int((self._until - self._since - WINDOW_S) * 2) + 1)  # every half a second
+        windows = [self._ratio(self._since + at / 2, self._since + at / 2 + WINDOW_S) for at in starts]
+        windows = windows or [self._ratio(self._since, self._until)]
         per_s = delivered / (ended[-1] - ended[0])
         return Figures(
             len(ended),
             dict(failed),
             dict(self.most),
             max(gaps),
+            self.idle_s,
+            self._ratio(self._since, self._until),
+            (min(windows), max(windows)),
             max(0.0, delivered - charged) / per_s,
             max(0.0, charged - delivered) / (14 * PROMPT_PRICE + STREAM_TOKENS * OUTPUT_PRICE),
             len(ended) / (ended[-1] - ended[0]),
+            max(0, sum(each.tokens for each in self.calls if each.tenant == SPENDER) - BUDGET),
+            {number: tokens - int(sum(spent.values())) for number, spent in booked.items()},
         )
+
+    def _ratio(self, since: float, until: float) -> float:
+        served = Counter[str]()
+        for each in self.calls:
+            if since < each.ended_at <= until:
+                served[each.tenant] += each.service
+        return served["gold"] / served["bronze"] if served["bronze"] else inf
 
     async def _look_at_charges(self, number: int) -> None:
         """Sum what this replica charges. Its counters begin anew with each leadership."""
         before: dict[str, float] = {}
         while True:
-            now = await self.cluster.services(number) if self.cluster.url(number) is not None else {}
-            self.charged += sum(
-                value - (before.get(of, 0.0) if value >= before.get(of, 0.0) else 0.0) for of, value in now.items()
-            )
-            before = now or before
+            now = await self.cluster.services(number) if self.cluster.url(number) is not None else None
+            if now is not None:
+                self.charged += sum(
+                    value - (before.get(of, 0.0) if value >= before.get(of, 0.0) else 0.0) for of, value in now.items()
+                )
+                before = now
             await asyncio.sleep(CHARGES_S)
 
     async def _look_at_backends(self) -> None:
+        begun, since = 0, time.monotonic()
         while True:
             for number, backend in enumerate(self.cluster.backends):
                 self.most[f"b{number}"] = max(self.most[f"b{number}"], running(backend))
+            now = time.monotonic()
+            engines = [each for backend in self.cluster.backends for each in backend.snapshots()]
+            prefilled = sum(each.prompt_tokens_total for each in engines)
+            if prefilled != begun:
+                begun, since = prefilled, now
+            elif not self.is_ending:
+                self.idle_s = max(self.idle_s, now - since)
             await asyncio.sleep(AT_ONCE_S)
 
     async def _look_at(self, number: int) -> None:
@@ -333,44 +432,62 @@ class Load:
 
     def make_clients(self) -> list[Coroutine[Any, Any, None]]:
         return [
-            self._ask(number, f"t{(number + each) % TENANTS}", is_stream=each % 2 == 0)
-            for number in self.cluster.numbers
+            self._ask(home, tenant, is_stream=each % 2 == 0)
+            for tenant, homes in HOMES.items()
+            for home in homes
             for each in range(CLIENTS)
         ]
 
-    async def _ask(self, number: int, tenant: str, *, is_stream: bool) -> None:
-        fields: dict[str, Any] = {"max_tokens": WHOLE_TOKENS}
-        if is_stream:
-            fields = {"max_tokens": STREAM_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+    def ready_from(self, home: int) -> int | None:
+        """The replica at which a balancer lets a client of this one in; None: none is ready."""
+        count = len(self.cluster.numbers)
+        return next((each for at in range(count) if self.ready[each := (home + at) % count]), None)
+
+    async def _ask(self, home: int, tenant: str, *, is_stream: bool) -> None:
+        fields = STREAM if is_stream else WHOLE
         while not self.is_ending:
-            if self.ready[number]:
+            if (number := self.ready_from(home)) is not None:
                 await self.call(number, tenant, **fields)
             else:
                 await asyncio.sleep(READY_S)
 
-    async def call(self, number: int, tenant: str, **fields: Any) -> None:
-        """One call at this replica, which is noted."""
+    async def _spend(self, home: int) -> None:
+        """Call until the budget is spent."""
+        while not self.is_ending:
+            if (number := self.ready_from(home)) is not None:
+                if await self.call(number, SPENDER, **WHOLE) == SPENT:
+                    return
+            else:
+                await asyncio.sleep(READY_S)
+
+    async def call(self, number: int, tenant: str, **fields: Any) -> int | None:
+        """One call at this replica, which is noted; its status."""
         url = self.cluster.url(number)
         if url is None:
-            return
-        status, cost = await self._call(url, tenant, fields)
-        self.calls.append(Call(number, tenant, time.monotonic(), status, cost))
+            return None
+        status, *usage = await self._call(url, tenant, fields)
+        if status != SPENT:
+            self.calls.append(Call(number, tenant, time.monotonic(), status, *usage))
         if status != 200:
             await asyncio.sleep(READY_S)
+        return status
 
-    async def _call(self, url: str, tenant: str, fields: dict[str, Any]) -> tuple[int, int]:
+    async def _call(self, url: str, tenant: str, fields: dict[str, Any]) -> tuple[int, int, int]:
+        """Status, tokens of the prompt and of the output."""
         headers = {"X-Tenant-Id": tenant, "Authorization": f"Bearer {tenant}", "Content-Type": "application/json"}
         try:
             async with self._session.post(url + CHAT, data=json.dumps(call(**fields)), headers=headers) as answer:
                 body = await answer.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return 0, 0
+            return 0, 0, 0
+        if answer.status == 429 and b"insufficient_quota" in body:
+            return SPENT, 0, 0
         if answer.status != 200:
-            return answer.status, 0
+            return answer.status, 0, 0
         if "stream" in fields:
             events = body.split(b"\n\n")
             if events[-2:] != [b"data: [DONE]", b""]:
-                return 0, 0
+                return 0, 0, 0
             body = events[-3].removeprefix(b"data: ")
         usage = json.loads(body)["usage"]
-        return 200, usage["prompt_tokens"] * PROMPT_PRICE + usage["completion_tokens"] * OUTPUT_PRICE
+        return 200, usage["prompt_tokens"], usage["completion_tokens"]

@@ -1,4 +1,4 @@
-"""Network namespaces for replicas, one each, behind one bridge, in which two of them can be kept apart.
+"""Network namespaces for replicas, one each, behind one bridge, in which they can be kept apart, one way or both.
 
 To make them takes CAP_NET_ADMIN and the tool `ip`; `Network.is_possible()` says whether they can be made.
 """
@@ -38,13 +38,26 @@ class Network:
 
     def cut(self, one: int, other: int) -> None:
         """What these two send to each other is lost from now on."""
-        for here, there in ((one, other), (other, one)):
-            neighbour = ("lladdr", UNUSED, "dev", "eth0", "nud", "permanent")
-            _ip("-n", self._name(here), "neigh", "replace", self.address(there), *neighbour)
+        self.silence(one, other)
+        self.silence(other, one)
+
+    def silence(self, one: int, other: int) -> None:
+        """What one sends to the other is lost from now on; what the other sends still arrives."""
+        neighbour = ("lladdr", UNUSED, "dev", "eth0", "nud", "permanent")
+        _ip("-n", self._name(one), "neigh", "replace", self.address(other), *neighbour)
 
     def heal(self, one: int, other: int) -> None:
+        """All that these two send to each other arrives again."""
         for here, there in ((one, other), (other, one)):
-            _ip("-n", self._name(here), "neigh", "del", self.address(there), "dev", "eth0")
+            gone = ("ip", "-n", self._name(here), "neigh", "del", self.address(there), "dev", "eth0")
+            subprocess.run(gone, check=False, capture_output=True)  # it is not there where that direction was not cut
+
+    def unplug(self, number: int) -> None:
+        """All that this one sends and is sent is lost from now on, without a word."""
+        _ip("link", "set", self._outside(number), "nomaster")
+
+    def plug(self, number: int) -> None:
+        _ip("link", "set", self._outside(number), "master", self._tag)
 
     def __enter__(self) -> Self:
         try:
@@ -64,7 +77,7 @@ class Network:
         subprocess.run(["ip", "link", "del", self._tag], capture_output=True, check=False)
 
     def _add(self, number: int) -> None:
-        name, outside = self._name(number), f"{self._tag}v{number}"
+        name, outside = self._name(number), self._outside(number)
         _ip("netns", "add", name)
         _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
         _ip("link", "set", outside, "master", self._tag, "up")
@@ -74,6 +87,10 @@ class Network:
 
     def _name(self, number: int) -> str:
         return f"{self._tag}r{number}"
+
+    def _outside(self, number: int) -> str:
+        """The end of its cable that is in the bridge."""
+        return f"{self._tag}v{number}"
 
 
 def _ip(*arguments: str) -> None:
