@@ -105,6 +105,17 @@ def test_a_tenant_that_no_setting_and_no_call_has_is_said_to_be_unknown(visit, l
     expect(page.get_by_role("button", name="Give nosuch settings")).to_have_count(0)
 
 
+def test_a_tier_and_a_group_that_there_are_not_are_said_to_be_unknown(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["operator"], "#/tier/nosuch")
+    expect(page.get_by_role("alert")).to_contain_text("No tier of this name has settings")
+    expect(page.get_by_role("button", name="Edit weight")).to_have_count(0)
+    page.get_by_role("button", name="Give nosuch settings").click()
+    expect(page.get_by_role("button", name="Edit weight")).to_be_visible()
+    page = visit(loaded).sign_in(keys["operator"], "#/group/nosuch")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such group.")
+    expect(page.get_by_role("heading")).to_have_count(1)
+
+
 def test_a_change_of_what_the_file_declares_and_its_undo_are_neither_made_nor_removed(visit, loaded, keys):
     loaded.ask("PATCH", "/tenants/search", {"weight": 3})
     loaded.ask("DELETE", "/tenants/search")  # what the file says holds again
@@ -125,6 +136,15 @@ def test_what_if_fits_a_phone_whatever_the_names(looking, width):
         "(all) => all.map((e) => e.getBoundingClientRect().right)"
     )
     assert max(right) <= width
+
+
+def test_a_group_is_made_on_a_phone_whatever_the_names_of_tiers(visit, loaded, keys):
+    visitor = visit(loaded, viewport={"width": 360, "height": 800})
+    tiers = {"items": [{"id": LONG, "weight": 1}], "next_cursor": None}
+    visitor.page.route("**/admin/v1/tiers*", lambda route: route.fulfill(json=tiers))
+    page = visitor.sign_in(keys["operator"], "#/groups")
+    expect(page.get_by_role("option", name=LONG)).to_be_attached()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_laptop_shows_what_tenants_get_and_whether_it_is_in_time(looking):

@@ -47,6 +47,9 @@ export function Group({ id }) {
   const { document: state } = useLive();
   const [settings, again] = usePolled((signal) => readSettings(id, signal), [id], POLL_MS);
   const pools = entries(state?.pools).filter((pool) => pool.groups?.[id]);
+  if (settings.value === null && settings.error?.status === 404) {
+    return html`<h1>${id} <small class="dim">group</small></h1><p role="alert">There is no such group. <a href=${link("groups")}>See all.</a></p>`;
+  }
   const group = settings.value?.fields;
   const tier = group === undefined ? "" : may("viewer") ? html`, tier <a href=${link("tier", group.tier)}>${group.tier}</a>` : `, tier ${group.tier}`;
   return html`<h1>${id} <small class="dim">group${tier}</small></h1>

@@ -1,6 +1,8 @@
 // One tier: what it gets beside what it is due, its settings, which an operator edits in place, and its tenants.
 
+import { useState } from "preact/hooks";
 import { get, path } from "../api.js";
+import { mayChange } from "../session.js";
 import { Changes } from "./changes.js";
 import { entries, Tenants } from "./now.js";
 import { Settings } from "./settings.js";
@@ -13,6 +15,11 @@ export function Tier({ id }) {
   const { document: state } = useLive();
   const [settings, again] = usePolled((signal) => readSettings(id, signal), [id], 10000);
   const pools = entries(state?.pools).filter((pool) => pool.tiers?.[id]);
+  const [isNew, setNew] = useState(false);
+  if (settings.value?.isStored === false && state !== null && pools.length === 0 && !isNew) {
+    return html`<h1>${id} <small class="dim">tier</small></h1><p role="alert">No tier of this name has settings or tenants.</p>
+      ${mayChange("tiers") ? html`<p><button onClick=${() => setNew(true)}>Give ${id} settings</button></p>` : null}`;
+  }
   return html`<h1>${id} <small class="dim">tier</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} tier=${pool.tiers[id]} />`)}
