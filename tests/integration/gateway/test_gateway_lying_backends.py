@@ -82,3 +82,23 @@ async def test_usage_beyond_what_a_call_can_use_is_charged_as_its_most_and_told_
         assert 'fairlead_backend_usage_overstated_total{backend="b0"} 2.0' in metrics
         assert rig.service() == 2 * (CONTEXT_TOKENS + 2 * 7) + 9 + 2 * 3
     assert sum("reported more usage" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt_tokens", "output_tokens"),
+    [
+        ({"prompt": ["one"] * 3, "max_tokens": 4}, 3 * CONTEXT_TOKENS, 3 * 4),
+        ({"prompt": "one", "n": 3, "max_tokens": 2048}, CONTEXT_TOKENS, 3 * 2048),
+        ({"prompt": ["one"] * 2, "n": 2, "max_tokens": 4}, 2 * CONTEXT_TOKENS, 2 * 2 * 4),
+    ],
+    ids=["prompts", "choices", "choices of prompts"],
+)
+async def test_a_call_of_several_prompts_or_choices_can_use_a_context_for_each(fields, prompt_tokens, output_tokens):
+    """So an honest backend is believed."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
+    async with scripted(answer({"choices": [], "usage": usage})) as backend, gateway(backend) as rig:
+        assert (await rig.post({"model": "tiny", **fields}, path="/v1/completions")).status == 200
+        await until(rig.idle)
+        assert rig.service() == prompt_tokens + 2 * output_tokens
+        metrics = (await rig.gateway.metrics.exposition()).decode()
+        assert 'fairlead_backend_usage_overstated_total{backend="b0"}' not in metrics
