@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
-import sys
+from pathlib import Path
 from typing import Any
 
+from forked import Forked, fork
 from gateway_rig import FAST, PATIENCE_S
 
 START_S_MAX = 4 * PATIENCE_S  # it imports all that it serves with, on a machine that others use too
@@ -32,13 +34,12 @@ class EngineProcess:
         """`port` 0: a free one, kept from the first start on."""
         self._host, self.port = host, port
         self._options = json.dumps({**FAST, **options})
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Forked | None = None
         self.url = ""
 
     async def start(self) -> None:
-        command = [sys.executable, "-c", PROGRAM, self._host, str(self.port), self._options]
-        self._process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert self._process.stdout is not None
+        arguments = (self._host, str(self.port), self._options)
+        self._process = await fork(PROGRAM, *arguments, folder=Path.cwd(), environment=dict(os.environ))
         async with asyncio.timeout(START_S_MAX):
             self.url = (await self._process.stdout.readline()).decode().strip()
         assert self.url, "it has ended"

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import yaml
+from forked import fork
 from gateway_rig import CHAT, PATIENCE_S, call
 
 from gateway.state.checkpoint_documents import read_document
@@ -110,11 +111,15 @@ async def serving(
     }
     file = folder / "fairlead.yaml"
     file.write_text(yaml.safe_dump(configured))
-    process = await asyncio.create_subprocess_exec(
-        *runner, sys.executable, "-c", program, "serve", "--config", str(file),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
-        env={**os.environ, **(environment or {})},
-    )  # fmt: skip
+    variables = {**os.environ, **(environment or {})}
+    process: Any
+    if runner or "LD_PRELOAD" in variables:
+        process = await asyncio.create_subprocess_exec(
+            *runner, sys.executable, "-c", program, "serve", "--config", str(file),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder, env=variables,
+        )  # fmt: skip
+    else:
+        process = await fork(program, "serve", "--config", str(file), folder=folder, environment=variables)
     try:
         said = ""
         async with asyncio.timeout(START_S_MAX):

@@ -3,17 +3,15 @@ never counts twice.
 """
 
 import asyncio
-import multiprocessing
-import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from random import Random
 
 import kill_worker
 import pytest
+from forked import context
 from redis_server import RedisServer
 
 from gateway.store.base import Totals
@@ -48,13 +46,7 @@ class Life:
 
 @pytest.fixture(scope="module")
 def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["kill_worker"])
-    with pytest.MonkeyPatch.context() as patch:
-        # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
+    return context()
 
 
 class Victim:

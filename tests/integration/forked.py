@@ -1,0 +1,101 @@
+"""Python programs as processes of their own that begin as forks of a server which has imported what they need: so one
+starts at the cost of a fork, and not of an interpreter and a second of imports.
+
+They are what `python -c PROGRAM ARGUMENTS` would be, but for LD_PRELOAD, and look like processes of asyncio.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+from multiprocessing import connection, forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PRELOADED = [
+    "kill_worker",
+    "gateway.cli",
+    "gateway.config.files",
+    "gateway.replica_app",
+    "gateway.workers_app",
+    "gateway.workers.parent",
+    "backends.engine.server",
+    "uvloop",
+]
+ENDED_POLL_S = 0.002
+
+
+def context() -> Any:
+    """Of multiprocessing, with the server running."""
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return made
+
+
+def _run(program: str, arguments: list[str], folder: str, environment: dict[str, str], *outputs: Any) -> None:
+    for number, output in enumerate(outputs, 1):
+        os.dup2(output.fileno(), number)
+        output.close()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c", *arguments]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+class Forked:
+    """A process that runs, and its output."""
+
+    def __init__(self, process: Any, outputs: list[tuple[asyncio.BaseTransport, asyncio.StreamReader]]) -> None:
+        self._process, self.pid = process, process.pid
+        self._transports = [transport for transport, _ in outputs]
+        self.stdout, self.stderr = (reader for _, reader in outputs)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    async def communicate(self) -> tuple[bytes, bytes]:
+        """The rest of its output, once it has ended."""
+        output, errors = await asyncio.gather(self.stdout.read(), self.stderr.read())
+        while self.returncode is None:  # noqa: ASYNC110 - it is a process
+            await asyncio.sleep(ENDED_POLL_S)
+        for transport in self._transports:
+            transport.close()
+        return output, errors
+
+
+async def _read(end: connection.Connection) -> tuple[asyncio.BaseTransport, asyncio.StreamReader]:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(os.dup(end.fileno()), "rb", 0)
+    end.close()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return transport, reader
+
+
+async def fork(program: str, *arguments: str, folder: Path, environment: dict[str, str]) -> Forked:
+    """Start a program in this folder with this environment."""
+    made = await asyncio.to_thread(context)  # the server imports for a second, where it is the first time
+    pipes = [made.Pipe(duplex=False) for _ in range(2)]
+    ends = [there for _, there in pipes]
+    process = made.Process(target=_run, args=(program, list(arguments), str(folder), environment, *ends))
+    await asyncio.to_thread(process.start)
+    for end in ends:
+        end.close()
+    return Forked(process, [await _read(here) for here, _ in pipes])
