@@ -3,8 +3,7 @@
 from random import Random
 
 from gateway.cluster.election import ABANDONED_S, Ask
-from gateway.cluster.leader import AWAY_S_MAX
-from gateway.cluster.promise import SILENCE_S_MAX
+from gateway.cluster.promise import LEASE_S, PING_S
 from policies.types import Tenant
 from tests.simulation.cluster.judges import Pauses, Together, all_judges
 from tests.simulation.cluster.world import ClusterWorld, Settings
@@ -112,7 +111,7 @@ def minority(seed: int) -> None:
     until it is back.
     """
     settings = Settings(members=3, rate_per_s=20.0, duration_s=14.0)
-    world = ClusterWorld(settings, seed, [*all_judges(), Pauses(4.5, SILENCE_S_MAX + AWAY_S_MAX)])
+    world = ClusterWorld(settings, seed, [*all_judges(), Pauses(4.5, LEASE_S + PING_S)])
     alone = []
 
     def cut():
