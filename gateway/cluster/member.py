@@ -99,8 +99,10 @@ class Member:
         return self.candidate.leader if self.candidate.leader != self.name else None
 
     def resign(self, now: float) -> None:
-        """The process is told to stop: it leads no more, and does not stand again."""
-        if self.leader is not None:
+        """The process is told to stop: it leads no more, and does not stand again. One that is alone serves its clients
+        on, because no other member can.
+        """
+        if self.leader is not None and not self.is_standalone:
             self.leader.resign(now, returns=bool(self.follower.requests()))
             self._step_down(now, stops=True)
         elif self.candidate is not None:

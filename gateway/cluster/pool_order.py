@@ -4,6 +4,7 @@ its decisions into what each member is to do.
 A request of every member, the leader's own process among them, is a request of this one Scheduler, under its wire id.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -78,9 +79,13 @@ class PoolOrder:
             self._known, park=self._park, place_again=self._place_again, end=self._give_up, give_up=self._given_up
         )
         self._strangers: dict[str, _Stranger] = {}
-        self._charged: dict[str, Usage] = {}  # what the counters have of requests that are not known now
+        self._charged: OrderedDict[str, Usage] = (
+            OrderedDict()
+        )  # what the counters have of requests that are not known now
         self.journal = PoolJournal(name, scheduler, self.tenants, self._known, self._charged)
-        self._refused: dict[str, Refused] = {}  # the last rejections: their members may not have heard them
+        self._refused: OrderedDict[str, Refused] = (
+            OrderedDict()
+        )  # the last rejections: their members may not have heard them
         self._backend_ids: frozenset[str] = frozenset()
         self._available: dict[str, bool] = {}  # as told last
         self._untold: dict[str, dict[str, int]] = {}  # by member and backend (rule 11)
@@ -229,8 +234,8 @@ class PoolOrder:
         else:
             sender.ran = max(sender.ran, has.number)
         known = self._known.get(id_)
-        if known is not None and has.backend_id not in (None, known.backend_id):
-            self._given_up(id_, known, now)  # it was taken to wait, or to be elsewhere
+        if known is not None and _went_on(known, has):
+            self._given_up(id_, known, now)
             known = None
         if known is None:
             self._has_unknown(sender, id_, has, now, has_arrived=has_arrived)
@@ -344,8 +349,7 @@ class PoolOrder:
     def _trim_charged(self) -> None:
         """Forget the oldest of too many requests of members that went away."""
         while len(self._charged) > CHARGED_MAX:
-            oldest = next(iter(self._charged))
-            del self._charged[oldest]
+            oldest, _ = self._charged.popitem(last=False)
             self.journal.charged(oldest)
 
     def _place_again(self, id_: str, known: OrderedRequest, now: float) -> None:
@@ -413,7 +417,8 @@ class PoolOrder:
             if (known_ := self._known.get(id_)) is not None and known_.backend_id is None:
                 known_.wait = self.scheduler.waits_for(id_, now)
         self._curious.clear()
-        _trim(self._refused, KEPT_MAX)
+        while len(self._refused) > KEPT_MAX:
+            self._refused.popitem(last=False)
         said, self._said = self._said, []
         return said
 
@@ -492,7 +497,11 @@ class PoolOrder:
         return known.told
 
 
-def _trim(kept: dict[str, Any], most: int) -> None:
-    """Forget the oldest of too many."""
-    while len(kept) > most:
-        del kept[next(iter(kept))]
+def _went_on(known: OrderedRequest, has: Has) -> bool:
+    """Whether a member that led itself has sent the request elsewhere, or taken it back, since it was known so."""
+    if has.backend_id is not None or known.backend_id is not None:
+        return has.backend_id not in (None, known.backend_id)
+    return (has.request.preemptions, has.request.produced_tokens) != (
+        known.asked.preemptions,
+        known.asked.produced_tokens,
+    )

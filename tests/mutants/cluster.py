@@ -300,6 +300,17 @@ MUTANTS = (
     ),
     # Members that are alone.
     Mutant(
+        "what a member took back while it was alone counts", ORDER,
+        "    return (has.request.preemptions, has.request.produced_tokens) != (\n"
+        "        known.asked.preemptions,\n        known.asked.produced_tokens,\n    )\n",
+        "    return False\n", LEADING,
+    ),
+    Mutant(
+        "a member that is alone and told to stop serves on", MEMBER,
+        "if self.leader is not None and not self.is_standalone:\n            self.leader.resign",
+        "if self.leader is not None:\n            self.leader.resign", directed("stopped_alone"),
+    ),
+    Mutant(
         "a leader that is alone takes no checkpoints", LEADER,
         "        if self._alone is not None:\n            for journal", "        if False:\n            for journal",
         directed("lone_members"),

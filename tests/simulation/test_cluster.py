@@ -86,6 +86,7 @@ def test_a_seed_with_cuts_that_once_broke_a_rule_keeps_it(seed):
         directed.killed_leader,
         directed.broken_links,
         directed.lone_members,
+        directed.stopped_alone,
         directed.lost_key,
         directed.pause_of_a_killed_leader,
         directed.pause_of_a_frozen_leader,

@@ -241,6 +241,28 @@ def broken_links(seed: int) -> None:
     run(world, 11.0)
 
 
+def stopped_alone(seed: int) -> None:
+    """All members lead themselves, and one of them is told to stop: no other member could serve its clients."""
+    world = ClusterWorld(Settings(rate_per_s=8.0, duration_s=10.0), seed, all_judges())
+
+    def away():
+        world.store.is_away = True
+        for name in world.nodes:
+            apart(world, [name], world.nodes.keys() - {name})
+
+    def back():
+        world.store.is_away = False
+        together(world)
+
+    world.at(3.0, away)
+    world.at(6.5, lambda: world.stop(world.nodes["m1"]))
+    world.at(14.0, back)
+    run(world, 15.0)
+    waited = [client for client in world.clients if client.node == "m1" and client.arrived_at > 5.5]
+    assert waited, "clients of the stopped member wait"
+    assert all(client.ended == "completed" for client in waited), [client.ended for client in waited]
+
+
 def lone_members(seed: int) -> None:
     """The store is away for 8 s, and so are all links, and all members lead themselves; then one of them leads all
     again, and dies.

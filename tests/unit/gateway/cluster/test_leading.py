@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backends.simulation.recording import SharedRecorder, replay
+from backends.simulation.recording import Readmitted, SharedRecorder, replay
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
@@ -285,6 +285,28 @@ def test_what_ended_after_the_last_checkpoint_is_charged_by_the_next_leader_and_
         takes_over(cluster)
     counters = cluster.leader.pools["p"].scheduler.checkpoint()[""].tiers["default"].tenants
     assert counters["A"] == 10 + 2 * 5 + 3 + 10 + 2 * 7 + 1
+
+
+def test_what_a_member_took_back_or_was_delivered_while_it_was_alone_counts_when_it_is_back():
+    cluster = Cluster()
+    for request_id in ("x", "y", "preempted", "interrupted"):
+        cluster.submit("m2", request_id)
+    assert len(cluster.actions("m2")) == GPU.requests_running_max
+    follower = cluster.followers["m2"]
+    follower.lost(cluster.now)
+    cluster.leader.lost("m2", cluster.now)
+    preempted, interrupted = follower.own("preempted"), follower.own("interrupted")
+    preempted.request = replace(preempted.request, preemptions=1)
+    interrupted.request = replace(interrupted.request, produced_tokens=3)
+    interrupted.usage = Usage(10, 0, 3)
+    cluster.entries.clear()
+    follower.connected(cluster.now)
+    cluster.exchange()
+    told = {each.request.id: each for each in cluster.entries if isinstance(each, Readmitted)}
+    assert told["m2.3"].request.preemptions == 1
+    assert (told["m2.4"].prepaid, told["m2.4"].usage) == (Usage(0, 0, 0), Usage(10, 0, 3))
+    counters = cluster.leader.pools["p"].scheduler.checkpoint()[""].tiers["default"].tenants
+    assert counters["A"] == 3 * 10 + 2 * 3
 
 
 def told_on_joining(follower):
