@@ -14,6 +14,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
+from gateway_rig import PATIENCE_S
 from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.cluster.hello import Hello, HelloError
@@ -230,23 +231,26 @@ async def test_a_member_cannot_speak_in_the_name_of_another():
 
 
 async def test_of_connections_that_come_at_once_no_more_are_kept_than_of_those_that_come_in_turn():
-    member = place_of("m1")
-    async with listening(member), contextlib.AsyncExitStack() as stack:
-        host, port = member.address.split(":")
+    credentials = place_of("m1").credentials
+    handshakes = Handshakes(lambda: credentials.accepting, lambda _reason: None, s_max=10 * PATIENCE_S)
+    listener = Listener(web.Server(lambda _request: None), "127.0.0.1", 0, None, stop_s_max=0.1, handshakes=handshakes)
+    await listener.start()
+    with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.socket()) for _ in range(4 * HANDSHAKES_MAX)]
         for each in silent:
             each.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                each.connect((host, int(port)))
+                each.connect(listener._sockets[0].getsockname())
 
         def is_open(connection):
             with contextlib.suppress(BlockingIOError):
                 return connection.recv(1) != b""
             return True
 
-        async with asyncio.timeout(2.0):  # less than a handshake may take
+        async with asyncio.timeout(PATIENCE_S):
             while sum(map(is_open, silent)) > HANDSHAKES_MAX:  # noqa: ASYNC110 - they are in the kernel
                 await asyncio.sleep(0.01)
+    await listener.stop()
 
 
 async def test_of_a_stranger_no_byte_is_kept_and_its_handshakes_do_not_keep_a_member_out():
