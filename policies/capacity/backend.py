@@ -201,7 +201,11 @@ class BackendCapacity:
             return False
         needed = float(reservation.tokens)
         if needed > room.tokens and (
-            self._peak is None or self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
+            self._peak is None
+            or (
+                not self._reserves.has_any
+                and self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
+            )
         ):
             return False
         if reservation.prefix:
@@ -527,7 +531,11 @@ class BackendCapacity:
         tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
         if self._peak.tokens() + self._peak.own_tokens(reservation) <= tokens_max:
             return True  # even if it has its full length at the fullest moment
-        return self._peak.tokens_with(reservation) <= tokens_max
+        if self._peak.tokens_with(reservation) <= tokens_max:
+            return True
+        # Others that are longer than expected grow into what is kept for its tier. What is free of that now is its own.
+        own = self._reserves.own_room(reservation.tier_id, self._clock.now) if self._reserves.has_any else NOTHING
+        return needed <= own.tokens and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
 
     def _room_after(self, needed: Reservation) -> tuple[float, Room]:
         """Steps from now until there is room for what is needed, and what is free then."""

@@ -84,6 +84,12 @@ class ExpectedOverTime:
             self._fullest = self._most(self._held, self._ends)
         return self._fullest
 
+    def tokens_now(self) -> float:
+        """Tokens that are held now."""
+        if not self._is_current:
+            self._renew()
+        return self._held[0]
+
     def tokens_at_least(self) -> float:
         return self.tokens()
 

@@ -49,6 +49,7 @@ def simulate(
     engines: int = 1,
     share_ratio_max: float | None = None,
     bounded: bool = False,
+    kv_rule: str = "sum",
 ) -> Run:
     """Run the arrivals to their end under every judge; `bounded` adds the bound of VTC, which only VTC keeps.
 
@@ -64,6 +65,7 @@ def simulate(
         admission=(),
         share_ratio_max=share_ratio_max,
         wait_s_max=1e6,
+        kv_rule=kv_rule,
     )
     accounts = RunAccounts(tenants=tenants, tiers=tiers)
     bound = ServiceBound(accounts, BOUNDS["vtc"], is_capped=share_ratio_max < 1.0, every_s=0.5)

@@ -40,6 +40,14 @@ def test_before_anything_is_known_requests_that_come_together_reach_their_full_l
     assert pool.tokens() >= sum(member.tokens for member in members)
 
 
+def test_what_is_held_now_is_what_was_produced():
+    pool = ExpectedOverTime()
+    for produced in (0, 50, 250):
+        pool.add(reservation(produced=produced))
+    pool.measured(1)
+    assert pool.tokens_now() == 100 + 150 + (100 + 200)  # the last one has outgrown its 200
+
+
 def test_what_answers_grow_by_beyond_what_most_of_them_reach_is_not_reserved():
     """A slot holds 100 + 133 in the long run: the mean age of an answer of 1 to 400 that runs is 133."""
     pool = learnt(Random(1))

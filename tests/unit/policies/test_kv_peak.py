@@ -50,6 +50,7 @@ def peak_of(members: list[Reservation]) -> PeakOverTime:
 def test_the_peak_is_the_most_that_is_held_at_any_step(batch, late):
     members, newcomer = [reservation(*each) for each in batch], reservation(*late)
     peak = peak_of(members)
+    assert peak.tokens_now() == sum(held(member, 0) for member in members)
     assert peak.tokens() == counted_out(members)
     assert peak.tokens_with(newcomer) == counted_out([*members, newcomer])
 
