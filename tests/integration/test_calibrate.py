@@ -20,6 +20,8 @@ from gateway.cli import app
 from gateway.config.step_time import read_step_time
 from policies.step_time import Observation, StepTimeModel
 
+pytestmark = pytest.mark.jumping
+
 MODEL = StepTimeModel(1e-3, 9e-6, 0.05e-6, 35e-6)
 
 

@@ -6,11 +6,14 @@ import json
 import zlib
 
 import aiohttp
+import pytest
 from admin_rig import admin
 from gateway_rig import FAST, SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer, merged, without_nulls
 
 from gateway.admin.live_page_models import LivePageDocument
+
+pytestmark = pytest.mark.jumping
 
 KNOWN = {"base_ms": 19, "token_us": 180, "context_token_ns": 1, "request_us": 700}
 
