@@ -1,14 +1,13 @@
 """The gateway's tests run on the loop that `fairlead serve` runs on, or on one whose time jumps while it waits."""
 
 import asyncio
-import os
 
 import uvloop
 from jumping_loop import JumpingLoop
 
 
 def pytest_asyncio_loop_factories(config, item):
-    if item.get_closest_marker("jumping") or os.environ.get("JUMP"):
+    if item.get_closest_marker("jumping"):
         return {"jumping": JumpingLoop}
     gateway = item.path.name.startswith(("test_gateway_", "test_admin_"))
     return {"uvloop": uvloop.new_event_loop} if gateway else {"asyncio": asyncio.new_event_loop}

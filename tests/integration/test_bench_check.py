@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # of a benchmark: no mechanism of the product is held here
+
 CHECK = Path(__file__).parents[1] / "benchmarks" / "relay" / "check.py"
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # of a benchmark: no mechanism of the product is held here
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tests/benchmarks/decision/bench.py"
 FULL_OF = ["seats", "KV tokens", "steps", "prompts"]
