@@ -254,7 +254,7 @@ EVENTS: dict[str, Event] = {
     "a follower is frozen": Event(freeze_follower, 2.5, seconds=FROZEN_S),
     "the leader is frozen for 10 s": Event(freeze_leader, 2.5, seconds=LONG_S),
     "a follower is frozen for 10 s": Event(freeze_follower, 2.5, seconds=LONG_S),
-    # A majority of the members renews the leader's lease: nothing changes. On a busy machine an answer takes up to a second.
+    # A majority of the members renews the leader's lease. On a busy machine an answer takes up to a second.
     "Redis is frozen": Event(freeze_redis, 1.0, seconds=DOWN_S),
     "Redis is killed": Event(kill_redis, 1.0, seconds=DOWN_S),
     "Redis is killed for 10 s": Event(kill_redis, 1.0, seconds=LONG_S),
