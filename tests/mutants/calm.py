@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     Mutant(
         "a new leader goes on from what counts against limits per minute", "gateway/cluster/pool_order.py",
-        "        self.scheduler.windows_restored(kept.windows, now)\n", "",
+        "KeptWindows(kept.windows, since, share)", "KeptWindows()",
         calm("test_24_redis_comes_back_empty.py"), check=24,
     ),
     Mutant(

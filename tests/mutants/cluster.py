@@ -307,8 +307,8 @@ MUTANTS = (
     ),
     Mutant(
         "a member that is alone and told to stop serves on", MEMBER,
-        "if self.leader is not None and not self.is_standalone:\n            self.leader.resign",
-        "if self.leader is not None:\n            self.leader.resign", directed("stopped_alone"),
+        "if self.leader is not None and not self.is_standalone:\n            self.leader.resign(now, returns=bool",
+        "if self.leader is not None:\n            self.leader.resign(now, returns=bool", directed("stopped_alone"),
     ),
     Mutant(
         "a leader that is alone takes no checkpoints", LEADER,
