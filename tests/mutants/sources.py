@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.calm.table import ROOT
 
-COPIED = ("gateway", "backends", "policies", "tests", "pyproject.toml", "requirements.lock")
+COPIED = ("gateway", "backends", "policies", "tests", "docs", "pyproject.toml", "requirements.lock")
 HANGS_S = 240.0  # more than the slowest of these tests takes on a busy machine
 FAILED = 1  # pytest's exit code where tests failed; others say that they did not run
 
