@@ -46,7 +46,7 @@ class Inbox(Generic[T]):
         heads = [(entries[0][0], source) for source, entries in self._entries.items()]
         heapify(heads)
         oldest_left = None
-        while heads and most > 0:
+        while heads:
             number, source = heappop(heads)
             entries = self._entries.get(source)
             if not entries or entries[0][0] != number:
@@ -64,5 +64,4 @@ class Inbox(Generic[T]):
             else:
                 del self._entries[source]
             taken[source] += 1
-            most -= 1
             yield source, entry

@@ -448,7 +448,7 @@ class Leader:
             if left and order.chores.is_busy:
                 left -= order.chores.work(left, now)
                 self._has_news = True
-        for source, (pool, entry, came_at) in self._inbox.turn(left):
+        for source, (pool, entry, came_at) in self._inbox.turn(left) if left else ():
             self._take(source, pool, entry, came_at, now)
 
     def _take(self, source: str, pool: str, entry: AnyMessage | Own, came_at: float, now: float) -> None:

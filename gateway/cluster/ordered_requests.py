@@ -146,10 +146,10 @@ class Chores:
         self._others.append(self._each(lambda: left, self._end, lambda: True))
 
     def work(self, most: int, now: float) -> int:
-        """Do at most so many pieces, and return how many."""
+        """Do at most so many pieces, and return how many. What is not urgent leaves half of the time to others."""
         self._now, done = now, 0
-        for chores in (self._urgent, self._others):
-            while chores and done < most:
+        for chores, up_to in ((self._urgent, most), (self._others, most // 2)):
+            while chores and done < up_to:
                 done += 1
                 if next(chores[0], self) is self:
                     chores.popleft()

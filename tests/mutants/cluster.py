@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was spent is written", ORDER,
-        "            self.journal.tenant(message.tenant_id, message.key_id)\n", "            pass\n", LEADING,
+        "            self.journal.tenant(message.tenant_id, message.key_id)\n", "            pass\n", KEPT,
     ),
     Mutant(
         "what becomes of a request is written", ORDER,
@@ -286,8 +286,9 @@ MUTANTS = (
         "has_arrived = has.number <= max(sender.request, sender.ran)", TOLD,
     ),
     Mutant(
-        "a turn takes in a bounded number of facts", "gateway/cluster/inbox.py",
-        "while heads and most > 0:", "while heads:", TOLD,
+        "a source has its part of a turn", "gateway/cluster/inbox.py",
+        "part = max(1, most // len(self._entries)) if self._size > most else most", "part = most",
+        ("tests/unit/gateway/cluster/test_wire.py",),
     ),
     Mutant(
         "no decision is made before a lost member's requests are parked", LEADER,

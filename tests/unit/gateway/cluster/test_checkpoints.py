@@ -5,7 +5,7 @@ import pytest
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.kept_windows import KeptWindows
 from gateway.cluster.leader import Leader
-from gateway.cluster.pool_journal import WRITTEN_MAX
+from gateway.cluster.pool_journal import CHANGES_MAX, WRITTEN_MAX
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.records import (
     GONE,
@@ -19,7 +19,7 @@ from gateway.cluster.records import (
     service_records,
     window_records,
 )
-from gateway.cluster.wire import CheckpointPart, Finish, Frame, Join, Ping, Submit, ToldAll, decode, encode
+from gateway.cluster.wire import CheckpointPart, Finish, Frame, Join, Ping, Spend, Submit, ToldAll, decode, encode
 from gateway.cluster.wishes import StoreCheckpoint
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 from policies.admission.rate_limit import RateLimiter
@@ -191,14 +191,28 @@ def test_a_member_without_the_checkpoint_is_told_all_records_in_slices_while_mor
         cluster.serve(tenant_id)
     cluster.later(1.25)
     cluster.join("m2")
-    for number in range(40):
-        cluster.serve(f"t{number}")
-        assert max((len(part.records) for part in cluster.parts["m2"]), default=0) <= SLICE_RECORDS
+    cluster.turn()
     assert cluster.parts["m2"][0].begins
+    requests = [Request(f"r{number}", f"t{number}", "m", cluster.now, 10, 20) for number in range(CHANGES_MAX)]
+    submits = [Submit(cluster.numbers["m1"] + number + 1, request) for number, request in enumerate(requests)]
+    cluster.hear("m1", "p", *submits)
     cluster.later(1.25)
+    parts = cluster.parts["m2"]
+    assert max(len(part.records) for part in parts) <= SLICE_RECORDS
+    assert [part.begins for part in parts].count(True) == 1
     assert cluster.held["m2"].records == cluster.leader._checkpoint.records
     assert cluster.held["m2"].read().pools["p"].service == cluster.counters()
     assert len(cluster.held["m2"].records) > many
+
+
+def test_what_is_spent_without_a_request_is_told():
+    cluster = running()
+    cluster.serve("t0")
+    cluster.later(1.25)
+    cluster.hear("m1", "p", Spend("t1", Usage(10, 0, 5), "", 2))
+    cluster.later(1.25)
+    assert cluster.leader._checkpoint.read().pools["p"].service == cluster.counters()
+    assert "t1" in cluster.counters()[""].tiers["default"].tenants
 
 
 def test_a_member_that_has_the_checkpoint_is_told_changes_alone():

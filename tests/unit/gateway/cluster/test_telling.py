@@ -8,6 +8,7 @@ from gateway.cluster.follower import Follower
 from gateway.cluster.inbox import TAKEN_MAX
 from gateway.cluster.leader import Leader
 from gateway.cluster.leaderless import LEADERLESS_S_MAX, REFUSED_MAX
+from gateway.cluster.ordered_requests import Chores, OrderedRequest, OrderedRequests, Sender
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.telling import SLICE_MAX
 from gateway.cluster.wire import CheckpointPart, Ended, Has, Spend, Submit, ToldAll
@@ -162,15 +163,18 @@ def test_a_member_that_is_lost_is_sent_nothing_while_its_requests_are_set_aside(
     cluster = joined()
     cluster.until(lambda: cluster.has_told_all and len(cluster.actions) == 4)
     cluster.until(lambda: not cluster.leader._inbox)
+    cluster.slots = MANY
+    cluster.measure()
+    cluster.step()
+    assert 4 < len(cluster.actions) < MANY
+    running = len(cluster.actions)
     cluster.leader.lost("m2", cluster.now)
     cluster.taken.clear()
     before = len(cluster.entries)
-    cluster.slots = 8
-    cluster.measure()
     cluster.until(lambda: not any(pool.chores.is_busy for pool in cluster.leader.pools.values()))
     cluster.step()
     assert max(cluster.taken) <= TAKEN_MAX
-    assert sum(cluster.taken) == MANY - 4
+    assert sum(cluster.taken) == MANY - running
     polled = [each for each in cluster.entries[before:] if getattr(each, "actions", ())]
     assert not any(isinstance(action, Dispatch) for each in polled for action in each.actions)
 
@@ -181,8 +185,10 @@ def test_a_member_that_comes_back_while_it_is_given_up_keeps_what_was_left():
     cluster.until(lambda: not cluster.leader._inbox)
     cluster.leader.lost("m2", cluster.now, is_dead=True)
     cluster.other.lost(cluster.now)
-    for _ in range(12):  # all is set aside, and a part of it was given up
-        cluster.step()
+    chores = cluster.leader.pools["p"].chores
+    cluster.until(lambda: not chores.is_urgent)
+    cluster.step()  # a part of it was given up
+    assert chores.is_busy
     cluster.said.clear()
     cluster.other.connected(cluster.now)
     cluster.until(lambda: cluster.has_told_all)
@@ -192,6 +198,30 @@ def test_a_member_that_comes_back_while_it_is_given_up_keeps_what_was_left():
     pool = cluster.leader.pools["p"]
     snapshot = pool.scheduler.snapshot(cluster.now)
     assert snapshot.queued_requests + snapshot.in_flight_requests == MANY
+
+
+def test_what_is_left_of_a_member_that_comes_back_is_not_given_up():
+    requests, given_up, over = OrderedRequests(), [], []
+    sender = Sender("m2")
+    for number in range(10):
+        asked = Request(f"r{number}", "A", "m", 0.0, 10, 20)
+        requests.add(f"m2.{number}", OrderedRequest(sender, number, asked, "gpu" if number < 2 else None))
+
+    def give_up(id_, _known, _now):
+        given_up.append(id_)
+        requests.pop(id_)
+
+    chores = Chores(requests, park=None, place_again=None, end=None, give_up=give_up)
+    assert chores.give_up(sender, over.append)
+    assert chores.is_urgent
+    chores.work(4, 1.0)
+    assert (given_up, over) == (["m2.0", "m2.1"], [1.0])
+    assert not chores.is_urgent
+    chores.work(4, 2.0)
+    sender.joins()
+    chores.work(100, 3.0)
+    assert given_up == ["m2.0", "m2.1", "m2.2", "m2.3"]
+    assert not chores.is_busy
 
 
 def test_without_a_leader_requests_are_refused_at_their_deadline_a_few_at_once():
