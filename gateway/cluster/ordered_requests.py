@@ -7,9 +7,9 @@ requests count as external load.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from policies.types import NO_USAGE, Request, Usage, Wait
 
@@ -90,9 +90,16 @@ class OrderedRequests:
             del self._of[known.sender][id_]
         return known
 
+    def ids_of(self, sender: Sender) -> list[str]:
+        """The wire ids of a member's requests."""
+        return list(self._of.get(sender, ()))
+
     def of(self, sender: Sender) -> list[tuple[str, OrderedRequest]]:
         """A member's requests with their wire ids."""
         return list(self._of.get(sender, {}).items())
+
+
+LOOKED_AT: Final = 64  # requests, in the time that one takes that is ended
 
 
 class Handler(Protocol):
@@ -141,9 +148,15 @@ class Chores:
 
     def end_untold(self, sender: Sender) -> None:
         """Of this member has ended what it has not told."""
-        told = sender.told or ()
-        left = [(id_, known) for id_, known in self._requests.of(sender) if id_ not in told]
-        self._others.append(self._each(lambda: left, self._end, lambda: True))
+        self._others.append(self._end_others(self._requests.ids_of(sender), sender.told or ()))
+
+    def _end_others(self, ids: Iterable[str], told: Collection[str]) -> Iterator[None]:
+        for number, id_ in enumerate(ids):
+            if id_ not in told and (known := self._requests.get(id_)) is not None:
+                self._end(id_, known, self._now)
+                yield
+            elif not number % LOOKED_AT:
+                yield
 
     def work(self, most: int, now: float) -> int:
         """Do at most so many pieces, and return how many. What is not urgent leaves half of the time to others."""
