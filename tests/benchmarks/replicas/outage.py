@@ -3,9 +3,9 @@
     python tests/benchmarks/replicas/outage.py [--replicas 3] [--seconds 60] [OUTAGE ...]
 
 For each outage so many `fairlead serve`, a real Redis and two embedded engines are started, and two tenants that enter
-at different replicas always want more than they get (tests/benchmarks/demos/replicas.py). A line of figures per outage:
-the shares and the throughput while Redis is away, beside a quarter of that time before and after, and what failed or
-was forgotten.
+at different replicas always want more than they get (tests/integration/replicas/failures_rig.py). A line of figures per
+outage: the shares and the throughput while Redis is away, beside a quarter of that time before and after, the epochs
+before and after, and what failed or was forgotten.
 """
 
 import argparse
@@ -24,9 +24,9 @@ INTEGRATION = HERE.parents[2] / "integration"
 sys.path[:0] = [str(INTEGRATION), str(INTEGRATION / "replicas"), str(HERE.parents[1] / "demos"), str(HERE.parents[3])]
 
 import redis  # noqa: E402
-from failures_rig import SLOTS, Cluster  # noqa: E402
+from failures_rig import SLOTS, Cluster, Load  # noqa: E402
 from redis_server import RedisServer  # noqa: E402
-from replicas import SPEED, WEIGHTS, Weighted  # noqa: E402
+from replicas import SPEED, failed, tokens_of  # noqa: E402
 
 SETTLE_S: Final = 5.0  # until queues are full
 
@@ -60,37 +60,38 @@ OUTAGES: Final = {
 
 async def measured(name: str, replicas: int, seconds: float) -> str:
     outage = OUTAGES[name]
-    tenants = {tenant: {"weight": weight} for tenant, weight in WEIGHTS.items()}
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(RedisServer(folder))
-        given = {"tenants": tenants, "scheduling": {"share_ratio_max": 1.0}}
-        cluster = await stack.enter_async_context(Cluster(folder, server, count=replicas, speed=SPEED, **given))
-        load = await stack.enter_async_context(Weighted(cluster))
+        cluster = await stack.enter_async_context(Cluster(folder, server, count=replicas, speed=SPEED))
+        load = await stack.enter_async_context(Load(cluster))
         await asyncio.sleep(SETTLE_S)
         before = await served(load, seconds / 4)
+        epochs = [await cluster.value(0, "fairlead_cluster_epoch")]
         outage.goes(server)
         during = await served(load, seconds)
         alone = sum([bool(await cluster.value(number, "fairlead_replicas_cut_off")) for number in cluster.numbers])
         outage.returns(server)
         after = await served(load, seconds / 4)
+        epochs.append(await cluster.value(0, "fairlead_cluster_epoch"))
         figures = await load.end()
     rates = [sum(each.values()) for each in (before, during, after)]
     ratios = ", ".join(f"{each['gold'] / each['bronze']:.3f} : 1" for each in (before, during, after))
     return (
         f"Redis is {name} for {seconds:.0f} s, {replicas} replicas: before, meanwhile and after {ratios}, "
-        f"throughput {rates[1] / rates[0]:.3f} of before, {alone} alone in the end, {load.failed} calls failed, "
+        f"throughput {rates[1] / rates[0]:.3f} of before, {alone} alone in the end, epochs {epochs}, "
+        f"{failed(load)} calls failed, "
         f"{figures.forgotten_s:.2f} s of charges forgotten, no answer for at most {figures.gap_s:.2f} s, "
         f"at most {max(figures.most.values())} of {SLOTS} in flight at a backend"
     )
 
 
-async def served(load: Weighted, seconds: float) -> Counter[str]:
+async def served(load: Load, seconds: float) -> Counter[str]:
     """Tokens a second of each tenant within this time."""
-    before, since = load.tokens(), time.monotonic()
+    before, since = tokens_of(load), time.monotonic()
     await asyncio.sleep(seconds)
     spent_s = time.monotonic() - since
-    return Counter({tenant: count / spent_s for tenant, count in (load.tokens() - before).items()})
+    return Counter({tenant: count / spent_s for tenant, count in (tokens_of(load) - before).items()})
 
 
 def main() -> None:
