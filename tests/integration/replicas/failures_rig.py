@@ -32,6 +32,8 @@ from network import Network
 from redis_server import RedisServer
 
 from backends.engine.server import EngineOptions, EngineServer
+from gateway.state.budgets import READ_S
+from gateway.store.mirrored_usage import USAGE_PULL_S
 
 SECRET = "0123456789abcdef0123456789abcdef"
 SLOTS = 4  # of each backend
@@ -46,6 +48,8 @@ SPEED = 0.3  # of the engines: a step takes about 3 ms, so answers are frequent
 WHOLE_TOKENS, STREAM_TOKENS = 6, 40
 WHOLE = {"max_tokens": WHOLE_TOKENS}
 STREAM = {"max_tokens": STREAM_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+SETTLED_S = 3.0  # after calls that failed, of which no usage is known
+BOOKED_S_MAX = USAGE_PULL_S + READ_S + SETTLED_S  # what a process that has ended wrote last is read from Redis
 CALL_COST_MAX = 14 + STREAM_TOKENS  # EUR
 BUDGETED_MAX = SPENDERS * REPLICAS  # calls at once that the budget is for
 SPENT = -1  # instead of a status: the budget of its tenant is spent
@@ -346,14 +350,14 @@ class Load:
         return self._figures(charged, await self._booked())
 
     async def _booked(self) -> dict[int, dict[str, Decimal]]:
-        """What each replica has booked, once it stays and they agree, or after a while."""
-        booked, before = {}, None
+        """What each replica has booked, once it is all that was delivered, or after a while."""
+        tokens, are_answered = sum(each.tokens for each in self.calls), all(each.status == 200 for each in self.calls)
+        booked: dict[int, dict[str, Decimal]] = {}
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                while before != booked or len({str(each) for each in booked.values()}) > 1:
-                    before = booked
-                    booked = {number: await self.cluster.spent(number) for number in self.among or self.cluster.numbers}
+            async with asyncio.timeout(BOOKED_S_MAX if are_answered else SETTLED_S):
+                while not booked or any(sum(spent.values()) != tokens for spent in booked.values()):
                     await asyncio.sleep(0.5)
+                    booked = {number: await self.cluster.spent(number) for number in self.among or self.cluster.numbers}
         return booked
 
     def _figures(self, charged: float, booked: dict[int, dict[str, Decimal]]) -> Figures:
