@@ -203,7 +203,7 @@ class BackendCapacity:
         if needed > room.tokens and (
             self._peak is None
             or (
-                not self._reserves.has_any
+                not self._reserves.has_kept(reservation.tier_id, needed, self._clock.now)
                 and self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
             )
         ):
@@ -534,8 +534,8 @@ class BackendCapacity:
         if self._peak.tokens_with(reservation) <= tokens_max:
             return True
         # Others that are longer than expected grow into what is kept for its tier. What is free of that now is its own.
-        own = self._reserves.own_room(reservation.tier_id, self._clock.now) if self._reserves.has_any else NOTHING
-        return needed <= own.tokens and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
+        is_kept = self._reserves.has_kept(reservation.tier_id, needed, self._clock.now)
+        return is_kept and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
 
     def _room_after(self, needed: Reservation) -> tuple[float, Room]:
         """Steps from now until there is room for what is needed, and what is free then."""

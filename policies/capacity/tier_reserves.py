@@ -82,6 +82,10 @@ class TierReserves:
         free = self._free(tier_id, now)
         return Room(max(sequences, free.sequences), max(tokens, free.tokens))
 
+    def has_kept(self, tier_id: str, tokens: float, now: float) -> bool:
+        """Whether so many KV tokens are free of the tier's own reserve."""
+        return self.has_any and tokens <= self.own_room(tier_id, now).tokens
+
     def came(self, reservation: Reservation, now: float) -> None:
         """Learn what the tier needs free: a request came that could not have waited for a slot to come free."""
         learnt = self._learnt.get(reservation.tier_id)
