@@ -103,7 +103,7 @@ async def beside_scrapes(process, streams):
             _, page = await process.admin("GET", "/metrics")
             assert page.count('tenant="') >= TENANTS
             pages += 1
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.1)
 
     scraping = asyncio.create_task(scrape())
     await run_streams(port_of(process.url), streams, STREAMS)

