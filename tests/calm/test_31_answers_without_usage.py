@@ -20,7 +20,7 @@ def piece(text, **fields):
 
 
 def asked():
-    return call(stream=True, messages=[{"role": "user", "content": PROMPT}])
+    return call(stream=True, max_tokens=1_000, messages=[{"role": "user", "content": PROMPT}])
 
 
 async def charged(tmp_path, pieces, taught):
