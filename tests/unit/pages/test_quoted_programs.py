@@ -46,7 +46,10 @@ def start(command: str) -> None:
     sys.argv = [file_of(command), "--help"]
     if command.startswith("-m "):
         sys.path.insert(0, str(ROOT))
-        runpy.run_module(command.removeprefix("-m "), run_name="__main__", alter_sys=True)
+        name = command.removeprefix("-m ")
+        for each in (name, f"{name}.__main__"):
+            sys.modules.pop(each, None)  # a test before this one has imported it, which runpy warns of
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(ROOT / Path(command).parent))
         runpy.run_path(command, run_name="__main__")
