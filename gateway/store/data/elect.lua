@@ -4,9 +4,10 @@
 -- KEYS  leader: epoch "\n" name, while its lease lasts;  epochs: the highest that was given
 --       members: hash of name -> until when it is listed (ms, by this server's clock) "\n" address
 --       reports: hash of name -> number of its last call, the epoch whose leader and all before it helps no more,
---                1 if that leader's process has ended; with blanks between
+--                1 if that leader's process has ended, ms from when on it is so; with blanks between
 --       witnesses: epoch "\n" ms of its last renewal "\n" names of the members a majority of which may renew it besides
--- ARGV  look, acquire, renew or release;  name;  address;  epoch: to acquire the highest that is known, else the led one
+-- ARGV  look, acquire, renew or release;  name;  address;  epoch: to acquire the highest that is known, else the led one;
+--       to release 0 is the last call of a process
 --       ms of a lease;  ms for which a member is listed;  number of the call;  what it reports: epoch;  0 or 1
 --       epoch and names of witnesses: to renew those to agree on, to acquire the last that are known
 --       ms after the last renewal for which members alone may have renewed a lease, with a margin
@@ -24,8 +25,10 @@ local held_epoch, holder = string.match(redis.call('GET', leader) or '', '^(%d+)
 held_epoch = tonumber(held_epoch or '0')
 
 local function report_of(member)
-  local number, free, ended = string.match(redis.call('HGET', reports, member) or '', '^(%d+) (%d+) (%d)$')
-  return tonumber(number or '0'), tonumber(free or '0'), ended == '1'
+  local report = redis.call('HGET', reports, member) or ''
+  local number, free, ended, from_ms = string.match(report, '^(%d+) (%d+) (%d) (%d+)$')
+  local holds = from_ms and tonumber(from_ms) <= now_ms
+  return tonumber(number or '0'), holds and tonumber(free) or 0, ended == '1'
 end
 
 local function agree(on_epoch, names)
@@ -41,10 +44,14 @@ if tonumber(ARGV[7]) <= report_of(name) then
 elseif ask == 'release' then
   redis.call('HDEL', members, name)
   redis.call('HDEL', reports, name)
+  if epoch == 0 then -- it helps no leader any more, once what it has granted has ended
+    redis.call('HSET', reports, name, string.format('%s %.0f 0 %.0f', ARGV[7], before, now_ms + tonumber(ARGV[5])))
+    redis.call('PEXPIRE', reports, ARGV[12])
+  end
 else
   redis.call('HSET', members, name, string.format('%.0f', now_ms + listed_ms) .. '\n' .. ARGV[3])
   redis.call('PEXPIRE', members, listed_ms)
-  redis.call('HSET', reports, name, ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9])
+  redis.call('HSET', reports, name, ARGV[7] .. ' ' .. ARGV[8] .. ' ' .. ARGV[9] .. ' 0')
   redis.call('PEXPIRE', reports, ARGV[12])
 end
 

@@ -128,6 +128,17 @@ async def test_the_key_of_a_leader_is_free_when_enough_of_its_witnesses_help_it_
     assert (found.leader, found.epoch, found.witnesses) == ("three", 2, NO_WITNESSES)
 
 
+async def test_witnesses_that_have_left_count_as_free_once_what_they_granted_has_ended(elections):
+    """It takes as long as a grant lasts: LEASE_S."""
+    one = elections()
+    await led_with_witnesses(one)
+    for name in ("two", "three"):
+        await one.call(call(Ask.RELEASE, name, 0))
+    assert (await seen(one, Ask.ACQUIRE, "four", 1)).leader is None, "their grants may last"
+    await asyncio.sleep(LEASE_S)
+    assert (await seen(one, Ask.ACQUIRE, "four", 1)).leader == "four"
+
+
 async def test_a_call_that_comes_after_a_later_one_takes_no_word_back_and_no_key(elections):
     one = elections()
     await led_with_witnesses(one)

@@ -38,6 +38,7 @@ class Store:
     counter: int = 0
     members: dict[str, tuple[float, str]] = field(default_factory=dict)
     reports: dict[str, StoreCall] = field(default_factory=dict)  # the last call of each
+    left: dict[str, tuple[float, int]] = field(default_factory=dict)  # when each has, and the last epoch by then
     witnesses: Witnesses = NO_WITNESSES
     renewed_at: float = 0.0
     checkpoint: bytes = b""
@@ -47,7 +48,7 @@ class Store:
         self.leader = None
         if all_of_it:
             self.epoch, self.counter, self.members, self.checkpoint = 0, 0, {}, b""
-            self.reports, self.witnesses = {}, NO_WITNESSES
+            self.reports, self.left, self.witnesses = {}, {}, NO_WITNESSES
 
     def answer(self, call: StoreCall, now: float) -> StoreView:
         ask, before, ended = call.ask, self.counter, None
@@ -58,6 +59,8 @@ class Store:
         elif ask is Ask.RELEASE:
             self.members.pop(call.member, None)
             self.reports.pop(call.member, None)
+            if call.epoch == 0:
+                self.left[call.member] = now, before
         else:
             self.members[call.member] = now + MEMBER_S, call.address
             self.reports[call.member] = call
@@ -68,7 +71,7 @@ class Store:
         if ask is Ask.ACQUIRE and self.leader is None and self._may_acquire(call, ended, now):
             self.epoch = self.counter = max(self.counter, call.epoch) + 1
             self.leader, self.expires_at = call.member, now + LEASE_S
-            self.reports, self.witnesses = {}, NO_WITNESSES
+            self.reports, self.left, self.witnesses = {}, {}, NO_WITNESSES
         elif ask is Ask.RENEW and (is_own or (self.leader is None and self.counter <= call.epoch)):
             self.leader, self.epoch, self.counter = call.member, call.epoch, call.epoch
             self.expires_at, self.renewed_at = now + LEASE_S, now
@@ -89,9 +92,13 @@ class Store:
         if self.counter < call.epoch and not self.witnesses.names:
             self.witnesses, self.renewed_at = call.witnesses, now
         epoch, names = self.witnesses
-        free = [
-            name for name in names if name == ended or (name in self.reports and self.reports[name].free_epoch >= epoch)
-        ]
+
+        def is_free(name: str) -> bool:
+            left_at, last = self.left.get(name, (now, 0))
+            has_left = last >= epoch and now - left_at >= LEASE_S
+            return name == ended or has_left or (name in self.reports and self.reports[name].free_epoch >= epoch)
+
+        free = [name for name in names if is_free(name)]
         return 2 * len(free) >= len(names) or now - self.renewed_at >= ABANDONED_S
 
 
