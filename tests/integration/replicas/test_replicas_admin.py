@@ -55,7 +55,7 @@ def _check_cluster(leading, following):
     assert leading["epoch"] == following["epoch"] > 0
     assert leading["elections"] >= 1
     assert leading["round_trip_s"] is None
-    assert 0 < following["round_trip_s"] < 5
+    assert 0 <= following["round_trip_s"] < 5  # by a clock that steps by a millisecond
     for view in (leading, following):
         assert not view["standalone"]
         roles = {member["name"]: member["role"] for member in view["members"]}

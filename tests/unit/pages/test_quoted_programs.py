@@ -43,13 +43,13 @@ def file_of(command: str) -> str:
 def start(command: str) -> None:
     """Run a command's program with --help, as `python COMMAND --help` would in the repository's root."""
     os.chdir(ROOT)
+    for name, module in list(sys.modules.items()):  # tests before this one have imported theirs, some by the same names
+        if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(ROOT / "tests"):
+            del sys.modules[name]
     sys.argv = [file_of(command), "--help"]
     if command.startswith("-m "):
         sys.path.insert(0, str(ROOT))
-        name = command.removeprefix("-m ")
-        for each in (name, f"{name}.__main__"):
-            sys.modules.pop(each, None)  # a test before this one has imported it, which runpy warns of
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        runpy.run_module(command.removeprefix("-m "), run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(ROOT / Path(command).parent))
         runpy.run_path(command, run_name="__main__")
