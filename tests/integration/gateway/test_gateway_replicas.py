@@ -12,6 +12,7 @@ from gateway_rig import PATIENCE_S, answer, bearer, call, engine, fall_silent, g
 from redis_server import RedisServer
 
 from gateway import replica_app
+from gateway.cluster import member as cluster_member
 from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key, read_keys
 from gateway.config.state import StateSection
@@ -75,6 +76,12 @@ def join(server, tmp_path, key):
     return joined
 
 
+@pytest.fixture
+def short_order(monkeypatch):
+    """Without Redis the members of an order renew its leader's lease for a second at most, instead of 90."""
+    monkeypatch.setattr(cluster_member, "WITHOUT_STORE_S", 1.0)
+
+
 def view(rig):
     return rig.gateway.cluster_view()
 
@@ -110,6 +117,7 @@ async def test_one_gateway_may_let_in_all_of_a_limit_of_tokens(join, key):
         assert taken * 12 >= 0.9 * 40 * 12
 
 
+@pytest.mark.usefixtures("short_order")
 async def test_without_redis_each_keeps_to_its_part_and_says_so_and_joins_when_it_is_back(join, key, server, caplog):
     caplog.set_level(logging.WARNING)
     async with scripted() as backend, join(3, backend, requests_per_minute_max=30) as rigs:
@@ -126,6 +134,7 @@ async def test_without_redis_each_keeps_to_its_part_and_says_so_and_joins_when_i
         assert len({view(rig).epoch for rig in rigs}) == 1
 
 
+@pytest.mark.usefixtures("short_order")
 async def test_without_redis_each_keeps_to_its_part_of_a_groups_limits_too(join, key, server):
     limits = {"requests_per_minute_max": 30, "in_flight_max": 3}
     async with (
@@ -273,6 +282,7 @@ async def limit_key(rigs, key_id, **limits):
     await until(lambda: all(has(rig) for rig in rigs))
 
 
+@pytest.mark.usefixtures("short_order")
 async def test_a_keys_limit_per_minute_is_one_for_all_gateways_and_a_part_of_it_for_one_that_is_alone(
     join, key, key_id, server
 ):
