@@ -97,7 +97,7 @@ def test_what_is_not_for_it_says_so(visit, gateway, lead):
     visitor.see("tenant", "blue%2Fc")
     expect(page.get_by_role("alert")).to_contain_text("there is no such tenant")
     visitor.see("group", "blue")
-    expect(page.get_by_role("alert")).to_contain_text("there is no such group")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such group")
 
 
 def test_it_edits_a_tenant_within_what_the_group_has(visit, gateway, lead):
