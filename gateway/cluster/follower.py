@@ -117,7 +117,9 @@ class Follower:
         """The connection is gone. All is told again on joining."""
         self.checkpoint.forget(self.link.leader)
         self.link.lost()
-        self._telling = None
+        if self._telling is not None:
+            self._telling = None
+            self._leaderless.ends()  # it kept the deadlines of what was not told alone
         self._leaderless.begins(self._own.values(), now)
 
     def received(self, frame: Frame, now: float) -> None:
@@ -252,7 +254,8 @@ class Follower:
             del self._unreachable[backend_id]
             self.link.say("", Reach(tuple(self._unreachable)))
         for own in self._leaderless.overdue(now):
-            if own.number in self._own and own.dispatch is None:
+            has_leader = self._is_known(own) and self.link.may_decide(now)
+            if own.number in self._own and own.dispatch is None and not has_leader:
                 self._refuse(own, now)
         if self.link.leader is not None and now - self._untold_at >= UNTOLD_S:
             self._tell_held(now)
@@ -293,6 +296,8 @@ class Follower:
             self.link.say("", ToldPart(telling.has_told_running))
             return
         self._telling = None
+        if self.link.may_decide(now):
+            self._leaderless.ends()
         self.link.say("", ToldAll())
         self.link.say("", Reach(tuple(self._unreachable)))
 
@@ -307,7 +312,7 @@ class Follower:
                 self._tell_slice(now)
             case Pong():
                 self.link.ponged(message, now)
-                if self.link.may_decide(now):
+                if self.link.may_decide(now) and self._telling is None:  # what was not told yet has no leader
                     self._leaderless.ends()
             case Release():
                 self.link.released()

@@ -233,3 +233,20 @@ def test_without_a_leader_requests_are_refused_at_their_deadline_a_few_at_once()
     counts = [len(follower.poll("p", LEADERLESS_S_MAX)) for _ in range(4)]
     assert counts == [REFUSED_MAX] * 3 + [0]
     assert follower.due() is None
+
+
+def test_what_the_leader_was_not_told_yet_is_refused_at_its_deadline_by_the_member():
+    cluster = Cluster(slots=0)
+    cluster.other = Follower("m2", wait_s_max=1.0)
+    for number in range(3 * SLICE_MAX):
+        cluster.submit(number)
+    cluster.connect()
+    while not cluster.other.link.may_decide(cluster.now):
+        cluster.step()
+    assert cluster.other._telling is not None, "it has a leader, which knows a part"
+    refused = []
+    for _ in range(3 * SLICE_MAX // REFUSED_MAX):
+        refused += cluster.other.poll("p", 1.0)
+    known = sum(cluster.other._is_known(own) for own in cluster.other.requests().values())
+    assert len(refused) + known == 3 * SLICE_MAX
+    assert 0 < len(refused) < 3 * SLICE_MAX
