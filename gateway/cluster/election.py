@@ -188,6 +188,8 @@ class Candidate:
     def overslept(self, seconds: float, now: float) -> None:
         """Note that this process did not run for so long: the store's answers may be there, unread."""
         self._heard_at = min(now, self._heard_at + seconds)
+        if seconds > STANDALONE_S:  # meanwhile a leader may have been elected, and the store have forgotten it
+            self.reconnected(now)
 
     def is_reached(self, now: float) -> bool:
         """Whether the store answers. Where it does not, and no leader does, a member leads itself (rule 25)."""

@@ -88,6 +88,14 @@ def test_a_member_that_did_not_run_hears_the_store_before_it_takes_it_for_gone()
     assert not candidate.is_reached(5.0)
 
 
+def test_a_member_that_did_not_run_stands_once_a_leader_would_have_told_a_store_that_has_forgotten_it():
+    candidate = Candidate("m1", now=-10.0)
+    candidate.overslept(3.0, 3.0)
+    assert candidate.call(3.0).ask is Ask.LOOK
+    candidate.failed(candidate._pending, 3.0)
+    assert candidate.call(3.0 + SILENT_S).ask is Ask.ACQUIRE
+
+
 @pytest.mark.parametrize("returns", [False, True])
 def test_when_a_leader_resigns_the_others_ask_at_once_and_wait_for_it_if_it_has_requests(returns):
     candidate = Candidate("m2", now=-10.0)
