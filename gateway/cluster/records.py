@@ -148,14 +148,16 @@ def taken_of(body: bytes) -> Taken:
 
 
 def slices(records: Iterable[tuple[str, bytes]]) -> Iterator[Records]:
-    """Yield the records in slices that a frame has room for; at least one."""
+    """Yield the records in slices that a frame has room for; at least one, and the last may be empty. No record is read
+    before its slice is asked for: meanwhile it may change.
+    """
     part, size = Records(), 0
     for key, body in records:
+        part[key] = body
+        size += len(key) + len(body)
         if len(part) >= SLICE_RECORDS or size > SLICE_BYTES:
             yield part
             part, size = {}, 0
-        part[key] = body
-        size += len(key) + len(body)
     yield part
 
 

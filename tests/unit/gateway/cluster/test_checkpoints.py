@@ -294,3 +294,14 @@ def test_what_counts_no_more_leaves_the_records_after_a_minute():
     cluster.serve("t1")
     cluster.later(1.25)
     assert [parse_key(key)[2] for key in cluster.leader._checkpoint.records if key.startswith("w")] == ["t1"]
+
+
+def test_a_record_of_a_later_slice_is_as_it_is_by_then():
+    newest, keys = NewestCheckpoint(), [f"charged/p/{number}" for number in range(2 * SLICE_RECORDS)]
+    newest.change(Mark(1, 1, "m1"), 0.0, dict.fromkeys(keys, b"old"), is_kept=False)
+    rest = newest.whole()
+    assert set(next(rest).values()) == {b"old"}
+    newest.change(Mark(1, 2, "m1"), 0.0, dict.fromkeys(keys, b"new"), is_kept=False)
+    later = next(rest)
+    assert len(later) == SLICE_RECORDS
+    assert set(later.values()) == {b"new"}
