@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "backends have time to drop the requests of a process that has ended", ELECTION,
-        "name: at + ABORT_S for", "name: at for", directed("lone_members"),
+        "name: at + ABORT_S for", "name: at for", CANDIDATE,
     ),
     Mutant(
         "a key is given up when all have seen its leader end", LUA,
@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member that gave its word takes it back before it grants", ELECTION,
-        "return self._told_free < epoch and", "return", directed("word"),
+        "return self._told_free < epoch and", "return", CANDIDATE,
     ),
     Mutant(
         "a leader needs a majority of each list that the store may have", ELECTION,

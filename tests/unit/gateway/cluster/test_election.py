@@ -231,3 +231,23 @@ def test_a_majority_grants_a_lease_and_one_less_does_not():
     assert grants.lease_until([names, names | {"m5"}]) == 6.0 + LEASE_S - LEASE_MARGIN_S
     assert grants.lease_until([names, frozenset({"m1"})]) == -inf, "none is a witness of a leader without others"
     assert grants.lease_until([]) == -inf
+
+
+def test_a_member_that_said_it_is_free_grants_nothing_until_the_store_has_its_word_back():
+    candidate = Candidate("m2", now=-10.0)
+    listed = {"m1": "a", "m2": "b"}
+    candidate.answered(candidate.call(0.0), StoreView("m1", 1, listed, 1), 0.0)
+    assert candidate.may_grant(1)
+    candidate.free_epoch = 1
+    candidate.answered(candidate.call(1.0), StoreView("m1", 1, listed, 1), 1.0)
+    candidate.free_epoch = 0
+    assert not candidate.may_grant(1)
+    candidate.answered(candidate.call(2.0), StoreView("m1", 1, listed, 1), 2.0)
+    assert candidate.may_grant(1)
+
+
+def test_backends_get_time_to_drop_what_a_process_ran_that_has_ended():
+    candidate = Candidate("m2", now=-10.0)
+    candidate.answered(candidate.call(0.0), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), 0.0)
+    candidate.ended("m1", 0.5)
+    assert candidate.waits(0.6)["m1"] == 0.5 + ABORT_S
