@@ -7,6 +7,7 @@ trailers. A body without framing ends with the connection.
 
 import asyncio
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -230,7 +231,7 @@ class Connection(asyncio.Protocol):
         self._framed = False
         self._reusable = False
         self._paused = False
-        self._held_bytes_max: float = HELD_BYTES_MAX
+        self._held_bytes_max = HELD_BYTES_MAX
         self._heard = False  # a byte came since the last `check_silence`
         self._silent_since = 0.0
         self.silence_s_max = inf  # of the present exchange, besides the owner's limit
@@ -264,7 +265,7 @@ class Connection(asyncio.Protocol):
 
         Reading does not pause meanwhile: `is_begun` bounds what it waits for.
         """
-        self._held_bytes_max, seen = inf, 0
+        self._held_bytes_max, seen = sys.maxsize, 0
         try:
             while True:
                 for piece in islice(self._pieces, seen, None):
