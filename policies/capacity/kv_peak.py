@@ -89,7 +89,7 @@ class PeakOverTime:
     def tokens_now(self) -> float:
         """Tokens that are held now."""
         clock = self._sum_up()
-        return self._outgrown_tokens + sum(self._tokens_at_0) + clock * sum(self._sequences)
+        return self._outgrown_tokens + sum(self._tokens_at_0, 0.0) + clock * sum(self._sequences)
 
     def tokens_at_least(self) -> float:
         """Tokens held at the last known peak: a lower bound of `tokens` in constant time, and mostly equal to it."""

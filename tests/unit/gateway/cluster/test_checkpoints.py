@@ -227,6 +227,7 @@ def test_a_member_that_has_the_checkpoint_is_told_changes_alone():
     assert cluster.held["m2"].records == cluster.leader._checkpoint.records
 
 
+@pytest.mark.interpreted
 def test_many_changes_are_written_in_several_turns_and_make_one_checkpoint():
     many = 3 * WRITTEN_MAX
     cluster = running(tenants=many)
