@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "a leader that is alone takes no checkpoints", LEADER,
         "        if self._alone is not None:\n            for journal", "        if False:\n            for journal",
-        directed("lone_members"),
+        LEADING,
     ),
     Mutant(
         "a member that is alone has its part of a backend", MEMBER,

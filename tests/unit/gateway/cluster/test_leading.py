@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from backends.simulation.recording import Readmitted, SharedRecorder, replay
+from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.follower import Follower
 from gateway.cluster.leader import Leader
 from gateway.cluster.member import Member
+from gateway.cluster.pool_journal import CHANGES_MAX
 from gateway.cluster.promise import LEASE_S, PING_S, SILENT_S
 from gateway.cluster.wire import (
     Dispatched,
@@ -262,6 +264,27 @@ def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(us
     refused = [each for each in cluster.actions("m2") if isinstance(each, Reject)]
     assert {each.reason for each in refused} <= {Reason.RATE_LIMITED}
     assert 60 - len(refused) == left
+
+
+def test_a_leader_that_is_alone_takes_no_checkpoints():
+    cluster, newest = Cluster(), NewestCheckpoint()
+    cluster.leader = Leader(
+        1,
+        "m3",
+        make_scheduler=cluster.make,
+        tenant_of=cluster.tenants.get,
+        checkpoint=newest,
+        alone=ReplicaShare(3, 0),
+        now=cluster.now,
+    )
+    cluster.followers = {"m3": Follower("m3", wait_s_max=60.0)}
+    cluster.followers["m3"].connected(cluster.now)
+    cluster.exchange()
+    for number in range(CHANGES_MAX):  # after so many changes one with others takes a checkpoint at once
+        cluster.tenants[f"T{number}"] = Tenant(f"T{number}")
+        cluster.submit("m3", f"r{number}", f"T{number}")
+    cluster.later(2.5)
+    assert newest.mark == NewestCheckpoint().mark
 
 
 def finished(cluster, name, request_id, usage):
