@@ -16,7 +16,8 @@ Leading
    ended. A member joins when its promise to the old leader has ended or was released.
 3. A follower pings at t0; the leader answers with what its lease has left, d. The follower carries out actions until
    t0 + 0.98 d by its own clock. It drops those that come later, and closes the connection.
-4. A leader checks its lease before each frame. The lease counts from before its renewal was sent, less a margin.
+4. A leader checks its lease before each frame. The lease counts from before its renewal was sent, less a margin. The
+   store renews it, or a majority of the members does (docs/decisions/0010-a-majority-renews-the-lease.md).
 
 The wire
 
@@ -45,8 +46,9 @@ The wire
 
 A change of leaders
 
-18. A member that joins tells all that it has. What the leader believes in flight there and is told as waiting was not
-    delivered; what it is not told has ended; what it does not know is adopted or submitted.
+18. A member that joins tells all that it has, in slices that the leader asks for. What the leader believes in flight
+    there and is told as waiting was not delivered; what it is not told has ended; what it does not know is adopted or
+    submitted.
 19. The newest checkpoint counts, by epoch and number, whether the store or a member has it.
 20. A running request is adopted with its backend, reservation, usage and age. It takes its slot, whatever the limit,
     and what the checkpoint counts as charged is not charged again.
