@@ -13,7 +13,7 @@ LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-ann
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
+.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -56,14 +56,17 @@ $(NODE): tests/clients/node/package-lock.json
 web: $(STAMP)  ## fetch the packages of the page that vendored.toml pins, from npm
 	$(BIN)/python vendor_web.py
 
-# Once for all workers of pytest, which would each do it at the same time; mypy leaves a core free for it.
+# Once for all workers of pytest, which would each do it at the same time.
 $(REWRITTEN): $(STAMP)
 	$(BIN)/python -m pytest --collect-only -qq >/dev/null
 	touch $(REWRITTEN)
 
-# Half of the time of tests is waiting, so there are more workers than cores. What measures times or memory comes last.
+# Half of the time of tests is waiting, so there are more workers than cores, and mypy fills what they leave. What
+# measures times or memory comes last.
 test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
-	$(MAKE) --no-print-directory -j 3 check $(REWRITTEN) $(NODE)
+	$(MAKE) --no-print-directory -j 2 check tests
+
+tests: $(REWRITTEN) $(NODE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"; many=$$?; \
 	$(BIN)/python -m pytest -m "alone and not long" $$(grep -rl --include=*.py mark.alone tests/integration) && exit $$many
 

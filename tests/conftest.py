@@ -1,8 +1,12 @@
 """For all tests: what Hypothesis may not take as a failure on a machine that is busy with something else, how many
 examples it makes, what is left out where the policies are compiled, and `figure`, by which a test of one of the 64
 checks says what it measured. A test that configures logging leaves no trace of it.
+
+No garbage is collected while tests are: thousands of them are made and none is dropped, so that the collector looks at
+all of them again and again and frees nothing (of 8.3 s of CPU, for each worker, 3.2). Nor does it look at them later.
 """
 
+import gc
 import logging
 
 import pytest
@@ -12,6 +16,13 @@ from gateway.observability.logs import OURS
 from policies import scheduler
 from tests.calm.figures import figure  # noqa: F401 - a fixture
 from tests.examples import are_all_tried, examples, try_all
+
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config):
