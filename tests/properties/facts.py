@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
-from backends.simulation.queue_accounts import WatchedPlacement
 from backends.simulation.recording import SharedRecorder, replay
 from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.cost import LinearPrice
@@ -23,6 +21,8 @@ from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Group, Outcome, Preempt, Request, Tenant, Tier, Usage
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
+from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
+from tests.simulation.queue_accounts import WatchedPlacement
 
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again

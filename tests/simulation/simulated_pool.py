@@ -7,8 +7,6 @@ from pathlib import Path
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from backends.simulation.fairness_metric import RequestRecord, accumulated_service
 from backends.simulation.recording import Recorder
 from backends.simulation.run_accounts import RunAccounts
@@ -19,6 +17,8 @@ from policies.fairness.bounds import BOUNDS
 from policies.prediction import PREDICTION
 from policies.scheduler import SHARE_RATIO_MAX, Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
+from tests.simulation.bound_checkers import ServiceBound
+from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 
 TRACE = Path(__file__).parents[2] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 ENGINE = "a10g-llama2-7b"  # the VTC paper's: 10,000 tokens of KV pool, some 1,350 service units a second

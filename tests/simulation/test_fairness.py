@@ -1,6 +1,6 @@
 """What the scheduler promises tenants, shown on the VTC paper's engine under its workloads.
 
-Every run is watched by the judges of backends/simulation/checkers.py. Chance is seeded; the parametrised
+Every run is watched by the judges of tests/simulation/checkers.py. Chance is seeded; the parametrised
 seed is in a failure's name.
 """
 

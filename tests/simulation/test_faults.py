@@ -13,10 +13,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
-from backends.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange
-from backends.simulation.queue_accounts import QueueWatcher, WatchedPlacement
 from backends.simulation.recording import Polled, Recorder, Submitted, replay
 from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
@@ -27,6 +23,10 @@ from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
 from policies.types import Outcome, Preempt, Tenant
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS, ahead_service
+from tests.simulation.bound_checkers import ServiceBound
+from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
+from tests.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange
+from tests.simulation.queue_accounts import QueueWatcher, WatchedPlacement
 
 SEATS = 256  # of every engine, and given
 ENGINES = ("x", "y")

@@ -4,7 +4,6 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.checkers import InFlightLimits, RunWatch
 from backends.simulation.recording import Polled, Recorder, replay
 from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
@@ -13,6 +12,7 @@ from policies.fairness import LeastCounterFirst
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
 from policies.types import Preempt, Tenant
+from tests.simulation.checkers import InFlightLimits, RunWatch
 
 TENANTS = [Tenant("early"), Tenant("late")]
 

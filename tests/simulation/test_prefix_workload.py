@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from backends.engine.engine import BLOCK_TOKENS
-from backends.simulation.prefix_workload import Beginnings, Tree, beginnings, tree
+from tests.simulation.prefix_workload import Beginnings, Tree, beginnings, tree
 
 
 def tree_of(branch: int, height: int = 4) -> Tree:

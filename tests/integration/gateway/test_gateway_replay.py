@@ -9,7 +9,6 @@ import random
 
 from gateway_rig import call, engine, gateway, until
 
-from backends.simulation.checkers import InFlightLimits, RunWatch
 from backends.simulation.recording import (
     Cancelled,
     Finished,
@@ -24,6 +23,7 @@ from backends.simulation.recording import (
 from backends.simulation.run_accounts import RunAccounts
 from policies.scheduler import Scheduler
 from policies.types import Dispatch, Outcome
+from tests.simulation.checkers import InFlightLimits, RunWatch
 
 SEATS = 4
 TENANTS = 5

@@ -5,7 +5,6 @@ from random import Random
 import pytest
 from pools import POOLS, Pool
 
-from backends.simulation.bound_checkers import ServiceBound
 from backends.simulation.recording import SharedRecorder
 from backends.simulation.run_accounts import RunAccounts, ViolationError
 from policies.accounts.checkpoint import without_lifted_tenants
@@ -26,6 +25,7 @@ from policies.types import (
     Usage,
     Wait,
 )
+from tests.simulation.bound_checkers import ServiceBound
 
 PROMPT = 10
 ROUNDS = 120

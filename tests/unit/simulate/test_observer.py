@@ -6,8 +6,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.bound_checkers import ServiceBound
-from backends.simulation.checkers import RunWatch
 from backends.simulation.recording import Polled, Recorder
 from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import Arrival
@@ -20,6 +18,8 @@ from policies.fairness import FAIRNESS
 from policies.fairness.fairness_bound import FairnessBound
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.simulation.bound_checkers import ServiceBound
+from tests.simulation.checkers import RunWatch
 
 
 def flood(seconds=40):
