@@ -34,21 +34,25 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.upstream import Upstream
 from gateway.admin.management import Management, Running
+from gateway.budgets.budgets import Budgets
+from gateway.budgets.call_pricing import CallPricing
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import LOOK_S, Reloading
 from gateway.config.scheduling import Scheduling
+from gateway.demo import Demo, DemoTarget
+from gateway.forwarding.answers.decode_pace import DecodePace
 from gateway.forwarding.backend_client import BackendClient
-from gateway.forwarding.decode_pace import DecodePace
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
+from gateway.live.changes import Document
 from gateway.live.document import Sources
 from gateway.live.ended import EndedView
 from gateway.live.live import Live
-from gateway.live.merge_patch import Document
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
-from gateway.observability.instruments import (
+from gateway.observability.logs import configure_logging
+from gateway.observability.metrics.instruments import (
     CLIENTS_CUT,
     LINES_LOST,
     RELOAD_FAILED,
@@ -56,27 +60,23 @@ from gateway.observability.instruments import (
     Family,
     Values,
 )
-from gateway.observability.logs import configure_logging
-from gateway.observability.metrics import Metrics
+from gateway.observability.metrics.page import Metrics
 from gateway.observability.telemetry import CallObserver, Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.state.assembly import make_store
-from gateway.state.budgets import Budgets
-from gateway.state.call_pricing import CallPricing
-from gateway.steering.demo import Demo, DemoTarget
 from gateway.steering.steering import Steering
+from gateway.store.assembly import make_store
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
 
 if TYPE_CHECKING:  # loaded only where they are on
-    from backends.engine.server import EngineServer
+    from backends.engine.http.server import EngineServer
     from gateway.identity.tokens import Tokens
-    from gateway.observability.tracing import Tracing
+    from gateway.observability.tracing.tracing import Tracing
 
 CONNECT_TIMEOUT_S = 3.0
 # Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
@@ -424,7 +424,7 @@ class Gateway:
         )
 
     async def _embedded_engine(self) -> BackendSpec:
-        from backends.engine.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start
+        from backends.engine.http.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start
 
         engine = self._config.engine
         options = EngineOptions(
@@ -454,7 +454,7 @@ def _make_tracing(config: Config) -> "Tracing | None":
     settings = config.tracing.settings(os.environ)
     if settings is None:
         return None
-    from gateway.observability.tracing import make_tracing  # noqa: PLC0415 - it takes a third of a second
+    from gateway.observability.tracing.tracing import make_tracing  # noqa: PLC0415 - it takes a third of a second
 
     return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from gateway.admin.cli import app as admin_app
+from gateway.admin.command.cli import app as admin_app
 from gateway.bench.cli import bench
 from gateway.calibrate.cli import calibrate
 from gateway.options import ConfigOption
@@ -158,7 +158,7 @@ def export_state(config: ConfigOption = None) -> None:
 
     The gateway may run meanwhile. The export has no declarations of the configuration, no usage and no audit log.
     """
-    from gateway.state.transfer import export_from  # noqa: PLC0415
+    from gateway.registry.transfer import export_from  # noqa: PLC0415
 
     typer.echo(_of_state(lambda: export_from(_load(config), config)), nl=False)
 
@@ -172,7 +172,7 @@ def import_state(
 
     Running gateways apply them within a second. Keys work where the secret of their HMACs is the same.
     """
-    from gateway.state.transfer import import_into  # noqa: PLC0415
+    from gateway.registry.transfer import import_into  # noqa: PLC0415
 
     count = _of_state(lambda: import_into(_load(config), config, file))
     typer.echo(f"{count} made or changed")
@@ -250,7 +250,7 @@ def keys_accept_secret(config: ConfigOption = None) -> None:
     Every API key and admin key that was made with the other secret stops working. All gateways of this state have to
     be restarted with this secret.
     """
-    from gateway.state.key_secret import accept  # noqa: PLC0415
+    from gateway.identity.key_secret import accept  # noqa: PLC0415
 
     _of_state(lambda: accept(_load(config), config))
     typer.echo("The state is of this secret now.")
@@ -274,7 +274,7 @@ def _warn(settings: "Config") -> None:
 
 
 def _of_state(work: "Callable[[], T]") -> "T":
-    from gateway.state.registry import RegistryError  # noqa: PLC0415
+    from gateway.registry.registry import RegistryError  # noqa: PLC0415
     from gateway.store.base import StateFileError, StoreFull, StoreUnavailable  # noqa: PLC0415
 
     try:

@@ -18,15 +18,16 @@ from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.app import Gateway
+from gateway.budgets.budgets import Budgets
 from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
-from gateway.cluster.leader import Leader
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.view import ClusterView, MemberRole
 from gateway.cluster.wire import LimitsOf
 from gateway.cluster.wishes import AskBackends, Wish
 from gateway.config import Config
 from gateway.handlers.handlers import RequestHandlers
-from gateway.observability.instruments import (
+from gateway.observability.metrics.instruments import (
     CLUSTER_ELECTIONS,
     CLUSTER_EPOCH,
     CLUSTER_FACTS,
@@ -49,7 +50,6 @@ from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.responses import SharedResponses
 from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.steering import share_steering
-from gateway.state.budgets import Budgets
 from gateway.store.base import Store, StoreFull, StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant

@@ -17,7 +17,7 @@ from gateway.config import Config
 from gateway.member_app import MemberGateway
 from gateway.shared_order.credentials import derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
-from gateway.state.assembly import make_elections
+from gateway.store.assembly import make_elections
 from gateway.store.base import Store, StoreUnavailable
 from gateway.store.redis_election import SECRET_BYTES, RedisElection
 

@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from backends.spec import BackendSpec
 from gateway.admin.management import Management
 from gateway.app import STOP_S_MAX, Gateway, serve_one
+from gateway.budgets.budgets import Budgets
 from gateway.cluster.view import MemberRole
 from gateway.config import Config, ConfigError, load_config
 from gateway.handlers.handlers import RequestHandlers
@@ -33,8 +34,7 @@ from gateway.ports.listener import BACKLOG, Listener
 from gateway.shared_order.backends import EMBEDDED, url_of
 from gateway.shared_order.budgets import EXCHANGE_S
 from gateway.shared_order.leader_store import store_services
-from gateway.state.assembly import make_store
-from gateway.state.budgets import Budgets
+from gateway.store.assembly import make_store
 from gateway.store.base import StateFileError, Store, StoreFull, StoreUnavailable
 from gateway.workers.exposition import Families, counted, parse, summed, written
 from gateway.workers.parent import EXIT_INVALID, ParentProcess, count_of, listening_socket

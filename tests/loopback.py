@@ -7,8 +7,8 @@ processes. So a suite that drives a Scheduler can drive a shared one (tests/unit
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import Frame, decode, encode, wire_id
 from policies.forwarding import ForwardingFacts

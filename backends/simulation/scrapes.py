@@ -3,7 +3,7 @@ the gateway uses for a server without configured values.
 """
 
 from backends.engine.engine import Engine, Leap, StepResult
-from backends.engine.exposition import EngineMeters
+from backends.engine.http.exposition import EngineMeters
 from backends.metrics import EngineMetrics, EngineSteps
 from backends.step_times import StepTimes
 from policies.step_time.model import StepTime

@@ -17,6 +17,12 @@ from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.admin.reconciler import Reconciler
+from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
+from gateway.budgets.budgets import BUDGETED, Budgets
+from gateway.budgets.deleted_tenants import deleted_tenants
+from gateway.budgets.usage import UsageBook
+from gateway.checkpoint.checkpoint import Checkpoint
+from gateway.checkpoint.learning import Learning
 from gateway.cluster.view import ClusterView, lone_view
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
@@ -27,21 +33,15 @@ from gateway.config.sections import TenantSection
 from gateway.config.trial import admin_ports
 from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
+from gateway.identity.key_secret import FingerprintCheck
 from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
 from gateway.notices.assembly import BudgetNotices
+from gateway.registry.declaration import Declaration
+from gateway.registry.discovering import make_source
+from gateway.registry.registry import Changed, Registry
+from gateway.registry.resource_kinds import ApiKey
 from gateway.scheduling.pools import Pools
-from gateway.state.budget_accounts import BudgetLimits, group_holder, limits_of
-from gateway.state.budgets import BUDGETED, Budgets
-from gateway.state.checkpoint import Checkpoint
-from gateway.state.declaration import Declaration
-from gateway.state.deleted_tenants import deleted_tenants
-from gateway.state.discovering import make_source
-from gateway.state.key_secret import FingerprintCheck
-from gateway.state.learning import Learning
-from gateway.state.registry import Changed, Registry
-from gateway.state.resource_kinds import ApiKey
-from gateway.state.usage import UsageBook
 from gateway.steering.steering import Steering
 from gateway.store.base import Store, StoreUnavailable
 from policies.types import Group, Tier
@@ -300,7 +300,7 @@ class Management:
     async def _start_tokens(self) -> None:
         """Verify the tokens of the admin port's issuers, if there are any."""
         if self._config.jwt.admin:
-            from gateway.admin.sign_in import caller_of  # noqa: PLC0415 - a tenth of the time of a start
+            from gateway.admin.access.sign_in import caller_of  # noqa: PLC0415 - a tenth of the time of a start
             from gateway.identity.tokens import Tokens  # noqa: PLC0415
 
             self._tokens = Tokens(self._config.jwt.admin, caller_of)

@@ -13,9 +13,10 @@ from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
 from backends.pool import BackendPool
-from gateway.admin.local_access import LocalAccess
-from gateway.admin.local_socket import ASK_KEY, ASK_LINK
-from gateway.admin.one_time_links import OneTimeLinks
+from gateway.admin.access.local_access import LocalAccess
+from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK
+from gateway.admin.access.one_time_links import OneTimeLinks
+from gateway.admin.access.sign_in import SignIn
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import aliases, prices, tenants
@@ -33,21 +34,20 @@ from gateway.admin.resources.usage import UsageRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
-from gateway.admin.sign_in import SignIn
+from gateway.budgets.budgets import Budgets
 from gateway.cluster.view import ClusterView
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
+from gateway.identity.key_use import KeyUse
 from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
 from gateway.ports.listener import Listener
+from gateway.registry.registry import Changed, Registry
+from gateway.registry.resource_kinds import ApiKey
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import Budgets
-from gateway.state.key_use import KeyUse
-from gateway.state.registry import Changed, Registry
-from gateway.state.resource_kinds import ApiKey
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from gateway.web.files import StaticFiles

@@ -27,11 +27,11 @@ from gateway.forwarding.backend_client import BackendClient
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity
 from gateway.identity.key_limits import KeyLimitsByTenant
+from gateway.registry.entries import Entry
+from gateway.registry.registry import Changed, Registry
+from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 from gateway.scheduling.assembly import policy_choices
 from gateway.scheduling.pools import Pools
-from gateway.state.entries import Entry
-from gateway.state.registry import Changed, Registry
-from gateway.state.resource_kinds import ApiKey, ManagedBackend
 from policies import types as policy
 
 REMOVE_RETIRED_S = 0.1

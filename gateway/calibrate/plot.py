@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gateway.calibrate.run import Calibration, equation
-from gateway.simulate.plots import COLOURS, STYLE
+from gateway.simulate.report.plots import COLOURS, STYLE
 
 SIZE_INCHES = (8.4, 3.4)
 

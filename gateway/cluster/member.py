@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.election import Candidate, StoreCall, StoreView
-from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import PING_S, SILENT_S, WITHOUT_STORE_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
 from gateway.cluster.wishes import StepDown, Wish

@@ -40,7 +40,7 @@ class ClusterView:
     members: tuple[ClusterMember, ...]
 
     def document(self) -> dict[str, Any]:
-        """As GET /cluster answers (gateway/admin/live_models.py)."""
+        """As GET /cluster answers (gateway/admin/models/live.py)."""
         return {
             "name": self.name,
             "role": str(self.role),

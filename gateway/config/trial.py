@@ -1,7 +1,7 @@
 """A gateway that is tried out: without a configuration its admin port opens on this machine, with nothing written.
 
 Its first key is in no file and its state in memory: a one-time link signs in, and all is gone when the process ends.
-Commands of the same user sign in by a socket (gateway/admin/local_socket.py).
+Commands of the same user sign in by a socket (gateway/admin/access/local_socket.py).
 """
 
 import secrets

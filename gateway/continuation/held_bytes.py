@@ -2,7 +2,8 @@
 
 A stream reserves what it can need when it begins, so nothing is counted for a token. Where the limit is reached, the
 tenant that holds most gives up its oldest stream: that one goes on, but no other backend can continue it. So a tenant
-with little keeps its part, however many streams others have. gateway/forwarding/unread_bytes.py limits whole answers.
+with little keeps its part, however many streams others have. gateway/forwarding/answers/unread_bytes.py limits whole
+answers.
 """
 
 from typing import Protocol

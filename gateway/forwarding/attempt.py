@@ -34,14 +34,14 @@ from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
 from gateway.continuation.prepare import NOT_NOW, Continuing, QuestionFailed, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings, ResumableStream
-from gateway.forwarding.asked_names import renamed, renaming
+from gateway.forwarding.answers.asked_names import renamed, renaming
+from gateway.forwarding.answers.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.settlement import Settlement
+from gateway.forwarding.answers.stream_usage import asks_for_more, body_for, usage_of_client
+from gateway.forwarding.answers.unread_bytes import UnreadBytes
+from gateway.forwarding.asked_hold import retry_after_s
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
-from gateway.forwarding.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
-from gateway.forwarding.retry_after import retry_after_s
-from gateway.forwarding.settlement import Settlement
-from gateway.forwarding.stream_usage import asks_for_more, body_for, usage_of_client
-from gateway.forwarding.unread_bytes import UnreadBytes
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.long_bodies import LONG_BYTES

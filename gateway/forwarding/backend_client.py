@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from backends.meters.events import StreamMemo
 from backends.upstream import Upstream
-from gateway.forwarding.decode_pace import DecodePace
+from gateway.forwarding.answers.decode_pace import DecodePace
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from backends.meters import ANSWERS, AnswerKind
 from backends.upstream import UpstreamError
 from gateway.api.bodies import JSON_TYPE
 from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
+from gateway.forwarding.answers.long_answers import read_answer
 from gateway.forwarding.backend_client import BackendClient
-from gateway.forwarding.long_answers import read_answer
 from gateway.forwarding.retry import Generation
 from gateway.http.request_ids import RequestIds
 from gateway.http.whole_response import WholeResponse

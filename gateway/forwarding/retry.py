@@ -23,8 +23,10 @@ from backends.model_identity import ModelIdentity
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
+from gateway.continuation.loss_evidence import LossEvidence, Suspect
 from gateway.continuation.stream import ResumableStream
 from gateway.forwarding.active_calls import ActiveCalls
+from gateway.forwarding.answers.relay import RelayResult
 from gateway.forwarding.attempt import (
     UNREACHABLE_HOLD_S,
     Attempt,
@@ -35,8 +37,6 @@ from gateway.forwarding.attempt import (
     StreamInterrupted,
 )
 from gateway.forwarding.backend_client import BackendClient
-from gateway.forwarding.loss_evidence import LossEvidence, Suspect
-from gateway.forwarding.relay import RelayResult
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
 from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat, beating
 from gateway.intake.admission import Call

@@ -25,10 +25,10 @@ from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
 from gateway.api.headers import upstream_headers
 from gateway.config.aliases import ShadowSection
+from gateway.forwarding.answers.long_answers import read_answer
+from gateway.forwarding.answers.stream_usage import body_for
 from gateway.forwarding.attempt import is_event_stream
 from gateway.forwarding.backend_client import BackendClient
-from gateway.forwarding.long_answers import read_answer
-from gateway.forwarding.stream_usage import body_for
 from gateway.http.request_ids import RequestIds
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace

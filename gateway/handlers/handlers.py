@@ -21,18 +21,19 @@ from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
 from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
+from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.continuation.held_bytes import HeldBytes
 from gateway.continuation.stream import ContinuationSettings
+from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.forwarding.attempt import AttemptContext
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.background import Background
 from gateway.forwarding.retry import Generation
 from gateway.forwarding.shadows import Shadows
-from gateway.forwarding.unread_bytes import UnreadBytes
-from gateway.forwarding.utilities import Utilities
 from gateway.handlers.own_answers import Models, Probes, Version, no_realtime
+from gateway.handlers.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
@@ -51,7 +52,6 @@ from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import Telemetry
 from gateway.ports.memory import MemoryGuard, memory_limit
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import Budgets
 from policies.types import Tier
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Waiting(Protocol):
-    """The account of a body that waits for its client (forwarding/unread_bytes.py)."""
+    """The account of a body that waits for its client (forwarding/answers/unread_bytes.py)."""
 
     def sending(self, cut: Callable[[str], None]) -> None:
         """Sending begins; `cut` aborts the client's connection for the given reason."""

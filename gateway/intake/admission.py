@@ -22,6 +22,7 @@ from gateway.api.fields import CACHE_SALT, CacheSalts
 from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens
 from gateway.api.values import flag
+from gateway.budgets.budgets import BudgetClaim, Budgets, Overrun
 from gateway.continuation.exclusions import Exclusion, exclusion
 from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
@@ -32,7 +33,6 @@ from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.state.budgets import BudgetClaim, Budgets, Overrun
 from policies.types import Reason, Request, Tenant, Usage
 
 # The context that is assumed where the backend does not report `max_model_len`.

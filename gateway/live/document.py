@@ -14,9 +14,9 @@ from typing import Final
 
 from backends.pool import BackendPool
 from gateway.live.bottleneck import BackendsSeen
+from gateway.live.changes import Document
 from gateway.live.ended import EndedView
 from gateway.live.gaps import LiveGaps
-from gateway.live.merge_patch import Document
 from gateway.live.record import LiveRecord, PoolRecord
 from gateway.live.shares import ASKS, LIMIT, WindowShares, shares_of
 from gateway.live.windows import (
@@ -29,7 +29,7 @@ from gateway.live.windows import (
     SLO_REQUESTS,
     Amounts,
 )
-from gateway.observability.scheduler_metrics import TierGap
+from gateway.observability.metrics.scheduler_metrics import TierGap
 from policies.types import BackendView, Group, Snapshot, Tenant, TenantView, Tier, Wait
 
 SLICE_TENANTS: Final = 100

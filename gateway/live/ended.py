@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from gateway.live.recent_counts import K, RecentCounts, bucket_of, quantiles, summed
-from gateway.observability.call_counts import REFUSED, outcome_of
+from gateway.observability.metrics.call_counts import REFUSED, outcome_of
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome
 

@@ -6,7 +6,7 @@ tenants, tiers, backends, processes, and sums over a pool.
 
 from dataclasses import dataclass
 
-from gateway.live.merge_patch import Document
+from gateway.live.changes import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 import orjson
 
+from gateway.live.changes import Document
 from gateway.live.document import LiveDocument, Sources
 from gateway.live.ended import EndedCalls, EndedChanges, EndedElsewhere
-from gateway.live.feed import LiveViewers
-from gateway.live.merge_patch import Document
 from gateway.live.record import LiveRecord
+from gateway.live.stream.feed import LiveViewers
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.store.base import StoreUnavailable
 

@@ -2,7 +2,7 @@
 
 The windows are kept all the time, so that a page that is opened shows the last 15 minutes at once. Without a viewer
 they are read every few seconds, from the looks at every tenant that the metrics take anyhow
-(observability/scheduler_metrics.py); nothing else is kept. For a viewer the record takes looks of its own.
+(observability/metrics/scheduler_metrics.py); nothing else is kept. For a viewer the record takes looks of its own.
 """
 
 import asyncio

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 
 from backends.tls import tls_context
+from gateway.budgets.budgets import Budgets
 from gateway.config.budgets import BudgetsSection, WebhookSection
 from gateway.money.pricing import PriceBook
 from gateway.notices.claims import NoticeClaims
 from gateway.notices.sender import NoticeSender
 from gateway.notices.thresholds import BudgetWatch
 from gateway.notices.webhook import Webhook
-from gateway.observability.instruments import NOTICES, Family, Values
-from gateway.state.budgets import Budgets
+from gateway.observability.metrics.instruments import NOTICES, Family, Values
 from gateway.store.base import Store
 from gateway.store.periodic import Periodic
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.budgets.accounts import BudgetUse, Holder, Period, Unit, group_of
+from gateway.budgets.budgets import Budgets
 from gateway.money.amounts import to_text
-from gateway.observability.instruments import GROUP_BUDGET, TENANT_BUDGET, Family, Values
-from gateway.observability.tenant_series import OTHER
-from gateway.state.budget_accounts import BudgetUse, Holder, Period, Unit, group_of
-from gateway.state.budgets import Budgets
+from gateway.observability.metrics.instruments import GROUP_BUDGET, TENANT_BUDGET, Family, Values
+from gateway.observability.metrics.tenant_series import OTHER
 
 EVENT = "budget.threshold_reached"
 ID_PREFIX, ID_CHARS = "budget_", 32

@@ -6,7 +6,7 @@ A timer every INTERVAL_S observes by how many seconds it fires late.
 import asyncio
 from typing import Final
 
-from gateway.observability.histograms import Histogram
+from gateway.observability.metrics.histograms import Histogram
 
 INTERVAL_S: Final = 0.1
 

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from gateway.money.amounts import to_text
 from gateway.observability.access_log import AccessLog, AccessRecord
-from gateway.observability.sampling import TRACEPARENT, TRACESTATE, read_traceparent
-from gateway.observability.spans import CallSpans
 from gateway.observability.trace_log import TraceLog, trace_record
+from gateway.observability.tracing.sampling import TRACEPARENT, TRACESTATE, read_traceparent
+from gateway.observability.tracing.spans import CallSpans
 from policies.slo.attainment import met_targets
 from policies.types import Cause, Outcome, RateLimits, Reason, Request, Timing, Usage
 

@@ -1,9 +1,9 @@
 """The trace log: the gateway's own traffic for `fairlead simulate run`: arrival, size and tenant of each call.
 
 One JSON line per admitted call, written when the call has ended (so lines are in order of ends), in the format that
-gateway/simulate/formats.py reads. It has no text and no key: a prompt is a number of tokens and hashes of its leading
-blocks, which show which prompts begin alike. A reader that can guess the first kilobyte of a prompt can verify the
-guess with them.
+gateway/simulate/trace/formats.py reads. It has no text and no key: a prompt is a number of tokens and hashes of its
+leading blocks, which show which prompts begin alike. A reader that can guess the first kilobyte of a prompt can verify
+the guess with them.
 """
 
 from dataclasses import dataclass

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.state.budget_accounts import Unit, named_tally
-from gateway.state.budgets import BudgetClaim, Budgets, Overrun, Spent
+from gateway.budgets.accounts import Unit, named_tally
+from gateway.budgets.budgets import BudgetClaim, Budgets, Overrun, Spent
 from gateway.store.base import StoreFull, StoreUnavailable
 
 EXCHANGE_S: Final = 0.25

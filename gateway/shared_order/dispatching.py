@@ -8,8 +8,8 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from math import inf
 from typing import Any, Final, Unpack
 
-from gateway.cluster.follower import STEP_S
-from gateway.cluster.remote_scheduler import RemoteScheduler
+from gateway.cluster.follower.follower import STEP_S
+from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.wire import LimitsOf
 from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
@@ -19,7 +19,7 @@ from policies.types import Dispatch, Outcome, RateLimits, Request, Snapshot, Ten
 
 LIMITS_S: Final = 0.25
 PREFILL_ALPHA: Final = 0.1
-"""Of the average of prefill times, as of the decode pace (gateway/forwarding/decode_pace.py)."""
+"""Of the average of prefill times, as of the decode pace (gateway/forwarding/answers/decode_pace.py)."""
 
 
 class SharedScheduler(RemoteScheduler):

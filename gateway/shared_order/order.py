@@ -20,7 +20,7 @@ from aiohttp import web
 
 from gateway.cluster.election import Candidate, ElectionStore, StoreCall
 from gateway.cluster.hello import HelloError, OtherMemberError
-from gateway.cluster.leader import Leader
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.view import MemberRole
 from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode

@@ -127,8 +127,8 @@ def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> 
     import orjson  # noqa: PLC0415
 
     from gateway.config import ConfigError  # noqa: PLC0415
-    from gateway.simulate import report, table  # noqa: PLC0415
-    from gateway.simulate.traces import TraceError  # noqa: PLC0415
+    from gateway.simulate.report import report, table  # noqa: PLC0415
+    from gateway.simulate.trace.traces import TraceError  # noqa: PLC0415
 
     try:
         with nullcontext() if folder is None else report.prepared(folder) as draft, _progress() as progress:

@@ -12,13 +12,13 @@ from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
 from gateway.config import load_config
-from gateway.simulate.arrivals import LeftOut, Replay
 from gateway.simulate.choices import Choices, TenantChoices, read_weights
-from gateway.simulate.findings import Findings, Setting
-from gateway.simulate.grouping import grouping
+from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.run import SimulatedFleet, simulate
-from gateway.simulate.tenancy import tenant_rule
-from gateway.simulate.traces import Trace
+from gateway.simulate.trace.arrivals import LeftOut, Replay
+from gateway.simulate.trace.grouping import grouping
+from gateway.simulate.trace.tenancy import tenant_rule
+from gateway.simulate.trace.traces import Trace
 
 Progress = Callable[[str, int], Callable[[int], None]]
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from backends.engine.engine import Engine
 from gateway.simulate.exposure import RunExposure
-from gateway.simulate.series import Timeline
+from gateway.simulate.report.series import Timeline
 from policies.forwarding import ForwardingScheduler
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import (

@@ -16,12 +16,12 @@ from backends.engine.engine import Engine
 from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
 from backends.simulation.workload import Arrival
 from backends.simulation.world import KnownSteps, World
-from gateway.simulate.arrivals import Demand
 from gateway.simulate.exposure import ReportedBound, RunExposure
-from gateway.simulate.findings import NO_GROUP, Curves, Figures, Findings, GroupFindings, Points, TenantFindings
 from gateway.simulate.observer import Observer
-from gateway.simulate.series import LatencyHistogram, Series, Timeline
-from gateway.simulate.tally import Tally, TenantTally
+from gateway.simulate.report.findings import NO_GROUP, Curves, Figures, Findings, GroupFindings, Points, TenantFindings
+from gateway.simulate.report.series import LatencyHistogram, Series, Timeline
+from gateway.simulate.report.tally import Tally, TenantTally
+from gateway.simulate.trace.arrivals import Demand
 from policies.accounts.cost import Price
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import Group, Tenant

@@ -9,15 +9,15 @@ from typing import Any, Final
 from backends.catalog import Catalog
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import QueueSection, Section
+from gateway.demo import Demo
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
+from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
-from gateway.state.registry import Registry
-from gateway.steering.demo import Demo
-from gateway.steering.recorded_calls import RecordedCalls
 from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
-from gateway.steering.what_if_spec import EngineSpec
-from gateway.steering.what_ifs import END, KNOWN, WhatIfs
+from gateway.steering.what_if.recorded_calls import RecordedCalls
+from gateway.steering.what_if.spec import EngineSpec
+from gateway.steering.what_if.what_ifs import END, KNOWN, WhatIfs
 from policies.step_time.model import StepTimeModel
 
 RECORDED: Final = "recorded"  # a service

@@ -11,7 +11,7 @@ import typer
 from gateway.options import ConfigOption
 
 if TYPE_CHECKING:
-    from gateway.admin.target import AdminTarget
+    from gateway.admin.command.target import AdminTarget
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 
@@ -34,8 +34,8 @@ def top(
     --url and --key-file. A viewer's key is enough; that of a group's administrator shows its group. A gateway without
     a configuration (make run) needs neither.
     """
-    from gateway.admin.client import UnreachableError  # noqa: PLC0415
-    from gateway.admin.target import find_admin  # noqa: PLC0415
+    from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
+    from gateway.admin.command.target import find_admin  # noqa: PLC0415
 
     try:
         target = find_admin(config, url=url, key_file=key_file)

@@ -11,8 +11,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from gateway.admin.client import AdminClient, UnreachableError
-from gateway.state.merge_patch import merged
+from gateway.admin.command.client import AdminClient, UnreachableError
+from gateway.registry.merge_patch import merged
 from gateway.top.picture import Known
 
 SILENCE_S_MAX = 40.0  # the stream has at least a comment every 15 s, so two of them are lost

@@ -7,7 +7,7 @@ from gateway_rig import gateway, until
 
 from gateway.config.key_file import add_key
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_store
+from gateway.store.assembly import make_store
 
 SECRET = "0123456789abcdef"
 

@@ -14,8 +14,8 @@ import pytest
 from gateway_process import serving
 from gateway_rig import CHAT, call, engine, running, until
 
-from gateway.steering.recorded_calls import CALLS_MAX
 from gateway.steering.requests import ENDED_MAX
+from gateway.steering.what_if.recorded_calls import CALLS_MAX
 from tests.calm.rig import MIB, Watch, descriptors, rss_bytes
 
 SOAK_S = float(os.environ.get("SOAK_S", "300"))

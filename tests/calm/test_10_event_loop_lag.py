@@ -23,7 +23,9 @@ P99_S_MAX, S_MAX = 0.02, 0.2
 RATIO_MAX = 1.5
 IN_OWN_TIME = f"""
 from gateway.cli import main
-from gateway.observability import instruments, loop_lag, metrics
+from gateway.observability import loop_lag
+from gateway.observability.metrics import page as metrics
+from gateway.observability.metrics import instruments
 from tests.calm.rig import waited_s
 
 class OwnTime:

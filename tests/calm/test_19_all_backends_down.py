@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from gateway_rig import FAST, call, gateway, until
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 from tests.calm.rig import Watch, own_s, undisturbed
 
 AT_ONCE_S_MAX = 0.05

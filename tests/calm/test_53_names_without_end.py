@@ -24,8 +24,8 @@ SCALE = 25
 SERVED, SLICE = 40_000, 2_500
 SCALED = f"""
 from gateway.cli import main
-from gateway.state import usage
-from gateway.steering.recorded_calls import RecordedCalls
+from gateway.budgets import usage
+from gateway.steering.what_if.recorded_calls import RecordedCalls
 usage.ROWS_MAX //= {SCALE}
 RecordedCalls.__init__.__kwdefaults__["calls_max"] //= {SCALE}
 main()

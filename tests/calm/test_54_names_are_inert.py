@@ -7,7 +7,7 @@ import pytest
 from gateway_rig import assert_error, call, gateway, http, scripted, wire
 
 from gateway.config.sections import TenantSection
-from gateway.state.resource_kinds import RESOURCE_KINDS
+from gateway.registry.resource_kinds import RESOURCE_KINDS
 
 NAMES = {
     "ANSI": "\x1b[31mred\x1b[0m",

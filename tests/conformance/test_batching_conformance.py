@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from backends.engine.batching import BATCHING, ChunkedPrefill, Sarathi
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.server import EngineOptions
+from backends.engine.http.server import EngineOptions
 from policies.types import SloEnvelope
 from tests.examples import examples
 

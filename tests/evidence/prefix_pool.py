@@ -26,7 +26,7 @@ from gateway.config.sections import QueueSection
 from gateway.simulate.choices import Choices
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import Observer
-from gateway.simulate.series import Timeline
+from gateway.simulate.report.series import Timeline
 from policies.types import Tenant
 from tests.simulation.prefix_workload import Beginnings, Tree, beginnings, tree
 

@@ -7,7 +7,7 @@ import time
 import aiohttp
 import openai
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

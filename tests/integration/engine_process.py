@@ -14,7 +14,7 @@ from gateway_rig import FAST, PATIENCE_S
 START_S_MAX = 4 * PATIENCE_S  # it imports all that it serves with, on a machine that others use too
 PROGRAM = """
 import asyncio, json, signal, sys
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 
 async def main(host, port, options):
     server, asked_to_end = EngineServer(EngineOptions(**options)), asyncio.Event()

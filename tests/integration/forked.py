@@ -22,7 +22,7 @@ PRELOADED = [
     "gateway.replica_app",
     "gateway.workers_app",
     "gateway.workers.parent",
-    "backends.engine.server",
+    "backends.engine.http.server",
     "uvloop",
 ]
 ENDED_POLL_S = 0.002

@@ -15,7 +15,7 @@ import yaml
 from forked import fork
 from gateway_rig import CHAT, PATIENCE_S, call
 
-from gateway.state.checkpoint_documents import read_document
+from gateway.checkpoint.documents import read_document
 
 START_S_MAX = 60.0  # it imports all that it serves with, on a machine that others use too
 

@@ -15,7 +15,7 @@ import openai
 from listening import backend_listening
 from multidict import CIMultiDict
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 from backends.engine.text import text_prompt
 from backends.model_identity import TEXT
 from gateway.app import Gateway

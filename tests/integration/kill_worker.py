@@ -9,8 +9,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gateway.state import usage
-from gateway.state.registry import Registry
+from gateway.budgets import usage
+from gateway.registry.registry import Registry
 from gateway.store.base import Store
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore

@@ -14,7 +14,7 @@ from listening import listening
 from test_calibrate import models
 from typer.testing import CliRunner
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 from backends.spec import BackendSpec
 from gateway.bench import child, run
 from gateway.bench.calls import Shape

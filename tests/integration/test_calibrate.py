@@ -11,7 +11,7 @@ from listening import listening
 from typer.testing import CliRunner
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 from backends.spec import BackendSpec
 from gateway.calibrate import load, run
 from gateway.calibrate.load import CalibrationError

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_store
-from gateway.state.key_secret import KIND, FingerprintCheck, SecretMismatch
+from gateway.identity.key_secret import KIND, FingerprintCheck, SecretMismatch
+from gateway.store.assembly import make_store
 from gateway.store.sqlite import SqliteStore
 
 ONE, OTHER = b"the secret of the first gateway", b"the secret of another gateway"

@@ -14,8 +14,8 @@ from gateway_rig import PATIENCE_S
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
-from gateway.forwarding.relay import passed_headers, read_whole, relay_body, relay_stream
-from gateway.forwarding.unread_bytes import UnreadBytes
+from gateway.forwarding.answers.relay import passed_headers, read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.http import slow_client as stall
 from policies.types import Outcome, Usage
 

@@ -13,7 +13,7 @@ import yaml
 from api import RefusedError
 from gateway_rig import FAST, call, gateway, running, until
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 from gateway.store.sqlite import SqliteStore
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # in a /run of our own: see run.sh

@@ -28,12 +28,12 @@ MUTANTS = (
         calm("test_01_idle_connections.py"), check=1,
     ),
     Mutant(
-        "a client of HTTP/1.0 gets a body without chunks", "gateway/forwarding/relay.py",
+        "a client of HTTP/1.0 gets a body without chunks", "gateway/forwarding/answers/relay.py",
         "self._chunked = request.version >= HttpVersion11", "self._chunked = True",
         calm("test_02_500_streams_arrive_whole.py"), check=2,
     ),
     Mutant(
-        "an event takes a fraction of a millisecond", "gateway/forwarding/relay.py",
+        "an event takes a fraction of a millisecond", "gateway/forwarding/answers/relay.py",
         "meter, write = self._meter, self._write\n",
         "meter, write = self._meter, self._write\n        __import__('time').sleep(0.0003)\n",
         calm("test_02_500_streams_arrive_whole.py"), check=2,
@@ -79,13 +79,13 @@ MUTANTS = (
         calm("test_09_overload_leaves_no_trace.py::test_an_engine_of_a_configured_size"), check=9,
     ),
     Mutant(
-        "/metrics is written in slices", "gateway/observability/metrics.py",
+        "/metrics is written in slices", "gateway/observability/metrics/page.py",
         "SLICE_SAMPLES: Final = 200", "SLICE_SAMPLES: Final = 10**9",
         (f"{GATEWAY_TESTS}/test_gateway_metrics.py::test_a_thousand_tenants_hold_up_the_event_loop_for_at_most_5_ms",),
         check=10,
     ),
     Mutant(
-        "an event keeps the loop for a fraction of a millisecond", "gateway/forwarding/relay.py",
+        "an event keeps the loop for a fraction of a millisecond", "gateway/forwarding/answers/relay.py",
         "meter, write = self._meter, self._write\n",
         "meter, write = self._meter, self._write\n        __import__('time').sleep(0.0003)\n",
         calm("test_10_event_loop_lag.py"), check=10,
@@ -113,12 +113,12 @@ MUTANTS = (
         calm("test_23_redis_is_frozen.py"), check=23,
     ),
     Mutant(
-        "a new leader goes on from what counts against limits per minute", "gateway/cluster/pool_order.py",
+        "a new leader goes on from what counts against limits per minute", "gateway/cluster/leader/pool_order.py",
         "KeptWindows(kept.windows, since, share)", "KeptWindows()",
         calm("test_24_redis_comes_back_empty.py"), check=24,
     ),
     Mutant(
-        "the end waits 2 s for spans that are not taken", "gateway/observability/shipping.py",
+        "the end waits 2 s for spans that are not taken", "gateway/observability/tracing/shipping.py",
         "CLOSE_S_MAX = 2.0", "CLOSE_S_MAX = 60.0",
         calm("test_26_a_collector_that_never_answers.py"), check=26,
     ),
@@ -154,7 +154,7 @@ MUTANTS = (
         calm("test_38_slow_bodies_of_300_clients.py"), check=38,
     ),
     Mutant(
-        "reading from the backend pauses while the client reads nothing", "gateway/forwarding/relay.py",
+        "reading from the backend pauses while the client reads nothing", "gateway/forwarding/answers/relay.py",
         "            self._exchange.pause()\n", "",
         calm("test_39_clients_that_read_nothing.py"), check=39,
     ),
@@ -195,7 +195,7 @@ MUTANTS = (
         ("tests/integration/admin/test_admin_bad_keys.py",), check=53,
     ),
     Mutant(
-        "what a left stream was sent last is charged", "gateway/forwarding/relay.py",
+        "what a left stream was sent last is charged", "gateway/forwarding/answers/relay.py",
         "        finally:\n            self._report()\n", "        finally:\n",
         calm("test_59_usage_adds_up_exactly.py"), check=59,
     ),

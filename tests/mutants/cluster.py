@@ -12,18 +12,18 @@ import sys
 from tests.mutants.sources import Mutant, run_chosen
 
 TESTS = "tests/simulation/test_cluster.py::"
-FOLLOWER, LEADER, LINK, MEMBER, ORDER = (
-    f"gateway/cluster/{name}.py" for name in ("follower", "leader", "leader_link", "member", "pool_order")
+FOLLOWER, LINK, TELLING = (f"gateway/cluster/follower/{name}.py" for name in ("follower", "leader_link", "telling"))
+LEADER, ORDER, JOURNAL, STREAM = (
+    f"gateway/cluster/leader/{name}.py" for name in ("leader", "pool_order", "pool_journal", "checkpoint_stream")
 )
+MEMBER = "gateway/cluster/member.py"
 ELECTION = "gateway/cluster/election.py"
 LUA = "gateway/store/data/elect.lua"
 CANDIDATE = ("tests/unit/gateway/cluster/test_election.py",)
 ELECTING = ("tests/integration/store/test_redis_election.py",)
 SEEDS = (f"{TESTS}test_a_cluster_with_faults_keeps_every_rule[0]",)
 LEADING = ("tests/unit/gateway/cluster/test_leading.py",)
-JOURNAL, STREAM = (f"gateway/cluster/{name}.py" for name in ("pool_journal", "checkpoint_stream"))
 KEPT = ("tests/unit/gateway/cluster/test_checkpoints.py",)
-TELLING = "gateway/cluster/telling.py"
 TOLD = ("tests/unit/gateway/cluster/test_telling.py",)
 LEDGER = "policies/accounts/ledger.py"
 
@@ -194,7 +194,7 @@ MUTANTS = (
         "most = len(self._tenants) if all_of_it else WRITTEN_MAX", "most = len(self._tenants)", KEPT,
     ),
     Mutant(
-        "records of limits keep their age", "gateway/cluster/checkpoint_stream.py",
+        "records of limits keep their age", "gateway/cluster/leader/checkpoint_stream.py",
         "self._later_s, self._due_at = self.newest.at - now, now", "self._due_at = now", KEPT,
     ),
     # What is charged.
@@ -212,7 +212,7 @@ MUTANTS = (
         "asked, has.backend_id, charged or NO_USAGE)", "asked, has.backend_id, has.usage or NO_USAGE)", SEEDS,
     ),
     Mutant(
-        "an entry of a log is taken in once", "gateway/cluster/ordered_requests.py",
+        "an entry of a log is taken in once", "gateway/cluster/leader/ordered_requests.py",
         "is_new = entry > self.entry", "is_new = True", SEEDS,
     ),
     Mutant(
@@ -286,7 +286,7 @@ MUTANTS = (
         "has_arrived = has.number <= max(sender.request, sender.ran)", TOLD,
     ),
     Mutant(
-        "a source has its part of a turn", "gateway/cluster/inbox.py",
+        "a source has its part of a turn", "gateway/cluster/leader/inbox.py",
         "part = max(1, most // len(self._entries)) if self._size > most else most", "part = most",
         ("tests/unit/gateway/cluster/test_wire.py",),
     ),
@@ -295,7 +295,7 @@ MUTANTS = (
         "may_decide = not any(pool.chores.is_urgent for pool in self.pools.values())", "may_decide = True", TOLD,
     ),
     Mutant(
-        "a member that comes back is given up no further", "gateway/cluster/ordered_requests.py",
+        "a member that comes back is given up no further", "gateway/cluster/leader/ordered_requests.py",
         "self._each(lambda: waiting, self._give_up, lambda: not sender.is_here)",
         "self._each(lambda: waiting, self._give_up, lambda: True)", TOLD,
     ),

@@ -18,7 +18,7 @@ FIRST = f"{UNIT}/test_first_events.py"
 METERS = "tests/unit/backends/meters/test_token_ids.py"
 GATEWAY = "tests/integration/gateway/test_gateway_continuation.py"
 LOSSES = "tests/integration/gateway/test_gateway_loss_limits.py"
-EVIDENCE = "tests/unit/gateway/forwarding/test_loss_evidence.py"
+EVIDENCE = "tests/unit/gateway/continuation/test_loss_evidence.py"
 POLICY = "tests/unit/policies/test_interruption.py"
 
 MUTANTS = (
@@ -208,19 +208,19 @@ MUTANTS = (
         "if len(self._ids.output) > self._ids.outputs_max:", "if False:", (CONTINUED,),
     ),
     Mutant(
-        "a call that ends engines is given up", "gateway/forwarding/loss_evidence.py",
+        "a call that ends engines is given up", "gateway/continuation/loss_evidence.py",
         "is_given_up = call in loss.last_chances", "is_given_up = False", (EVIDENCE,),
     ),
     Mutant(
-        "losses that are explained blame no other call", "gateway/forwarding/loss_evidence.py",
+        "losses that are explained blame no other call", "gateway/continuation/loss_evidence.py",
         "each.is_explained = True", "pass", (EVIDENCE,),
     ),
     Mutant(
-        "calls that have lost two engines go on apart", "gateway/forwarding/loss_evidence.py",
+        "calls that have lost two engines go on apart", "gateway/continuation/loss_evidence.py",
         "return max((each.trial_ends_at for each in others), default=None)", "return None", (EVIDENCE,),
     ),
     Mutant(
-        "of several that have lost two engines, the one on trial is given up", "gateway/forwarding/loss_evidence.py",
+        "of several that have lost two engines, the one on trial is given up", "gateway/continuation/loss_evidence.py",
         " or last_chances", "  # noqa\n        self.last_chances = last_chances", (EVIDENCE,),
     ),
     Mutant(
@@ -285,7 +285,7 @@ MUTANTS = (
         "self._lease.is_resumable = self._trace.is_resumable = True", (GATEWAY,),
     ),
     Mutant(
-        "a cancelled stream ends", "gateway/forwarding/relay.py",
+        "a cancelled stream ends", "gateway/forwarding/answers/relay.py",
         "if resumes is not None and cancelled is None and resumes.may_continue():",
         "if resumes is not None and resumes.may_continue():", ("tests/integration/admin/test_requests.py",),
     ),

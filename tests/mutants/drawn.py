@@ -28,7 +28,7 @@ AREAS = {  # a folder, and the tests of it that `make test` runs, from the quick
     "gateway/money": (
         f"{UNIT}/test_price_lists.py",
         f"{UNIT}/test_usage_tables.py",
-        f"{UNIT}/state/test_money_budgets.py",
+        f"{UNIT}/budgets/test_money_budgets.py",
         f"{INTEGRATION}/admin/test_admin_prices.py",
         f"{INTEGRATION}/admin/test_admin_usage_export.py",
     ),

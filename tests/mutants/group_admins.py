@@ -99,12 +99,12 @@ MUTANTS = (
         (LIVE,),
     ),
     Mutant(
-        "viewers of two groups get events of their own", "gateway/live/audience.py",
+        "viewers of two groups get events of their own", "gateway/live/stream/audience.py",
         "return whole if self._part is None else self._part.of(whole)", "return whole",
         (VIEWERS,),
     ),
     Mutant(
-        "viewers of a group leave room for others", "gateway/live/feed.py",
+        "viewers of a group leave room for others", "gateway/live/stream/feed.py",
         "return of_it < PART_VIEWERS_MAX and", "return",
         (VIEWERS,),
     ),
@@ -230,7 +230,7 @@ MUTANTS = (
         KEYS_OF_OTHERS,
     ),
     Mutant(
-        "its keys end with its group", "gateway/state/registry.py",
+        "its keys end with its group", "gateway/registry/registry.py",
         '"tenants": "tenant", "groups": "group"', '"tenants": "tenant"',
         ways("test_its_key_opens_nothing_at_the_data_port_and_ends_with_its_group"),
     ),
@@ -240,7 +240,7 @@ MUTANTS = (
         (TOKENS,),
     ),
     Mutant(
-        "a token without a group is none", "gateway/admin/sign_in.py",
+        "a token without a group is none", "gateway/admin/access/sign_in.py",
         "return Caller(name, role, group) if isinstance(group, str) and group else None",
         "return Caller(name, role, str(group))",
         (TOKENS,),

@@ -13,7 +13,7 @@ from backends.engine.engine import Engine
 from backends.simulation.recording import Recorder
 from backends.simulation.workload import even, merged
 from backends.simulation.world import World
-from gateway.observability.service_gap import GapBound, ServiceGap, TenantService
+from gateway.observability.metrics.service_gap import GapBound, ServiceGap, TenantService
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.scheduler import Scheduler

@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from wire import Call, fetch
 
 from backends.metrics import EngineMetrics, parse_metrics
-from gateway.admin.client import AdminClient
+from gateway.admin.command.client import AdminClient
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".vllm"  # by install.sh

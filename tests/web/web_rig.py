@@ -20,7 +20,7 @@ import aiohttp
 import yaml
 from playwright.sync_api import Browser, Page
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 
 ROOT = Path(__file__).parents[2]
 START_S_MAX = 60.0  # it imports all that it serves with, on a machine that others use too

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gateway.admin import models
-from gateway.admin.models import MODEL_PATTERN
+from gateway.admin.models import resources as models
+from gateway.admin.models.resources import MODEL_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
-from gateway.state.registry import Registry
+from gateway.registry.registry import Registry
 
 
 def routes(registry: Registry) -> Iterator[Route]:

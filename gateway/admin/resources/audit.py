@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gateway.admin import models
+from gateway.admin.models import resources as models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.state.registry import Registry
+from gateway.registry.registry import Registry
 from gateway.store.base import Body
 
 # Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from backends.address_allowlist import AddressAllowlist, literal
 from backends.kinds import GENERIC
 from backends.pool import BackendPool
-from gateway.admin import backend_models
+from gateway.admin.models import backends as backend_models
 from gateway.admin.problems import field_problem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import Collection, CollectionModels
@@ -20,10 +20,10 @@ from gateway.admin.resources.live import steps_of
 from gateway.admin.routes import AdminRequest, Role, Route
 from gateway.config.sections import StepTimeSection
 from gateway.config.step_time import write_configured
+from gateway.registry.entries import Entry
+from gateway.registry.registry import Registry
+from gateway.registry.resource_kinds import ManagedBackend
 from gateway.scheduling.pools import Pools
-from gateway.state.entries import Entry
-from gateway.state.registry import Registry
-from gateway.state.resource_kinds import ManagedBackend
 from policies import step_time as policy
 from policies.types import BackendView
 

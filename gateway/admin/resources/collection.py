@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.admin.models import NAME_PATTERN, Page, ResourceList
+from gateway.admin.models.resources import NAME_PATTERN, Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
-from gateway.state.entries import Entry
-from gateway.state.merge_patch import merged
-from gateway.state.registry import (
+from gateway.registry.entries import Entry
+from gateway.registry.merge_patch import merged
+from gateway.registry.registry import (
     ANY_THERE,
     NOT_THERE,
     AlreadyThere,
@@ -31,7 +31,7 @@ from gateway.state.registry import (
     Registry,
     RegistryError,
 )
-from gateway.state.resource_kinds import read_body
+from gateway.registry.resource_kinds import read_body
 
 CONFLICTS = "It goes not together with what is there, or only the configuration file has it."
 

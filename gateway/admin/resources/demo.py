@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.admin.models import Fields
+from gateway.admin.models.resources import Fields
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.steering.demo import FLOOD, QUIET, Demo
+from gateway.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):

@@ -17,9 +17,9 @@ from typing import Any
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminRequest, Caller
 from gateway.config.sections import GroupSection, TenantSection, TierSection
-from gateway.state.entries import Entry
-from gateway.state.registry import ANY_THERE, DeclaredInFile, Guard, Registry
-from gateway.state.resource_kinds import GROUP_ENTRIES_MAX, read_body
+from gateway.registry.entries import Entry
+from gateway.registry.registry import ANY_THERE, DeclaredInFile, Guard, Registry
+from gateway.registry.resource_kinds import GROUP_ENTRIES_MAX, read_body
 
 BUDGETS = ("tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max")
 LIMITS = ("in_flight_max", "requests_per_minute_max", "tokens_per_minute_max")

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.admin import models
-from gateway.admin.models import NAME_PATTERN
+from gateway.admin.models import resources as models
+from gateway.admin.models.resources import NAME_PATTERN
 from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
 from gateway.admin.resources.group_scope import GroupScope, check_deletes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
-from gateway.state.entries import Entry
-from gateway.state.key_use import KeyUse
-from gateway.state.merge_patch import merged
-from gateway.state.registry import NOT_THERE, Edit, Registry
-from gateway.state.resource_kinds import ApiKey
+from gateway.identity.key_use import KeyUse
+from gateway.registry.entries import Entry
+from gateway.registry.merge_patch import merged
+from gateway.registry.registry import NOT_THERE, Edit, Registry
+from gateway.registry.resource_kinds import ApiKey
 from gateway.store.base import StoreUnavailable
 
 KIND = "keys"

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from gateway.admin import live_models
-from gateway.admin.backend_models import StepsResource
+from gateway.admin.models import live as live_models
+from gateway.admin.models.backends import StepsResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
+from gateway.budgets.budgets import Budgets
 from gateway.cluster.view import ClusterView
 from gateway.money.amounts import to_text
+from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of
-from gateway.state.budget_accounts import BudgetUse, Holder, Unit, group_of
-from gateway.state.budgets import Budgets
-from gateway.state.registry import Registry
 from policies.types import Attainment, BackendView, RequestView, ReserveView, StepsView, TenantView
 
 M = TypeVar("M", bound=BaseModel)

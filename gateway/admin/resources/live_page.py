@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import orjson
 from aiohttp import hdrs, web
 
-from gateway.admin.live_page_models import LiveGroupDocument, LivePageDocument
-from gateway.admin.models import NAME_PATTERN
+from gateway.admin.models.live_page import LiveGroupDocument, LivePageDocument
+from gateway.admin.models.resources import NAME_PATTERN
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.live.audience import DocumentPart
-from gateway.live.feed import TooManyViewers
 from gateway.live.group_part import GroupPart
 from gateway.live.live import Live
-from gateway.state.registry import Registry
+from gateway.live.stream.audience import DocumentPart
+from gateway.live.stream.feed import TooManyViewers
+from gateway.registry.registry import Registry
 
 HEADERS = {hdrs.CACHE_CONTROL: "no-store", "x-content-type-options": "nosniff", hdrs.SERVER: "fairlead"}
 

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.admin import models
-from gateway.admin.policy_models import LIVE_KINDS, PoolFields
+from gateway.admin.models import resources as models
+from gateway.admin.models.policies import LIVE_KINDS, PoolFields
 from gateway.admin.problems import AdminProblem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import POOL_CHARS_MAX
+from gateway.registry.registry import ANY_THERE, NOT_THERE, Registry
 from gateway.scheduling.pools import Pools as LivePools
-from gateway.state.registry import ANY_THERE, NOT_THERE, Registry
 
 KIND = "pools"
 SCHEMAS = {"id": {"type": "string", "minLength": 1, "maxLength": POOL_CHARS_MAX}}

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.admin.preview_models import PoolPreview, PreviewAsked, PreviewResource, SharePreview
+from gateway.admin.models.previews import PoolPreview, PreviewAsked, PreviewResource, SharePreview
 from gateway.admin.problems import AdminProblem, FieldError
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import GroupSection, TierSection
 from gateway.live.live import Live
-from gateway.state.registry import Registry
-from gateway.steering.preview import GroupWeight, PreviewedShare, WeightEdit, preview
+from gateway.registry.registry import Registry
+from gateway.steering.what_if.preview import GroupWeight, PreviewedShare, WeightEdit, preview
 from policies.types import DEFAULT_TIER
 
 DEFAULT_WEIGHT = 1.0

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.admin.models.requests import PhasesResource, RequestList, RequestPage, RequestResource, WaitResource
 from gateway.admin.problems import AdminProblem
-from gateway.admin.request_models import PhasesResource, RequestList, RequestPage, RequestResource, WaitResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.state.registry import REQUESTS, Registry
+from gateway.registry.registry import REQUESTS, Registry
 from gateway.steering.requests import AllRequests, Cancelling, FoundRequests, Place, RequestQuery, RequestRow, State
 from policies.types import Wait, WaitView
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.admin.models import Fields
-from gateway.admin.one_time_links import OneTimeLinks
+from gateway.admin.access.one_time_links import OneTimeLinks
+from gateway.admin.access.sign_in import SignIn
+from gateway.admin.models.resources import Fields
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.admin.sign_in import SignIn
 from gateway.config.key_file import FIRST_KEY_CHARS_MAX
-from gateway.state.resource_kinds import Role as RoleName
+from gateway.registry.resource_kinds import Role as RoleName
 
 ROLE_NAMES: dict[Role, RoleName] = {
     Role.GROUP_ADMIN: "group-admin",

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from functools import partial
 
-from gateway.admin import models
-from gateway.admin.models import TENANT_PATTERN
+from gateway.admin.models import resources as models
+from gateway.admin.models.resources import TENANT_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels, EntryScope
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import Role, Route
 from gateway.config.sections import GroupSection, TenantSection
-from gateway.state.entries import Entry
-from gateway.state.registry import Registry
+from gateway.registry.entries import Entry
+from gateway.registry.registry import Registry
 
 
 def routes(registry: Registry) -> Iterator[Route]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from gateway.admin import models
+from gateway.admin.models import resources as models
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
@@ -22,7 +22,7 @@ from gateway.money.focus import focus_rows
 from gateway.money.pricing import PriceBook
 from gateway.money.summed_usage import summed_usage
 from gateway.money.tables import WRITERS, TableWriter
-from gateway.state.registry import Registry
+from gateway.registry.registry import Registry
 from gateway.store.base import Store, Totals, UsageKey, oldest_day
 
 NO_PYARROW: Final = "parquet needs a package that is not installed at the gateway: pip install 'fairlead[export]'"

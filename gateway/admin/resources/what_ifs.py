@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.admin.models.what_ifs import FoundFigures, FoundTenant, Trust, WhatIfAsked, WhatIfResource
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
-from gateway.admin.what_if_models import FoundFigures, FoundTenant, Trust, WhatIfAsked, WhatIfResource
-from gateway.steering.what_ifs import NothingRecorded, OneIsRunning, WhatIf, WhatIfs
+from gateway.steering.what_if.what_ifs import NothingRecorded, OneIsRunning, WhatIf, WhatIfs
 from policies.fairness.bounds import BOUNDS
 
 KIND: Final = "what-ifs"

@@ -38,7 +38,7 @@ AGAIN_S = 0.25  # after which a client that was refused or cut asks again
 MODEL = "tiny"
 ENGINE = """
 import asyncio, json, sys
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 async def main():
     port, options = int(sys.argv[1]), json.loads(sys.argv[2])
     server = EngineServer(EngineOptions(**options))

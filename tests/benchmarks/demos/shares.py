@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from gateway.observability.service_gap import jain_index
+from gateway.observability.metrics.service_gap import jain_index
 from policies.fairness.bounds import BOUNDS
 
 PROMPT, OUTPUT = 1.0, 2.0  # the default price (policies/accounts/cost.py)

@@ -110,7 +110,7 @@ def plot(points: Sequence[Point], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415 - the table needs no plots
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    from gateway.simulate.plots import COLOURS, STYLE  # noqa: PLC0415
+    from gateway.simulate.report.plots import COLOURS, STYLE  # noqa: PLC0415
 
     measures: dict[str, Callable[[Point], float]] = {
         "prefix hit rate": lambda point: point.hit_ratio,

@@ -21,8 +21,8 @@ from random import Random
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from gateway.simulate.tenancy import tenant_rule
-from gateway.simulate.traces import Trace
+from gateway.simulate.trace.tenancy import tenant_rule
+from gateway.simulate.trace.traces import Trace
 from policies.prediction import PREDICTION, Prediction
 from policies.prediction.mixture import EXPERTS, QUANTILE, WINDOW_OUTPUTS, contexts
 from policies.prediction.quantile import FIRST_TOKENS, OutputWindow

@@ -29,7 +29,7 @@ from aiohttp import HttpVersion11
 from backends.connection import Connection
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall, StreamMemo
-from gateway.forwarding import relay
+from gateway.forwarding.answers import relay
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS: list[asyncio.Task] = []

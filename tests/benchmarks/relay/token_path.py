@@ -15,8 +15,8 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.meters.usage import openai_usage
 from backends.upstream import Upstream
-from gateway.forwarding.relay import read_whole, relay_body, relay_stream
-from gateway.forwarding.unread_bytes import UnreadBytes
+from gateway.forwarding.answers.relay import read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from policies.types import Usage
 
 PORT, BACKEND = int(sys.argv[1]), sys.argv[2]

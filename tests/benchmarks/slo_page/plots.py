@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gateway.simulate.plots import COLOURS, STYLE
+from gateway.simulate.report.plots import COLOURS, STYLE
 from policies.capacity.backend import BackendCapacity
 from policies.limit.knee import RATE_SHARE, knee_s
 from policies.reservation import Reservation

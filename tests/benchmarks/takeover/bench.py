@@ -17,8 +17,8 @@ from itertools import count, pairwise
 
 from gateway.app import GC_THRESHOLDS
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
-from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.records import Taken, member_record
 from gateway.cluster.wire import decode, encode

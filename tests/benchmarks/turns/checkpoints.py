@@ -14,8 +14,8 @@ import time
 from collections import defaultdict
 from itertools import count
 
-from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import StoreCheckpoint

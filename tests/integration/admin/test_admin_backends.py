@@ -9,7 +9,7 @@ from gateway_rig import SLOW, answer, bearer, call, engine, scripted
 from tls_rig import NEEDS_OPENSSL, behind_tls, make_authority
 
 from backends.kinds import BACKEND_KINDS
-from gateway.admin.backend_models import BackendKind
+from gateway.admin.models.backends import BackendKind
 
 SHOWN_S = 15.0
 # Of an engine that is SLOW.

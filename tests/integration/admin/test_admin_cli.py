@@ -9,7 +9,8 @@ from admin_rig import admin
 from gateway_rig import bearer, scripted, until
 from typer.testing import CliRunner
 
-from gateway.admin import cli, server
+from gateway.admin import server
+from gateway.admin.command import cli
 from gateway.cli import app
 
 

@@ -6,7 +6,7 @@ import pytest
 from admin_rig import SECRET, admin, within
 from gateway_rig import PATIENCE_S, bearer, scripted
 
-from gateway.state import key_use
+from gateway.identity import key_use
 from gateway.store.base import StoreUnavailable
 
 EXACT_S = 10.0  # times are told in whole seconds, and a machine may be busy

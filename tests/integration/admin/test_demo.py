@@ -4,7 +4,7 @@ import pytest
 from admin_rig import admin, within
 from gateway_rig import MODEL, engine
 
-from gateway.steering import demo
+from gateway import demo
 
 OPEN = {"auth": {"mode": "open"}, "tenants": {}}
 QUICK = {"speed": 4.0, "model": MODEL, "requests_running_max": 4}

@@ -8,7 +8,7 @@ import pytest
 from admin_rig import SECRET, admin
 from gateway_rig import bearer, scripted
 
-from gateway.admin import change_rate
+from gateway.admin.access import change_rate
 from gateway.admin.resources import group_scope
 from gateway.admin.routes import Role, Route
 from gateway.admin.server import AdminServer

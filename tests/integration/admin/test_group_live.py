@@ -10,7 +10,7 @@ from gateway_rig import SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer
 from typer.testing import CliRunner
 
-from gateway.admin.live_page_models import LiveGroupDocument
+from gateway.admin.models.live_page import LiveGroupDocument
 from gateway.cli import app
 
 TIERS = {"gold": {"weight": 7.25, "envelope": {"ttft_ms": 500}}, "iron": {"weight": 3.125, "reserve_ratio": 0.25}}

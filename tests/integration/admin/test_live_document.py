@@ -11,7 +11,7 @@ from admin_rig import admin
 from gateway_rig import FAST, SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer, merged, without_nulls
 
-from gateway.admin.live_page_models import LivePageDocument
+from gateway.admin.models.live_page import LivePageDocument
 
 pytestmark = pytest.mark.jumping
 

@@ -15,13 +15,13 @@ import pytest
 from admin_rig import ROOT, admin
 from gateway_rig import scripted
 
-from gateway.admin import local_socket
-from gateway.admin.client import UnreachableError
-from gateway.admin.local_access import LocalAccess
-from gateway.admin.local_socket import ASK_KEY, ASK_LINK, ask_local, is_private, local_ports
-from gateway.admin.one_time_links import LINKS_MAX, OneTimeLinks
+from gateway.admin.access import local_socket
+from gateway.admin.access.local_access import LocalAccess
+from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK, ask_local, is_private, local_ports
+from gateway.admin.access.one_time_links import LINKS_MAX, OneTimeLinks
+from gateway.admin.command.client import UnreachableError
+from gateway.admin.command.target import find_admin
 from gateway.admin.routes import Role
-from gateway.admin.target import find_admin
 from gateway.identity.key_ring import KeyRing
 
 START_S_MAX = 60.0
@@ -87,7 +87,7 @@ async def test_a_folder_that_is_not_this_users_alone_is_neither_served_in_nor_as
     opened = LocalAccess("http://127.0.0.1:1", {ASK_KEY: lambda: "the-key"})
     with monkeypatch.context() as patched:
         if change == "another's":
-            patched.setattr("gateway.admin.local_access.folders", lambda: folders)
+            patched.setattr("gateway.admin.access.local_access.folders", lambda: folders)
         assert not await opened.start(PORT)
     assert [each.name for folder in folders for each in folder.iterdir()] == []
     with socket.socket(socket.AF_UNIX) as impostor:

@@ -10,7 +10,7 @@ import pytest
 from admin_rig import ROOT, admin
 from gateway_rig import scripted
 
-from gateway.admin.one_time_links import KEY_S, LINK_S, OneTimeLinks
+from gateway.admin.access.one_time_links import KEY_S, LINK_S, OneTimeLinks
 from gateway.admin.routes import Role
 from gateway.config import Config
 from gateway.config.trial import NEXT_PORTS, admin_ports, made_trial

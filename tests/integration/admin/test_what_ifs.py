@@ -7,8 +7,8 @@ import pytest
 from admin_rig import admin, within
 from gateway_rig import FAST, bearer, call, engine, until
 
-from gateway.steering import what_ifs
-from gateway.steering.recorded_calls import RecordedCalls
+from gateway.steering.what_if import what_ifs
+from gateway.steering.what_if.recorded_calls import RecordedCalls
 
 LOUD, QUIET = 24, 6
 

@@ -4,7 +4,7 @@ import openai
 import pytest
 from engine_client import CHAT, COMPLETIONS, FAST, HELLO, official_client, serving
 
-from backends.engine.server import EngineOptions
+from backends.engine.http.server import EngineOptions
 
 INVALID = "Bad Request"
 BAD = "BadRequestError"

@@ -24,7 +24,7 @@ from gateway_rig import (
 )
 
 from backends import health
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 
 pytestmark = pytest.mark.jumping
 

@@ -10,14 +10,14 @@ from gateway_rig import MODEL, PATIENCE_S, bearer, scripted
 from redis_server import RedisServer
 from webhook_receiver import SECRET, receiver
 
+from gateway.budgets.accounts import BudgetLimits
+from gateway.budgets.budgets import Budgets
+from gateway.budgets.usage import UsageBook
 from gateway.money.pricing import PriceBook
 from gateway.notices.claims import NoticeClaims
 from gateway.notices.sender import NoticeSender
 from gateway.notices.thresholds import BudgetWatch
 from gateway.notices.webhook import Webhook
-from gateway.state.budget_accounts import BudgetLimits
-from gateway.state.budgets import Budgets
-from gateway.state.usage import UsageBook
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore

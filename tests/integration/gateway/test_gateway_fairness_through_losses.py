@@ -16,7 +16,7 @@ from gateway_rig import CHAT, call, gateway, until
 
 from backends.simulation.recording import Recorder
 from backends.simulation.run_accounts import RunAccounts, ViolationError
-from gateway.observability.service_gap import jain_index
+from gateway.observability.metrics.service_gap import jain_index
 from policies.fairness.bounds import BOUNDS
 from policies.types import Cause, Tenant
 from tests.simulation.bound_checkers import Exposure, ServiceBound

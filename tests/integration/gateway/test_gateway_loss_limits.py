@@ -30,9 +30,9 @@ from gateway_rig import (
     until,
 )
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
+from gateway.continuation.loss_evidence import ENGINES_MAX
 from gateway.forwarding import retry_budget
-from gateway.forwarding.loss_evidence import ENGINES_MAX
 from policies.types import Cause
 
 pytestmark = pytest.mark.jumping

@@ -18,10 +18,10 @@ from gateway_rig import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observability import metrics as metrics_module
-from gateway.observability import scheduler_metrics as checkpoint
-from gateway.observability.call_counts import MODELS_MAX
-from gateway.observability.instruments import FAMILIES
+from gateway.observability.metrics import page as metrics_module
+from gateway.observability.metrics import scheduler_metrics as checkpoint
+from gateway.observability.metrics.call_counts import MODELS_MAX
+from gateway.observability.metrics.instruments import FAMILIES
 from gateway.observability.telemetry import CallTrace
 from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 

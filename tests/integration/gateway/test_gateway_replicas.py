@@ -19,7 +19,7 @@ from gateway.config.state import StateSection
 from gateway.identity.auth import HMAC_CHARS_IN_ID
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.shared_order.roles import MemberRole
-from gateway.state.assembly import make_store
+from gateway.store.assembly import make_store
 
 SECRET = "0123456789abcdef"
 SEEN_S = 1.0  # what one gateway has spent is known to the others

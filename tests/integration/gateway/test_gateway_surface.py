@@ -30,7 +30,7 @@ from gateway_rig import (
 
 from gateway.api.endpoints import ENDPOINTS, ChargeRule
 from gateway.config.key_file import add_key
-from gateway.forwarding.utilities import IN_FLIGHT_MAX
+from gateway.handlers.utilities import IN_FLIGHT_MAX
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 FILE = b"\0\1\2" * 1000

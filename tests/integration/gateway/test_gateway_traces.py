@@ -21,7 +21,8 @@ from gateway_rig import (
 )
 from otlp_collector import black_hole, grpc_collector, otlp_collector
 
-from gateway.observability import metrics, shipping
+from gateway.observability.metrics import page as metrics
+from gateway.observability.tracing import shipping
 
 ALWAYS = {"sampler": "always_on"}
 SERVER = f"POST {CHAT}"

@@ -8,8 +8,8 @@ import json
 import pytest
 from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, until, wire
 
-from gateway.forwarding import relay
-from gateway.forwarding import unread_bytes as unread
+from gateway.forwarding.answers import relay
+from gateway.forwarding.answers import unread_bytes as unread
 from gateway.http import slow_client as stall
 from gateway.http.whole_response import WholeResponse
 

@@ -31,8 +31,8 @@ from gateway_rig import CHAT, FAST, MODEL, PATIENCE_S, call, running
 from network import Network
 from redis_server import RedisServer
 
-from backends.engine.server import EngineOptions, EngineServer
-from gateway.state.budgets import READ_S
+from backends.engine.http.server import EngineOptions, EngineServer
+from gateway.budgets.budgets import READ_S
 from gateway.store.mirrored_usage import USAGE_PULL_S
 
 SECRET = "0123456789abcdef0123456789abcdef"

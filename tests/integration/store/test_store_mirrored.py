@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from redis_server import RedisServer, slow_proxy
 
-from gateway.state.registry import Registry
-from gateway.state.usage import UsageBook
+from gateway.budgets.usage import UsageBook
+from gateway.registry.registry import Registry
 from gateway.store import mirrored_usage
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore

@@ -12,7 +12,7 @@ from redis_server import RedisServer, slow_proxy
 
 from gateway.cluster.election import Ask, StoreCall
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_elections, make_store
+from gateway.store.assembly import make_elections, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.mirrored import MirroredStore
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from gateway.cli import app
 from gateway.config import load_config
 from gateway.config.state import StateSection
-from gateway.state.assembly import make_store
-from gateway.state.entries import declared_by
-from gateway.state.registry import Registry
+from gateway.registry.entries import declared_by
+from gateway.registry.registry import Registry
+from gateway.store.assembly import make_store
 
 KEY = {"hmac": "cd" * 32, "last_four": "wxyz", "created_at": "2026-11-20T10:00:00Z", "tenant": "bob"}
 CONFIG = """

@@ -17,7 +17,7 @@ from backends.simulation.recording import (
     TakenOver,
 )
 from backends.simulation.run_accounts import require
-from gateway.cluster.follower import PROGRESS_S
+from gateway.cluster.follower.follower import PROGRESS_S
 from gateway.cluster.promise import SILENCE_S_MAX
 from policies.fairness.bounds import BOUNDS
 from policies.types import Dispatch, Reject

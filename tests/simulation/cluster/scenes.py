@@ -6,7 +6,9 @@ from functools import partial
 from random import Random
 from types import ModuleType
 
-from gateway.cluster import leader, pool_journal, records, telling
+from gateway.cluster import records
+from gateway.cluster.follower import telling
+from gateway.cluster.leader import leader, pool_journal
 from policies.pool.preemption import InterruptRules
 from policies.types import Tenant
 from tests.simulation.cluster.judges import all_judges

@@ -14,8 +14,8 @@ from random import Random
 
 from backends.simulation.recording import Entry, SharedRecorder
 from gateway.cluster.election import Candidate, StoreCall
+from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.member import Member
-from gateway.cluster.remote_scheduler import RemoteScheduler
 from gateway.cluster.wire import Frame, decode, encode, wire_id
 from gateway.cluster.wishes import AskBackends, CloseMember, StoreCheckpoint
 from policies.accounts.checkpoint import ServiceCheckpoint

@@ -6,7 +6,7 @@ from collections import Counter
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.exposition import CacheConfig, EngineMeters, render
+from backends.engine.http.exposition import CacheConfig, EngineMeters, render
 
 CPU, GPU = COEFFICIENTS["cpu-tiny"], COEFFICIENTS["a800-llama3.1-8b"]
 BLOCK_TOKENS = 16

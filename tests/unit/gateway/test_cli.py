@@ -60,7 +60,8 @@ def test_help_does_not_load_the_server():
 def test_watching_a_remote_gateway_loads_neither_the_server_nor_a_configuration():
     code = (
         "import sys; from pathlib import Path; import gateway.cli, gateway.top.terminal; "
-        "from gateway.admin.target import find_admin; find_admin(None, url='http://gateway', key_file=Path('key')); "
+        "from gateway.admin.command.target import find_admin; "
+        "find_admin(None, url='http://gateway', key_file=Path('key')); "
         "sys.exit(', '.join({'aiohttp', 'pydantic', 'orjson', 'rich', 'yaml', 'asyncio'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
@@ -68,7 +69,12 @@ def test_watching_a_remote_gateway_loads_neither_the_server_nor_a_configuration(
 
 
 OFF = {"redis", "jwt", "cryptography", "opentelemetry", "matplotlib", "kubernetes_asyncio", "rich", "tiktoken"}
-OFF_BEHIND_BACKENDS = OFF | {"backends.engine.server", "gateway.admin.port", "gateway.web.files", "gateway.workers_app"}
+OFF_BEHIND_BACKENDS = OFF | {
+    "backends.engine.http.server",
+    "gateway.admin.port",
+    "gateway.web.files",
+    "gateway.workers_app",
+}
 BACKEND_YAML = "listen: {port: 0}\nbackends: [{url: 'http://127.0.0.1:9'}]\n"
 
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.config import Config, ConfigError
 from gateway.config.files import resolve_files
 from gateway.config.load import load_config
-from gateway.state.resource_kinds import ManagedBackend
+from gateway.registry.resource_kinds import ManagedBackend
 
 SECRET = "s" * 32
 

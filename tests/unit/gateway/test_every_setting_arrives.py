@@ -6,10 +6,11 @@ forgotten in one of them would be accepted and ignored.
 
 import pytest
 
-from gateway.admin import backend_models, models
+from gateway.admin.models import backends as backend_models
+from gateway.admin.models import resources as models
+from gateway.budgets.accounts import limits_of
 from gateway.config import sections
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
-from gateway.state.budget_accounts import limits_of
 
 TENANT = {
     "tier": "other",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.observability.instruments import FAMILIES, Histograms
+from gateway.observability.metrics.instruments import FAMILIES, Histograms
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "helm/files/dashboards/fairlead.json").read_text())

@@ -3,9 +3,9 @@
 import pytest
 
 from backends.simulation.workload import Arrival
-from gateway.simulate import arrivals
-from gateway.simulate.arrivals import Blocks, Demand, Replay
-from gateway.simulate.formats import TraceCall
+from gateway.simulate.trace import arrivals
+from gateway.simulate.trace.arrivals import Blocks, Demand, Replay
+from gateway.simulate.trace.formats import TraceCall
 
 
 def replay(**options):

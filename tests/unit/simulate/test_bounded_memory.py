@@ -2,9 +2,9 @@
 
 import tracemalloc
 
-from gateway.simulate.arrivals import Replay
-from gateway.simulate.formats import TraceCall
 from gateway.simulate.run import SimulatedFleet, TriedPolicy, simulate
+from gateway.simulate.trace.arrivals import Replay
+from gateway.simulate.trace.formats import TraceCall
 from policies.accounts.cost import LinearPrice
 from policies.scheduler import Scheduler
 from policies.types import Tenant

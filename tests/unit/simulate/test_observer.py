@@ -12,7 +12,7 @@ from backends.simulation.workload import Arrival
 from backends.simulation.world import World
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
-from gateway.simulate.series import Timeline
+from gateway.simulate.report.series import Timeline
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
 from policies.fairness.fairness_bound import FairnessBound

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from gateway.simulate.series import BINS_MAX, LatencyHistogram, Timeline
+from gateway.simulate.report.series import BINS_MAX, LatencyHistogram, Timeline
 
 
 def test_a_series_stays_small_and_loses_nothing_however_long_the_run():

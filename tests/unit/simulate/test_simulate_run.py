@@ -292,7 +292,7 @@ def test_without_matplotlib_there_is_a_table_and_a_report_and_a_word_on_plots(tr
 
     imported = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.delitem(sys.modules, "gateway.simulate.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "gateway.simulate.report.plots", raising=False)
     result = run("--trace", trace, "--report", "report")
     assert result.exit_code == 0, result.output
     assert "pip install 'fairlead[simulate]'" in result.stdout

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gateway.simulate import traces
-from gateway.simulate.formats import TraceCall
-from gateway.simulate.tenancy import tenant_rule
-from gateway.simulate.traces import REORDER_LINES_MAX, Trace, TraceError
+from gateway.simulate.trace import traces
+from gateway.simulate.trace.formats import TraceCall
+from gateway.simulate.trace.tenancy import tenant_rule
+from gateway.simulate.trace.traces import REORDER_LINES_MAX, Trace, TraceError
 
 VTC = "req_id,client,arrival_s,prompt_tokens,output_tokens\n0,c13,0.000000,13,199\n1,c2,0.207938,36,137\n"
 AZURE = (

@@ -14,7 +14,7 @@ from answers import ask
 from processes import VLLM_START_S_MAX, Gateway, Vllm, until
 from wire import CHAT, Call
 
-from backends.engine.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineOptions, EngineServer
 
 NEXT = "echo"
 TOKENS = 1_500

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from processes import Gateway, until
 from wire import CHAT, COMPLETIONS, Call
 
-from gateway.admin.client import AdminClient
+from gateway.admin.command.client import AdminClient
 
 SEATS = 4  # of each vLLM
 STREAMS = 2 * SEATS

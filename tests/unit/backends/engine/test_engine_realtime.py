@@ -8,7 +8,7 @@ import pytest
 
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine, EngineRequest
-from backends.engine.exposition import CacheConfig, EngineMeters, render
+from backends.engine.http.exposition import CacheConfig, EngineMeters, render
 from backends.engine.realtime import LAG_S_MAX, PacedEngine, least_loaded
 
 STEP_S = 0.5

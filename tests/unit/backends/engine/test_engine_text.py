@@ -6,9 +6,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.engine.requests import EngineCall, parse_chat, parse_completion
+from backends.engine.http.requests import EngineCall, parse_chat, parse_completion
+from backends.engine.http.wire import EngineLimits, WireError
 from backends.engine.text import WORDS, make_answer, render_chat, text_prompt, token_prompt
-from backends.engine.wire import EngineLimits, WireError
 
 LIMITS = EngineLimits(models=("tiny",), max_model_len=100, block_tokens=4)
 

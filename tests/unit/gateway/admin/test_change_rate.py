@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.admin.change_rate import RATES, ChangeRate
+from gateway.admin.access.change_rate import RATES, ChangeRate
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import Caller, Role
 

@@ -5,7 +5,15 @@ import pytest
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.collection import etag_of, registry_answers
 from gateway.config.problems import ConfigProblem
-from gateway.state.registry import ANY_THERE, NOT_THERE, AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
+from gateway.registry.registry import (
+    ANY_THERE,
+    NOT_THERE,
+    AlreadyThere,
+    DeclaredInFile,
+    EtagMismatch,
+    Invalid,
+    NotFound,
+)
 
 
 def asked(if_match, if_none_match=None):

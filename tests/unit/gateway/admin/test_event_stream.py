@@ -1,6 +1,6 @@
 """Server-sent events as the admin client reads them (WHATWG HTML, 9.2)."""
 
-from gateway.admin.client import _events
+from gateway.admin.command.client import _events
 
 
 def events(text):

@@ -3,7 +3,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.admin.models import Fields
+from gateway.admin.models.resources import Fields
 from gateway.admin.openapi import document, patch_schema
 from gateway.admin.routes import AdminAnswer, Query, Role, Route
 

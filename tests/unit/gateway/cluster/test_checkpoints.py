@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
-from gateway.cluster.kept_windows import KeptWindows
-from gateway.cluster.leader import Leader
-from gateway.cluster.pool_journal import CHANGES_MAX, WRITTEN_MAX
+from gateway.cluster.leader.kept_windows import KeptWindows
+from gateway.cluster.leader.leader import Leader
+from gateway.cluster.leader.pool_journal import CHANGES_MAX, WRITTEN_MAX
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.records import (
     GONE,

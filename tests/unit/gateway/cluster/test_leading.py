@@ -6,10 +6,10 @@ import pytest
 
 from backends.simulation.recording import Readmitted, SharedRecorder, replay
 from gateway.cluster.checkpoints import NewestCheckpoint
-from gateway.cluster.follower import Follower
-from gateway.cluster.leader import Leader
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.leader.leader import Leader
+from gateway.cluster.leader.pool_journal import CHANGES_MAX
 from gateway.cluster.member import Member
-from gateway.cluster.pool_journal import CHANGES_MAX
 from gateway.cluster.promise import LEASE_S, PING_S, SILENT_S
 from gateway.cluster.wire import (
     Dispatched,

@@ -4,13 +4,13 @@ import pytest
 
 from backends.simulation.recording import Adopted, Parked, Readmitted, SharedRecorder, Submitted
 from gateway.cluster.checkpoints import NewestCheckpoint
-from gateway.cluster.follower import Follower
-from gateway.cluster.inbox import TAKEN_MAX
-from gateway.cluster.leader import Leader
-from gateway.cluster.leaderless import LEADERLESS_S_MAX, REFUSED_MAX
-from gateway.cluster.ordered_requests import Chores, OrderedRequest, OrderedRequests, Sender
+from gateway.cluster.follower.follower import Follower
+from gateway.cluster.follower.leaderless import LEADERLESS_S_MAX, REFUSED_MAX
+from gateway.cluster.follower.telling import SLICE_MAX
+from gateway.cluster.leader.inbox import TAKEN_MAX
+from gateway.cluster.leader.leader import Leader
+from gateway.cluster.leader.ordered_requests import Chores, OrderedRequest, OrderedRequests, Sender
 from gateway.cluster.promise import SILENT_S
-from gateway.cluster.telling import SLICE_MAX
 from gateway.cluster.wire import CheckpointPart, Ended, Has, Spend, Submit, ToldAll
 from policies.admission.bounded import BoundedQueues
 from policies.scheduler import Scheduler

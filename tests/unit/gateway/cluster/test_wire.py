@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.cluster.inbox import TAKEN_MAX, Inbox
+from gateway.cluster.leader.inbox import TAKEN_MAX, Inbox
 from gateway.cluster.wire import (
     FRAME_BYTES_MAX,
     Dispatched,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from backends.meters import ANSWERS, AnswerKind, long
 from backends.meters.events import StreamCall
-from gateway.forwarding.asked_names import EventRenamer, rename_whole, renaming
+from gateway.forwarding.answers.asked_names import EventRenamer, rename_whole, renaming
 from tests.examples import examples
 
 ASKED = 'my "chat" \\ µ'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.forwarding.decode_pace import TOKEN_S_AT_FIRST, DecodePace
+from gateway.forwarding.answers.decode_pace import TOKEN_S_AT_FIRST, DecodePace
 
 
 def test_before_anything_ended_a_middling_pace_is_taken():

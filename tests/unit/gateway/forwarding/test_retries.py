@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.forwarding import retry_budget
-from gateway.forwarding.retry_after import HOLD_S_MAX, retry_after_s
+from gateway.forwarding.asked_hold import HOLD_S_MAX, retry_after_s
 from gateway.forwarding.retry_budget import RETRIES_MIN, RETRIES_RATIO_MAX, RetryBudget
 
 

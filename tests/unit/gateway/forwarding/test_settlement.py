@@ -8,8 +8,8 @@ import pytest
 
 from backends.meters import AnswerKind
 from gateway.api.token_counts import LearntPromptTokens, OutputTokens
-from gateway.forwarding.decode_pace import DecodePace
-from gateway.forwarding.settlement import Settlement
+from gateway.forwarding.answers.decode_pace import DecodePace
+from gateway.forwarding.answers.settlement import Settlement
 from gateway.observability.telemetry import CallTrace
 from policies.types import Usage
 

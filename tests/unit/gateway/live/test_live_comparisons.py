@@ -4,7 +4,7 @@ from gateway.live.bottleneck import BackendsSeen
 from gateway.live.gaps import KEPT_S, LiveGaps
 from gateway.live.shares import shares_of
 from gateway.live.windows import NOTHING, SERVICE, WAITED_S
-from gateway.observability.scheduler_metrics import TierGap
+from gateway.observability.metrics.scheduler_metrics import TierGap
 from policies.types import Attainment, Tenant, TenantView
 
 

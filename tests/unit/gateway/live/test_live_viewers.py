@@ -14,11 +14,11 @@ from aiohttp import web
 from listening import listening
 from yarl import URL
 
-from gateway.live import audience, feed
-from gateway.live.audience import BEHIND_MAX
-from gateway.live.events import GZIP_HEAD, encode
-from gateway.live.feed import LiveViewers, TooManyViewers
 from gateway.live.group_part import GroupPart
+from gateway.live.stream import audience, feed
+from gateway.live.stream.audience import BEHIND_MAX
+from gateway.live.stream.events import GZIP_HEAD, encode
+from gateway.live.stream.feed import LiveViewers, TooManyViewers
 from gateway.store.base import StoreUnavailable
 
 EVERY_S = 0.02

@@ -7,6 +7,9 @@ from random import Random
 import pytest
 from webhook_receiver import SECRET, is_signed, receiver
 
+from gateway.budgets.accounts import BudgetLimits, group_holder
+from gateway.budgets.budgets import Budgets
+from gateway.budgets.usage import UsageBook
 from gateway.config.budgets import BudgetsSection
 from gateway.money.amounts import PICOS
 from gateway.money.pricing import PriceBook
@@ -14,10 +17,7 @@ from gateway.notices.claims import LEASE_S, NoticeClaims
 from gateway.notices.sender import BACKOFF_S_MAX, GIVE_UP_S, NoticeSender
 from gateway.notices.thresholds import BudgetWatch
 from gateway.notices.webhook import Webhook, WebhookFailed, signature_headers
-from gateway.observability.instruments import GROUP_BUDGET, TENANT_BUDGET
-from gateway.state.budget_accounts import BudgetLimits, group_holder
-from gateway.state.budgets import Budgets
-from gateway.state.usage import UsageBook
+from gateway.observability.metrics.instruments import GROUP_BUDGET, TENANT_BUDGET
 from gateway.store.base import StoreUnavailable
 
 DAY_S = 86_400.0

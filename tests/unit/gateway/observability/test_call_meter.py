@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.observability.call_counts import MODELS_MAX, UNKNOWN_TENANT, CallMeter
-from gateway.observability.instruments import (
+from gateway.observability.metrics.call_counts import MODELS_MAX, UNKNOWN_TENANT, CallMeter
+from gateway.observability.metrics.instruments import (
     TENANT_REFUSALS,
     TENANT_REQUESTS,
     TENANT_TOKENS,

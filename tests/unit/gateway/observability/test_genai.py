@@ -6,8 +6,8 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.semconv.attributes import error_attributes, http_attributes
 from opentelemetry.semconv.schemas import Schemas
 
-from gateway.observability import genai
-from gateway.observability.genai import operation
+from gateway.observability.tracing import genai
+from gateway.observability.tracing.genai import operation
 
 NAMES = {name: value for name, value in vars(genai).items() if name.isupper() and isinstance(value, str)}
 

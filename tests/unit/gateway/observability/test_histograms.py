@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client import Histogram as Theirs
 from prometheus_client.exposition import generate_latest
 
-from gateway.observability.histograms import HistogramFamily
+from gateway.observability.metrics.histograms import HistogramFamily
 
 BOUNDS = (0.001, 0.25, 1.0, 2.5, 100.0)
 

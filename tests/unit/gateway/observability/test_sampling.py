@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from gateway.config.telemetry import SAMPLERS
-from gateway.observability.sampling import Sampling, read_traceparent, write_traceparent
+from gateway.observability.tracing.sampling import Sampling, read_traceparent, write_traceparent
 
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 SAMPLED = {"traceparent": write_traceparent(TRACE, SPAN, is_sampled=True)}

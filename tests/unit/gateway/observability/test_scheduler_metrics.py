@@ -3,10 +3,10 @@
 import asyncio
 
 from gateway.config.scheduling import Scheduling
-from gateway.observability import instruments
-from gateway.observability.scheduler_metrics import SchedulerMetrics
-from gateway.observability.service_gap import WINDOWS_S
-from gateway.observability.tenant_series import TenantSeries
+from gateway.observability.metrics import instruments
+from gateway.observability.metrics.scheduler_metrics import SchedulerMetrics
+from gateway.observability.metrics.service_gap import WINDOWS_S
+from gateway.observability.metrics.tenant_series import TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.scheduler import Scheduler
 from policies.types import Request, Tenant, Usage

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from gateway.observability.service_gap import Evenness, GapBound, ServiceGap, TenantService, jain_index
+from gateway.observability.metrics.service_gap import Evenness, GapBound, ServiceGap, TenantService, jain_index
 from policies.fairness.bounds import BOUNDS
 
 

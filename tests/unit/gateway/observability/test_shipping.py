@@ -4,8 +4,8 @@ import threading
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from gateway.observability import shipping
-from gateway.observability.shipping import BATCH_SPANS_MAX, SpanShipper
+from gateway.observability.tracing import shipping
+from gateway.observability.tracing.shipping import BATCH_SPANS_MAX, SpanShipper
 
 
 class Exporter:

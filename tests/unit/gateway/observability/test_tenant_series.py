@@ -1,6 +1,6 @@
 """Which tenants have series of their own: bounded, those with the most traffic, and none that is gone."""
 
-from gateway.observability.tenant_series import CHANGES_MAX, OTHER, TenantSeries
+from gateway.observability.metrics.tenant_series import CHANGES_MAX, OTHER, TenantSeries
 
 
 def series(tenants_max):

@@ -1,6 +1,6 @@
 """What an edit of weights would do: to those that wait for more than they get, and to them alone."""
 
-from gateway.steering.preview import PreviewedShare, WeightEdit, preview
+from gateway.steering.what_if.preview import PreviewedShare, WeightEdit, preview
 
 
 def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):

@@ -5,7 +5,7 @@ import pytest
 from backends.engine.coefficients import COEFFICIENTS
 from gateway.simulate.run import SimulatedFleet
 from gateway.steering.steering import _paces
-from gateway.steering.what_if_process import _trust
+from gateway.steering.what_if.process import _trust
 from policies.step_time.model import StepTimeModel
 
 

@@ -1,0 +1,1 @@
+"""`fairlead admin`: the admin API from the shell."""

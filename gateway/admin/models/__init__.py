@@ -1,0 +1,1 @@
+"""Models of the admin API: they validate requests, and its OpenAPI document is generated from them."""

@@ -1,0 +1,167 @@
+"""Models of the live state in the admin API."""
+
+from typing import Literal
+
+from gateway.admin.models.backends import StepsResource
+from gateway.admin.models.resources import Fields, ModelName, Name, Page, ResourceList
+from gateway.cluster.view import MemberRole
+
+
+class AttainmentResource(Fields):
+    """Counts since start, over dispatched requests with an envelope that have ended: how many met which target (a
+    target that is not set is met). `tpot_met` counts the time per token from the first token, `tpot_envelope_met` from
+    its due time; `met`: every token was in time. Rejected requests (`refused`) are not among `requests`.
+    """
+
+    requests: int
+    ttft_met: int
+    tpot_met: int
+    tpot_envelope_met: int
+    met: int
+    tokens: int
+    tokens_in_time: int
+    refused: int
+
+
+class Reserve(Fields):
+    """The capacity held for a tier: its `reserve_ratio`, or the free capacity that it was learned to need, where that
+    is more.
+    """
+
+    sequences: int
+    tokens: int
+
+
+class BackendState(Fields):
+    """`steps` null: no step time model limits the backend. `foreign_*`: external load. `reserves` are by tier."""
+
+    available: bool
+    in_flight_requests: int
+    requests_limit: int
+    reserved_tokens: int
+    tokens_limit: int | None
+    foreign_requests: int
+    foreign_tokens: int
+    steps: StepsResource | None
+    reserves: dict[str, Reserve]
+
+
+class TierState(Fields):
+    """`slack_s_min`: the time until the next token of the tier's most urgent request is due; null: none has an
+    envelope.
+    """
+
+    queued_requests: int
+    in_flight_requests: int
+    slack_s_min: float | None
+    attainment: AttainmentResource
+
+
+class RequestState(Fields):
+    """A request with an envelope. It is queued where `backend` is null; `slack_s` below 0: it is late."""
+
+    request: str
+    tenant: str
+    backend: str | None
+    output_tokens: int
+    slack_s: float
+
+
+class PoolState(Fields):
+    """`urgent`: the requests whose next token is due soonest, at most 100."""
+
+    pool: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    tenants: int
+    tiers: dict[str, TierState]
+    urgent: list[RequestState]
+    backends: dict[str, BackendState]
+
+
+class LiveState(Fields):
+    store_available: bool
+    pools: list[PoolState]
+
+
+class TenantStateResource(Fields):
+    """`service` is the service charged since start, in service units (a price per token); `service_per_s` its recent
+    rate. `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's
+    most urgent request, queued or running.
+    """
+
+    pool: str
+    tenant: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    in_flight_tokens: int
+    service: float
+    service_per_s: float
+    counter: float
+    rank: float
+    key: float
+    slack_s_min: float | None
+    attainment: AttainmentResource
+
+
+class BudgetState(Fields):
+    """A budget of tokens, or of cost in the currency of the price lists, whose amounts are text; `key` "": of the
+    whole tenant; with `group`, `tenant` "": of a group. `used` is by calls that have ended, at all gateways that share
+    the state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
+    """
+
+    tenant: str
+    key: str
+    group: str
+    unit: Literal["tokens", "cost"]
+    period: Literal["day", "month"]
+    limit: int | str
+    used: int | str
+    reserved: int | str
+    remaining: int | str
+    renewed_at: int
+
+
+class ClusterMemberResource(Fields):
+    """One process that accepts clients. `since`: when the process that was asked first saw it in this role."""
+
+    name: str
+    role: MemberRole
+    address: str | None
+    since: float
+
+
+class ClusterResource(Fields):
+    """The cluster as the process `name` sees it. `leader` null: it knows of none. `standalone`: it has neither a leader
+    nor Redis, and leads itself within its part of every limit. `elections`: how often it began to lead. `round_trip_s`:
+    of its last ping to the leader; null at the leader.
+    """
+
+    name: str
+    role: MemberRole
+    leader: str | None
+    epoch: int
+    standalone: bool
+    elections: int
+    round_trip_s: float | None
+    members: list[ClusterMemberResource]
+
+
+class TenantStatePage(Page):
+    pool: ModelName | None = None
+
+
+class BudgetPage(Page):
+    """`group`: its own budgets, and those of its tenants and their keys."""
+
+    group: Name | None = None
+
+
+class TenantStates(ResourceList):
+    items: list[TenantStateResource]
+
+
+class BudgetStates(ResourceList):
+    items: list[BudgetState]

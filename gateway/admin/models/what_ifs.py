@@ -1,0 +1,98 @@
+"""Models of what-ifs in the admin API."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.admin.models.resources import WHOLE, Fields, ModelName, TenantName, Weight
+
+MINUTES_MAX = 60
+WEIGHTS_MAX = 1000
+POLICY_PATTERN = (
+    r"^[a-z0-9-]{1,32}(:[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}(,[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}){0,15})?$"
+)
+
+
+class WhatIfAsked(Fields):
+    """What is to be other than it was: the fairness `policy` (NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate
+    run` takes it), and tenants' weights. `pool` null: that of most calls.
+    """
+
+    policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None
+    weights: Annotated[dict[TenantName, Weight], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE] = MINUTES_MAX
+    pool: ModelName | None = None
+
+
+class FoundTenant(Fields):
+    """One tenant in a run. Null: a simulation alone knows it."""
+
+    requests: int
+    served: int
+    refused: dict[str, int]
+    weight: float
+    service: float
+    asked_service: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+
+
+class FoundFigures(Fields):
+    """A run as a whole, and its loudest tenants (200). `jain` compares tenants that waited; `difference_max` is the
+    largest difference of service over weight between two of them; `tpot_s` is the time per output token after the
+    first, the mean of all tokens. Null: not known, or only a simulation knows it.
+    """
+
+    policy: str
+    duration_s: float
+    requests: int
+    served: int
+    refused: dict[str, int]
+    throughput_tokens_per_s: float
+    output_tokens_per_s: float
+    jain: float | None = None
+    difference_max: float | None = None
+    difference_bound: float | None = None
+    owed_service_per_s: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_s: float | None
+    preemptions: int | None = None
+    hit_ratio: float | None = None
+    tenants: dict[str, FoundTenant]
+
+
+class Trust(Fields):
+    """How far `replayed` is from `happened`: by this `factor` in its worst `figure`, tokens written per second or the
+    median time to first token of the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is
+    no judge of what would have been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
+    """
+
+    is_trusted: bool
+    factor: float
+    factor_max: float
+    figure: Literal["output_tokens_per_s", "ttft_p50_s", "too_few_calls"]
+    tenant: str | None
+
+
+class WhatIfResource(Fields):
+    """`happened` was measured. `replayed` is a simulation of the same calls with the present settings: by how much it
+    differs from what happened is the error of the simulation. `instead` is that simulation with the asked ones.
+    `setting` says what was simulated. Every call is served in the end, so that what a tenant gets in all is what its
+    calls ask for: compare waits, and see the preview for shares. `stopped`: by a DELETE, or because it was not read for
+    a minute.
+    """
+
+    id: str
+    pool: str
+    policy: str | None
+    weights: dict[str, float]
+    minutes: int
+    state: Literal["running", "done", "failed", "stopped"]
+    progress: float
+    setting: dict[str, str]
+    happened: FoundFigures | None
+    replayed: FoundFigures | None
+    instead: FoundFigures | None
+    trust: Trust | None
+    error: str | None

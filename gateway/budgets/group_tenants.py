@@ -1,0 +1,68 @@
+"""GroupTenants: which tenants each group has, as its budgets count them."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection
+
+from gateway.budgets.accounts import MEMBERS_BYTES, Holder, Unit, group_holder, tally_name
+
+
+class GroupTenants:
+    """The group of each tenant that has one. Mutable."""
+
+    def __init__(self) -> None:
+        self._group_of: dict[str, str] = {}  # by tenant
+        self._deleted: dict[str, str] = {}  # tenants that are still in there, with the month
+        self._hashes: defaultdict[Holder, int] = defaultdict(int)
+
+    def group_of(self, tenant: str) -> str | None:
+        return self._group_of.get(tenant)
+
+    def move(self, tenant: str, group: str | None) -> tuple[Holder | None, Holder | None]:
+        """Set the tenant's group; None: it has none. Returns what it left and joined, None where it stays."""
+        self._deleted.pop(tenant, None)
+        before = self._group_of.get(tenant)
+        if before == group:
+            return None, None
+        self._group_of.pop(tenant, None)
+        if group is not None:
+            self._group_of[tenant] = group
+        left, joined = (None if each is None else group_holder(each) for each in (before, group))
+        for holder in (left, joined):
+            if holder is not None:
+                self._hashes[holder] ^= _hash_of(tenant)
+        return left, joined
+
+    def delete(self, tenant: str, month: str) -> None:
+        """The tenant was deleted in this month (like 2026-11), and counts for its group until that ends."""
+        if tenant in self._group_of:
+            self._deleted[tenant] = month
+
+    def deleted_before(self, month: str) -> list[str]:
+        """The tenants that were deleted in earlier months."""
+        return [tenant for tenant, deleted_in in self._deleted.items() if deleted_in < month]
+
+    def holders(self, tenant: str, key: str) -> tuple[Holder, ...]:
+        """The tenant, its key and its group: the holders of budgets that a call may count for."""
+        group = self._group_of.get(tenant)
+        own: tuple[Holder, ...] = ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)
+        return own if group is None else (*own, group_holder(group))
+
+    def tenants(self, holders: Collection[Holder]) -> set[str]:
+        """The tenants that these holders are, have a key of, or have."""
+        own = {tenant for tenant, _ in holders}
+        return own | {tenant for tenant, group in self._group_of.items() if group_holder(group) in holders}
+
+    def hash_of(self, holder: Holder) -> int:
+        """A hash of the tenants that a group has now; 0 for another holder."""
+        return self._hashes.get(holder, 0)
+
+    def tally_name(self, holder: Holder, unit: Unit) -> str:
+        """The tally as other processes name it. That of a group says of which tenants: processes hear of a tenant that
+        moves at different times, and what they count meanwhile does not compare.
+        """
+        return tally_name(holder, unit, members=self.hash_of(holder))
+
+
+def _hash_of(tenant: str) -> int:
+    return int.from_bytes(hashlib.blake2b(tenant.encode(), digest_size=MEMBERS_BYTES).digest(), "big")

@@ -1,0 +1,1 @@
+"""What a gateway has learned, written every few seconds and at shutdown, and read again at its start."""

@@ -1,0 +1,179 @@
+"""Checkpoint: writes what the gateway has learned every CHECKPOINT_S and at shutdown, and reads it at start.
+
+A killed process loses what came after its last checkpoint. What is known of a pool or backend that does not exist yet
+is carried over until it does, or until it is too old.
+
+All gateways that share a store write under the same names, and the newest write wins. So a gateway that is new, or has
+lost its disk, starts from another's checkpoint; one that restarts takes the newest, which may be another's: their
+counters differ by what each has served alone, their models describe the same backends. (Where one order is shared by
+all, any gateway's checkpoint of it is the same.)
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from backends.spec import BackendSpec
+from gateway.api.token_counts import Ratio
+from gateway.checkpoint.documents import (
+    COUNTERS_AGE_S_MAX,
+    MODELS_AGE_S_MAX,
+    BackendModel,
+    Counters,
+    LearntModels,
+    PoolCounters,
+    UnreadableError,
+    read_document,
+    trim_accounts,
+    write_document,
+)
+from gateway.checkpoint.learning import Learning
+from gateway.store.base import Learnt, Store, StoreFull, StoreUnavailable
+from gateway.store.periodic import Periodic
+from policies.accounts.checkpoint import ServiceCheckpoint, keep_levels, without_lifted_tenants
+from policies.step_time import StepTime
+
+CHECKPOINT_S = 5.0
+COUNTERS, MODELS = "counters", "models"
+TICK_S = 1e-3  # each checkpoint is newer than the one before, even if the clock steps back
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", Counters, LearntModels)
+
+
+class Checkpoint:
+    """Reads and writes the checkpoint. Mutable; used on one loop."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._store = store
+        self._clock = clock
+        self._pools: dict[str, PoolCounters] = {}
+        self._models: dict[str, BackendModel] = {}
+        self._ratios: Sequence[Ratio] = ()
+        self._serving: dict[str, ServiceCheckpoint] = {}  # by pool, when the gateway last accepted new calls
+        self._bodies: dict[str, bytes] = {}  # as last written
+        self._at_s = 0.0
+        self._source: Learning | None = None
+        self._complained = ""
+        self.is_writing = True
+        """Whether this process writes what is learnt: where processes share one order, its leader does."""
+        self._writer = Periodic(self.try_write, CHECKPOINT_S, "keep what was learnt")
+
+    async def open(self) -> None:
+        """Read the stored checkpoint; what is unreadable or too old is left out."""
+        now = self._clock()
+        counters, models = await self._read(COUNTERS, Counters), await self._read(MODELS, LearntModels)
+        if counters is not None:
+            self._pools = {name: pool for name, pool in counters.pools.items() if now - pool.at_s <= COUNTERS_AGE_S_MAX}
+        if models is not None:
+            self._models = {
+                name: model for name, model in models.backends.items() if now - model.at_s <= MODELS_AGE_S_MAX
+            }
+            self._ratios = models.tokens_per_byte
+
+    def start(self, source: Learning) -> None:
+        """Restore the checkpoint into these new parts, and start to write what they learn."""
+        source.pools.remember(self.checkpoint_of)
+        source.backends.remember(self.step_time_of)
+        source.prompt_tokens.remember(self._ratios)
+        self._source = source
+        self._writer.start()
+
+    async def read_anew(self) -> None:
+        """Begin again with what is stored now: another process has written it."""
+        await self.open()
+        if self._source is not None:
+            self._source.backends.remember(self.step_time_of)
+            self._source.prompt_tokens.remember(self._ratios)
+
+    async def stop(self) -> None:
+        """Write the last checkpoint. Shutdown calls it before it disconnects requests, so that their tenants are not
+        lifted because of the disconnect.
+        """
+        if self._writer.is_running:
+            await self._writer.stop()
+            await self.try_write()
+
+    # -- restoring -----------------------------------------------------------------------------------------
+
+    def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
+        """The service received by the tenants of this pool, None where none is known."""
+        kept = self._pools.get(pool)
+        return None if kept is None else kept.fair_queues
+
+    def step_time_of(self, spec: BackendSpec) -> StepTime | None:
+        """The step time model to start a backend with: the stored one, if it is of this URL and the configured model
+        has not changed since; else the configured one.
+        """
+        kept = self._models.get(spec.id)
+        configured = None if spec.step_time is None else spec.step_time.model
+        if kept is None or kept.url != spec.url or kept.configured != configured:
+            return spec.step_time
+        return kept.step_time
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    async def write(self) -> None:
+        """Write what has changed since the last write. Raises StoreUnavailable, StoreFull."""
+        assert self._source is not None, "started"
+        for name, kept in ((COUNTERS, await self._counters(self._source)), (MODELS, self._learnt(self._source))):
+            body = write_document(kept)
+            if body != self._bodies.get(name):
+                self._at_s = max(self._clock(), self._at_s + TICK_S)
+                await self._store.put_learnt(Learnt(name, self._at_s, body))
+                self._bodies[name] = body
+            await asyncio.sleep(0)  # yield to the event loop
+
+    async def _counters(self, source: Learning) -> Counters:
+        now = self._clock()
+        for name, ask in source.checkpoint().items():
+            checkpoint = ask()
+            if source.is_serving():
+                self._serving[name] = checkpoint
+            fair_queues = without_lifted_tenants(keep_levels(checkpoint, self._serving.get(name, {})))
+            before = self._pools.get(name)
+            if before is None or before.fair_queues != fair_queues:
+                self._pools[name] = PoolCounters(now, fair_queues)
+            await asyncio.sleep(0)
+        return Counters(trim_accounts(self._pools))
+
+    def _learnt(self, source: Learning) -> LearntModels:
+        now = self._clock()
+        for spec, step_time in source.step_times():
+            configured = None if spec.step_time is None else spec.step_time.model
+            before = self._models.get(spec.id)
+            model = BackendModel(now, spec.url, step_time, configured)
+            if not step_time.is_sure or step_time == spec.step_time:
+                self._models.pop(spec.id, None)
+            elif before is None or replace(before, at_s=now) != model:
+                self._models[spec.id] = model
+        return LearntModels(self._models, tuple(source.tokens_per_byte()))
+
+    async def _read(self, name: str, kind: type[K]) -> K | None:
+        try:
+            found = await self._store.learnt(name)
+            if found is None:
+                return None
+            self._at_s = max(self._at_s, found.at_s)
+            return read_document(kind, found.body)
+        except (StoreUnavailable, UnreadableError) as error:
+            log.warning("what was kept of %s is left out: %s", name, error)
+            return None
+
+    async def try_write(self) -> None:
+        """Write what has changed, if this process writes; what cannot be written is logged."""
+        if not self.is_writing or self._source is None:
+            return
+        try:
+            await self.write()
+        except (StoreUnavailable, StoreFull) as error:
+            if str(error) != self._complained:  # retried every time, logged once
+                log.warning("what was learnt is not kept: %s", error)
+            self._complained = str(error)
+        else:
+            self._complained = ""

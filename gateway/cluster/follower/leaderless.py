@@ -1,0 +1,59 @@
+"""Leaderless: how long a member's requests wait while no leader decides for it (rule 24)."""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from gateway.cluster.follower.own_request import OwnRequest
+
+LEADERLESS_S_MAX: Final = 5.0  # rule 24
+REFUSED_MAX: Final = 100  # at once
+
+
+class Leaderless:
+    """The deadlines of what waits without a leader. Mutable."""
+
+    def __init__(self, wait_s_max: float, now: float) -> None:
+        """`wait_s_max` is the queue timeout of the configuration. There is no leader at first."""
+        self._wait_s_max = wait_s_max
+        self._since: float | None = now
+        self._waiting: list[tuple[float, int, OwnRequest]] = []  # by deadline, with void entries
+
+    def begins(self, requests: Iterable[OwnRequest], now: float) -> None:
+        """There is no leader from now on, and these requests may wait for one."""
+        if self._since is None:
+            self._since = now
+            self._waiting = [(self._until(now, own), own.number, own) for own in requests if own.dispatch is None]
+            heapify(self._waiting)
+
+    def ends(self) -> None:
+        """There is a leader."""
+        self._since, self._waiting = None, []
+
+    def waits(self, own: OwnRequest) -> None:
+        """The request waits from now on, with or without a leader."""
+        if self._since is not None:
+            heappush(self._waiting, (self._until(self._since, own), own.number, own))
+
+    def due(self) -> float | None:
+        """When a request has waited too long, perhaps; None: no time is known."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def overdue(self, now: float) -> list[OwnRequest]:
+        """Requests that have waited too long; one that has ended or runs may be among them."""
+        found = list[OwnRequest]()
+        while self._since is not None and self._waiting and self._waiting[0][0] <= now and len(found) < REFUSED_MAX:
+            own = heappop(self._waiting)[2]
+            if self._until(self._since, own) <= now:  # it may have run since, and wait anew
+                found.append(own)
+        return found
+
+    def is_over(self, own: OwnRequest, now: float) -> bool:
+        """Whether the request has waited for as long as any may; else it is refused for the lack of a leader."""
+        return now >= own.request.arrived_at + self._wait_s_max and not own.request.produced_tokens
+
+    def _until(self, since: float, own: OwnRequest) -> float:
+        since = max(since, own.request.arrived_at)
+        if own.request.produced_tokens:  # it waits anew, and its answer is worth waiting for
+            return since + LEADERLESS_S_MAX
+        return min(own.request.arrived_at + self._wait_s_max, since + LEADERLESS_S_MAX)

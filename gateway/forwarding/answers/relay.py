@@ -1,0 +1,349 @@
+"""Relays a backend's response to the client, and counts its tokens as they pass.
+
+Streams: aiohttp writes the head and the end; the body goes from the backend's `data_received` through
+the meter to the client's transport in the same callback, without a task switch. Back-pressure: when the
+client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
+a stream holds at most that mark and one read.
+
+A stream that the backend does not finish ends with its API's error event and the proper end of the message,
+never as if it were whole. One that another backend may continue stays open instead.
+
+The disconnect of a client is the cancellation of the handler (`handler_cancellation=True`)
+or a closing transport; either aborts the exchange. So does the cut of a client that reads nothing
+(gateway/http/slow_client.py).
+
+aiohttp writes the end of a message after the call is settled and its slot released, so a client that is slow to read
+the last bytes holds no slot.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from backends.meters.events import EventTooLongError, StreamMeter
+from backends.meters.token_ids import ResumableMeter
+from backends.upstream import HttpExchange, UpstreamError, UpstreamProtocolError
+from gateway.api.headers import nominated_by
+from gateway.forwarding.answers.long_answers import is_whole_json
+from gateway.forwarding.answers.unread_bytes import UnreadAnswer, UnreadBytes
+from gateway.http.event_stream import OPEN_STREAM, begin_stream
+from gateway.http.slow_client import WAITING_BYTES_MAX
+from gateway.http.whole_response import WholeResponse
+from policies.slo.timeliness import Timeliness
+from policies.types import Outcome, Reason, Usage
+
+CLIENT_BUFFER_BYTES_MAX = WAITING_BYTES_MAX  # over it, aiohttp's drain() waits
+
+_WITHOUT_BODY = frozenset({204, 304})  # RFC 9110, 6.4.1
+_PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
+
+OnUsage = Callable[[Usage], float]
+"""Hears the cumulative usage; returns how many output tokens there have to be before it wants to hear again. It
+always hears of the first report and of the last."""
+
+
+class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
+    """An operator has cancelled the call, whose stream has begun. `error`: the error object of the API."""
+
+    def __init__(self, message: str, error: Mapping[str, Any]) -> None:
+        super().__init__(Reason.CANCELLED)
+        self.message = message
+        self.error = error
+
+
+class RelayResult(NamedTuple):
+    """What to return from the handler, and how the exchange ended.
+
+    `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had
+    to wait for the client. A stream that was `interrupted` is still open. A handler that a disconnect cancels gets no
+    result.
+    """
+
+    response: web.StreamResponse
+    outcome: Outcome
+    failure: str | None = None
+    slowed: bool = False
+    rejected: bool = False
+    interrupted: bool = False
+
+
+class Resumes(NamedTuple):
+    """How a stream goes on that may be continued: its meter, and whether it may be now."""
+
+    meter: ResumableMeter
+    may_continue: Callable[[], bool]
+
+
+def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length, and none
+    that its Connection names.
+    """
+    passed = {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
+    if (connection := headers.get("connection")) is not None:
+        for name in nominated_by((connection,)):
+            passed.pop(name, None)
+    return passed
+
+
+class WholeBody(NamedTuple):
+    """A body that has been read; `unread` is its account where it did not arrive in one read."""
+
+    data: bytes | bytearray
+    unread: UnreadAnswer | None = None
+
+
+async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str) -> WholeBody:
+    """The body of a response that is not streamed. Raises UpstreamError where it is, or seems, incomplete.
+
+    Reading pauses while the tenant is over its limit in `unread`.
+    """
+    if (body := exchange.at_once()) is not None:
+        await _check_end(exchange, body)
+        return WholeBody(body)
+    answer = unread.arriving(tenant_id, exchange)
+    try:
+        gathered = await exchange.read(bytes_max, answer.grew)
+        await _check_end(exchange, gathered)
+    except BaseException:
+        answer.release()
+        raise
+    answer.arrived()
+    return WholeBody(gathered, answer)
+
+
+async def _check_end(exchange: HttpExchange, body: bytes | bytearray) -> None:
+    """Raise UpstreamProtocolError for incomplete JSON, where only the end of the connection marks the end of a body."""
+    if not exchange.is_framed and "json" in exchange.headers.get("content-type", "") and not await is_whole_json(body):
+        raise UpstreamProtocolError("half a body, of which only the end of the connection was the end")
+
+
+def relay_body(exchange: HttpExchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
+    """The response for a body that has been read: status, content type and body as the backend sent them.
+
+    `headers` are added, and override the backend's.
+    """
+    fields = passed_headers(exchange.headers) | headers
+    if exchange.status in _WITHOUT_BODY:
+        return RelayResult(web.Response(status=exchange.status, headers=fields), Outcome.COMPLETED)
+    return RelayResult(WholeResponse(exchange.status, body.data, fields, body.unread), Outcome.COMPLETED)
+
+
+async def relay_stream(
+    request: web.BaseRequest,
+    exchange: HttpExchange,
+    meter: StreamMeter,
+    on_usage: OnUsage,
+    *,
+    headers: dict[str, str],
+    timeliness: Timeliness | None = None,
+    on_unread: Callable[[float], None] = lambda _seconds: None,
+    resumes: Resumes | None = None,
+) -> RelayResult:
+    """Relay an event stream to its end, and count its tokens.
+
+    `headers` are added, and override the backend's. `timeliness` is updated as tokens pass. `on_unread` is called when
+    the client disconnects while reading from the backend is paused, with the seconds of that pause, in which the
+    backend worked on. `resumes`: the stream may be continued; its meter is `meter`. The exchange is released on every
+    path.
+    """
+    response = web.StreamResponse(status=exchange.status)
+    try:
+        response = await begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
+        headers = exchange.headers = {}  # nothing reads them while the stream goes on
+        if resumes is not None:
+            request[OPEN_STREAM] = response
+        writer = await response.prepare(request)
+        assert writer is not None
+        relay = _StreamRelay(
+            request,
+            exchange,
+            meter,
+            writer,
+            on_usage=on_usage,
+            timeliness=timeliness,
+            on_unread=on_unread,
+            resumes=resumes,
+        )
+        failure = await relay.run()
+    except ConnectionError:  # aiohttp's, of the client's side
+        return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
+    finally:
+        exchange.release()
+    if relay.is_disconnected:
+        return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
+    outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
+    return RelayResult(
+        response,
+        outcome,
+        failure,
+        slowed=relay.slowed,
+        rejected=meter.rejected,
+        interrupted=relay.is_interrupted,
+    )
+
+
+class _StreamRelay:
+    """The callback between the two sockets of one stream."""
+
+    __slots__ = (
+        "_chunked",
+        "_drain",
+        "_exchange",
+        "_meter",
+        "_on_unread",
+        "_on_usage",
+        "_paused_at",
+        "_report_at",
+        "_reported",
+        "_resumes",
+        "_room",
+        "_time",
+        "_timeliness",
+        "_transport",
+        "_write",
+        "_writer",
+        "is_disconnected",
+        "is_interrupted",
+        "slowed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        exchange: HttpExchange,
+        meter: StreamMeter,
+        writer: AbstractStreamWriter,
+        *,
+        on_usage: OnUsage,
+        timeliness: Timeliness | None,
+        on_unread: Callable[[float], None],
+        resumes: Resumes | None = None,
+    ) -> None:
+        if request.transport is None:
+            raise ConnectionResetError
+        self._transport = request.transport
+        self._write = request.transport.write
+        self._chunked = request.version >= HttpVersion11
+        self._exchange = exchange
+        self._meter = meter
+        self._on_usage = on_usage
+        self._timeliness = timeliness
+        self._time = asyncio.get_running_loop().time
+        self._on_unread = on_unread
+        self._writer = writer
+        self._report_at = 0.0  # output tokens at which on_usage is called next
+        self._reported: Usage | None = None
+        self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
+        self._drain: asyncio.Task[None] | None = None
+        self._paused_at = 0.0  # meaningful while `_drain` is set
+        self._resumes = resumes
+        self.is_disconnected = False
+        self.is_interrupted = False
+        self.slowed = False
+
+    async def run(self) -> str | None:
+        """Relay to the end. Returns what the backend did wrong, if anything."""
+        reason, left, cancelled = "the stream ended without saying so", True, None
+        try:
+            await self._exchange.stream(self._on_body)
+            left = False
+        except (UpstreamError, EventTooLongError) as error:
+            reason, left = str(error), self.is_disconnected
+            cancelled = error if isinstance(error, CallCancelled) else None
+        finally:
+            self._report()
+            if self._drain is not None:
+                self._drain.cancel()
+                if left:
+                    self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
+        return None if self.is_disconnected else self._end(reason, cancelled)
+
+    def _end(self, reason: str, cancelled: CallCancelled | None) -> str | None:
+        """Write what the meter held back, and an error event where the stream is incomplete. Return what failed."""
+        meter, resumes = self._meter, self._resumes
+        rest = meter.finish()
+        if rest:
+            self._write_last(rest)
+        if self._timeliness is not None:
+            self._timeliness.passed(meter.output_tokens, self._time())
+        self._report()
+        if meter.done:  # the answer is whole, whatever became of the connection
+            return None
+        if meter.rejected:
+            return "refused by the backend in its stream"
+        if meter.error:
+            return "the backend stopped in mid-stream" if meter.aborted else "an error event of the backend"
+        if resumes is not None and cancelled is None and resumes.may_continue():
+            self.is_interrupted = True
+            return resumes.meter.interrupted or reason
+        if cancelled is not None:
+            self._write_last(meter.cut(cancelled.message, cancelled.error))
+        else:
+            self._write_last(meter.cut("The connection to the backend was lost before the answer was complete."))
+        return reason
+
+    def _on_body(self, data: bytes) -> None:
+        """Pass on what one read of the body brought. Called for every token, from memory that the kernel's work has
+        pushed out of the nearest caches: an object that is not touched, and a call that is not made, are what counts.
+        """
+        meter, write = self._meter, self._write
+        out = meter.feed(data)
+        if out:
+            size = len(out)
+            try:
+                write(b"%x\r\n%b\r\n" % (size, out) if self._chunked else out)
+            except RuntimeError:  # uvloop's, of a transport that is closed
+                self._client_disconnected()
+            self._room -= size
+            if self._room < 0:
+                self._mind_the_buffer()
+        tokens = meter.output_tokens
+        if self._timeliness is not None:
+            self._timeliness.passed(tokens, self._time())
+        if tokens >= self._report_at:
+            self._report()
+
+    def _report(self) -> None:
+        usage = self._meter.usage
+        if usage is not None and usage != self._reported:
+            self._reported = usage
+            self._report_at = self._on_usage(usage)
+
+    def _write_last(self, data: bytes) -> None:
+        """Write what comes after the backend's last byte: nothing is left to pause."""
+        try:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        except RuntimeError:
+            self._client_disconnected()
+
+    def _mind_the_buffer(self) -> None:
+        """Pause reading from the backend until the client's write buffer has drained."""
+        if self._transport.is_closing():
+            self._client_disconnected()
+            return
+        buffered = self._transport.get_write_buffer_size()
+        self._room = CLIENT_BUFFER_BYTES_MAX - buffered
+        if self._room < 0 and self._drain is None:
+            self._exchange.pause()
+            self.slowed = True
+            self._paused_at = asyncio.get_running_loop().time()
+            self._drain = asyncio.ensure_future(self._resume_when_drained())
+
+    async def _resume_when_drained(self) -> None:
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            self._client_disconnected()
+            return
+        if self._transport.is_closing():  # drain() also returns when the connection is cut
+            self._client_disconnected()
+        else:
+            self._drain = None
+            self._exchange.resume()
+
+    def _client_disconnected(self) -> None:
+        self.is_disconnected = True
+        self._exchange.release()

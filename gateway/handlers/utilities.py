@@ -1,0 +1,187 @@
+"""Utilities: calls that a backend answers without generating: tokenizing, counting, fetching a stored response.
+
+They are quick and take no slot of the engine, so they are not queued. Each goes to an available backend of the pool,
+IN_FLIGHT_MAX at a time for each tenant. It counts against the tenant's limit of requests per minute, and is charged
+one prompt token.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from aiohttp import web
+
+from backends.meters import ANSWERS, AnswerKind
+from backends.meters.events import StreamCall
+from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
+from gateway.api import errors
+from gateway.api.endpoints import RESPONSE, RESPONSE_CANCEL, Endpoint
+from gateway.api.errors import ProblemError, problem_error
+from gateway.api.fields import changes
+from gateway.api.headers import upstream_headers
+from gateway.forwarding.answers.asked_names import renamed, renaming
+from gateway.forwarding.answers.relay import read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.unread_bytes import UnreadBytes
+from gateway.forwarding.attempt import is_event_stream
+from gateway.forwarding.backend_client import BackendClient
+from gateway.http.answer_headers import AnswerHeaders
+from gateway.intake.request_parsing import NO_BODY, ParsedRequest, RequestParser
+from gateway.intake.stored_responses import StoredResponses
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.pools import Pools
+from policies.types import LimitKind, Reason, Tenant, Usage
+
+UNIT: Final = Usage(1, 0, 0)  # a prompt token
+IN_FLIGHT_MAX: Final = 16  # of one tenant
+ANSWER_BYTES_MAX: Final = 64 << 20
+TRIES_MAX: Final = 3  # backends that a call is tried at, until one can be reached
+
+
+class Utilities:
+    """Answers calls that are not queued."""
+
+    def __init__(
+        self,
+        *,
+        request_parser: RequestParser,
+        pools: Pools,
+        backend_clients: Mapping[str, BackendClient],
+        responses: StoredResponses,
+        headers: AnswerHeaders,
+        unread: UnreadBytes,
+        xargs_allowed: frozenset[str] | None = None,
+    ) -> None:
+        self._request_parser = request_parser
+        self._pools = pools
+        self._backend_clients = backend_clients
+        self._responses = responses
+        self._headers = headers
+        self._unread = unread
+        self._xargs_allowed = xargs_allowed
+        self._turn = itertools.count()
+        self._in_flight: Counter[str] = Counter()  # by tenant
+
+    async def answer(
+        self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
+    ) -> web.StreamResponse:
+        """Raises ProblemError, UpstreamError."""
+        if endpoint in (RESPONSE, RESPONSE_CANCEL):
+            arrival, backend_ids = await self._of_kept(request, trace, path_id)
+        else:
+            arrival = await self._request_parser.receive(request, endpoint, trace)
+            backend_ids = self._well(arrival)
+        tenant = arrival.tenant
+        self._admit(arrival, trace.key_id)
+        self._in_flight[tenant.id] += 1
+        try:
+            target = _target(request, endpoint, path_id)
+            async with await self._send(request, target, arrival, backend_ids, trace) as exchange:
+                return await self._relay(request, exchange, arrival, trace)
+        finally:
+            self._left(tenant)
+
+    async def _of_kept(
+        self, request: web.BaseRequest, trace: CallTrace, response_id: str
+    ) -> tuple[ParsedRequest, list[str]]:
+        """The backend that has a stored response, for its owner alone. Raises ProblemError. It works during a drain,
+        too: the drain waits for background responses so that clients can fetch them.
+        """
+        identity = self._request_parser.identify(request, trace)
+        await self._responses.fetch(response_id)
+        kept = self._responses.find(response_id, identity.tenant_id)
+        if kept is None or kept.backend_id not in self._backend_clients:  # its backend was removed
+            raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "response_id"))
+        route = self._pools.routes.find(kept.model)
+        arrival = self._request_parser.routed(identity, NO_BODY, 0, route, trace, alias=kept.alias)
+        return arrival, [kept.backend_id]
+
+    def _well(self, arrival: ParsedRequest) -> list[str]:
+        """The available backends that have the model, round-robin, TRIES_MAX at most. Raises ProblemError."""
+        holders = self._pools.routes.holders(arrival.card.id)
+        backend_ids = [
+            each for each in self._pools.routes.available(arrival.card.id) if holders is None or each in holders
+        ]
+        if not backend_ids:
+            raise problem_error(Reason.NO_BACKEND)
+        first = next(self._turn) % len(backend_ids)
+        return (backend_ids[first:] + backend_ids[:first])[:TRIES_MAX]
+
+    def _admit(self, arrival: ParsedRequest, key_id: str) -> None:
+        """Charge the call. Raises ProblemError beyond the limits per minute that it meets, or IN_FLIGHT_MAX."""
+        tenant = arrival.tenant
+        if tenant.may_meet_rate_limit(key_id):
+            limits = arrival.dispatcher.rate_limits(tenant, key_id)
+            kinds = {LimitKind.REQUESTS: limits.requests, LimitKind.TOKENS: limits.tokens}
+            used_up = {kind: limit.reset_s for kind, limit in kinds.items() if limit and not limit.remaining}
+            if used_up:
+                kind = max(used_up, key=lambda kind: used_up[kind])
+                raise problem_error(Reason.RATE_LIMITED, used_up[kind], kind)
+        if self._in_flight[tenant.id] >= IN_FLIGHT_MAX:
+            raise problem_error(Reason.TOO_MANY_AT_ONCE)
+        arrival.dispatcher.spent(tenant, UNIT, key_id)
+
+    async def _send(
+        self,
+        request: web.BaseRequest,
+        target: str,
+        arrival: ParsedRequest,
+        backend_ids: list[str],
+        trace: CallTrace,
+    ) -> HttpExchange:
+        """The answer of the first backend that takes the call. A backend that closes the connection before it has sent
+        a byte has not taken it.
+        """
+        changed = changes(arrival.body.values, salted=False, xargs_allowed=self._xargs_allowed)
+        body = arrival.body.upstream(changed, None)
+        for last, backend_id in enumerate(backend_ids, 1 - len(backend_ids)):
+            backend_client = self._backend_clients.get(backend_id)
+            if backend_client is None:  # removed while another backend was tried
+                continue
+            trace.backend_id = backend_id
+            headers = upstream_headers(
+                request.headers,
+                request_id=trace.request_id,
+                content_type=body.content_type,
+                credentials=backend_client.credentials,
+            )
+            trace.propagate(headers)
+            try:
+                return await backend_client.upstream.open(
+                    request.method, target, headers, body.asking(usage=False, continuous=False)
+                )
+            except (ConnectFailed, UpstreamClosed) as error:
+                if not last or (isinstance(error, UpstreamClosed) and error.bytes_received):
+                    raise
+        raise problem_error(Reason.NO_BACKEND)
+
+    async def _relay(
+        self, request: web.BaseRequest, exchange: HttpExchange, arrival: ParsedRequest, trace: CallTrace
+    ) -> web.StreamResponse:
+        headers = self._headers.of(trace)
+        if not is_event_stream(exchange):
+            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
+            exchange.release()
+            if arrival.alias is not None:
+                body = await renamed(exchange, body, arrival.alias)
+            return relay_body(exchange, body, headers=headers).response
+        # A stored response, streamed again: it was charged when it was made.
+        trace.stream = True
+        meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())
+        if arrival.alias is not None:
+            meter = renaming(meter, arrival.alias, AnswerKind.RESPONSES)
+        result = await relay_stream(request, exchange, meter, lambda _usage: float("inf"), headers=headers)
+        trace.outcome, trace.reason = result.outcome, result.failure
+        return result.response
+
+    def _left(self, tenant: Tenant) -> None:
+        self._in_flight[tenant.id] -= 1
+        if not self._in_flight[tenant.id]:
+            del self._in_flight[tenant.id]
+
+
+def _target(request: web.BaseRequest, endpoint: Endpoint, path_id: str) -> str:
+    """The target at the backend. The query is kept only for endpoints that need no body."""
+    target = endpoint.target(path_id)
+    query = request.rel_url.raw_query_string if endpoint.may_be_empty else ""
+    return f"{target}?{query}" if query else target

@@ -1,0 +1,142 @@
+"""Audience: viewers that get the same bytes, of the whole live document or of one part of it.
+
+An event is written once for all viewers of an audience. A viewer that reads more slowly than events come is dropped: it
+may connect again, and gets the whole of its part.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Iterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from gateway.live.changes import Document, sliced_merge_patch
+from gateway.live.stream.events import PATCH, STATE, Encoded, encode, encoded
+
+COMMENT_S: Final = 15.0  # without an event: below the minute after which load balancers cut a silent connection
+ALLOWED_S: Final = 2.0  # after so long without an event a viewer is asked again for whether it may see it
+COMMENT: Final = b": nothing has changed\n\n"
+# Events that wait for a viewer: with as many behind it does not read. They are shared by all viewers, so that they
+# cost memory once; a viewer's own connection holds at most one event more.
+BEHIND_MAX: Final = 5
+TENANTS_DEPTH: Final = 3  # of "tenants" in the document: pools, a pool, its tenants
+ALONE_AT: Final = "at"  # a change of this member alone is not worth an event
+
+
+class DocumentPart(Hashable, Protocol):
+    """Which part of the document does a viewer see? Equal ones have the same viewers."""
+
+    def of(self, whole: Document) -> Document:
+        """The part of this document; it shares members with it."""
+        ...
+
+
+class Viewer:
+    """One connection. Mutable."""
+
+    def __init__(self, request: web.BaseRequest, *, takes_gzip: bool) -> None:
+        self.takes_gzip = takes_gzip
+        self.has_state = False
+        self.is_dropped = False
+        self._request = request
+        self._waiting: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, event: Encoded) -> None:
+        """Send this next, or drop the viewer where too much waits."""
+        if len(self._waiting) >= BEHIND_MAX:
+            self.drop()
+            return
+        self._waiting.append(event.deflated if self.takes_gzip else event.plain)
+        self._arrived.set()
+
+    async def next(self) -> bytes | None:
+        """What is to be sent next, empty after ALLOWED_S without anything; None: nothing more."""
+        if not self._waiting and not self.is_dropped:
+            self._arrived.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALLOWED_S):
+                    await self._arrived.wait()
+        if self.is_dropped:
+            return None
+        return self._waiting.popleft() if self._waiting else b""
+
+    def drop(self) -> None:
+        """End its connection at once, with what is on its way."""
+        self.is_dropped = True
+        self._waiting.clear()
+        self._arrived.set()
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+class Audience:
+    """The viewers of one part. Mutable."""
+
+    def __init__(self, part: DocumentPart | None, now: float) -> None:
+        """`part` None: the whole document. `now`: seconds of the loop's clock."""
+        self.viewers: set[Viewer] = set()
+        self._part = part
+        self._document: Document | None = None  # as the viewers have it
+        self._number = 0
+        self._sent_at = now
+
+    async def turn(self, whole: Document | None, now: float) -> None:
+        """Send what has changed; where nothing has for long, or there is no document, a comment."""
+        if whole is not None and await self._has_changed(whole):
+            self._sent_at = now
+        elif now - self._sent_at >= COMMENT_S:
+            self._sent_at = now
+            await self._put(COMMENT)
+
+    async def greet(self, whole: Document) -> None:
+        """Send all of the part to viewers that have none of it yet."""
+        new = [viewer for viewer in self.viewers if not viewer.has_state]
+        if not new:
+            return
+        if self._document is None:
+            self._document = self._seen(whole)
+        self._number += 1
+        event = await self._encoded(STATE, self._document, new)
+        for viewer in new:
+            viewer.has_state = True
+            viewer.put(event)
+
+    def forget(self) -> None:
+        """The next document is the first."""
+        self._document = None
+
+    def drop(self) -> None:
+        """End all connections."""
+        for viewer in list(self.viewers):
+            viewer.drop()
+
+    async def _has_changed(self, whole: Document) -> bool:
+        """Take the document, and send what differs from the one before."""
+        before, self._document = self._document, self._seen(whole)
+        if before is None:
+            return False
+        patch = await sliced_merge_patch(before, self._document, TENANTS_DEPTH)
+        if patch.keys() <= {ALONE_AT}:
+            return False
+        self._number += 1
+        known = [viewer for viewer in self.viewers if viewer.has_state]
+        event = await self._encoded(PATCH, patch, known)
+        for viewer in known:
+            viewer.put(event)
+        return True
+
+    def _seen(self, whole: Document) -> Document:
+        return whole if self._part is None else self._part.of(whole)
+
+    async def _encoded(self, kind: str, document: Document, viewers: Iterable[Viewer]) -> Encoded:
+        takes_gzip = any(each.takes_gzip for each in viewers)
+        return await encode(kind, self._number, document, depth=TENANTS_DEPTH, deflates=takes_gzip)
+
+    async def _put(self, comment: bytes) -> None:
+        event = await encoded(comment, deflates=any(each.takes_gzip for each in self.viewers))
+        for viewer in list(self.viewers):
+            if viewer.has_state:
+                viewer.put(event)

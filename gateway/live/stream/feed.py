@@ -1,0 +1,162 @@
+"""LiveViewers: streams the live document to its viewers: all of it once, then once a second what has changed.
+
+A document is made for all viewers together, and nothing is made while there are none. Those that see the same part of
+it are one audience (audience.py), and get the same bytes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from aiohttp import HttpVersion11, hdrs, web
+
+from gateway.live.changes import Document
+from gateway.live.stream.audience import Audience, DocumentPart, Viewer
+from gateway.live.stream.events import GZIP_HEAD
+from gateway.store.base import StoreUnavailable
+
+EVERY_S: Final = 1.0
+VIEWERS_MAX: Final = 100  # of the whole, and as many of parts: a state is half a megabyte with a thousand tenants
+PART_VIEWERS_MAX: Final = 10  # of one part, so that the administrators of one group leave room for those of others
+# A document takes some 25 us for a tenant (docs/results/live.md): with more tenants than this it comes less often, so
+# that it takes at most three percent of a core.
+TENANTS_PER_S: Final = 1200
+
+log = logging.getLogger(__name__)
+
+
+class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
+    """As many as there may be are connected."""
+
+
+class LiveViewers:
+    """The viewers of one process. Made on the loop; `stop` it."""
+
+    def __init__(self, document: Callable[[], Awaitable[Document]], *, every_s: float = EVERY_S) -> None:
+        """`document` makes the present one; it raises StoreUnavailable where the leader does not answer."""
+        self._make = document
+        self._every_s = every_s
+        self._audiences: dict[DocumentPart | None, Audience] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._came = asyncio.Event()
+        self._document: Document | None = None  # the latest
+        self._is_stopped = False
+
+    @property
+    def viewers(self) -> int:
+        return sum(len(each.viewers) for each in self._audiences.values())
+
+    async def stop(self) -> None:
+        """End all streams, for good."""
+        self._is_stopped = True
+        self._drop_all()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def stream(
+        self,
+        request: web.BaseRequest,
+        headers: dict[str, str],
+        is_allowed: Callable[[], bool],
+        part: DocumentPart | None = None,
+    ) -> web.StreamResponse:
+        """Send events of this part, or of the whole, until the viewer leaves, is dropped, or `is_allowed` no more,
+        which is asked at every event. Raises TooManyViewers before anything is sent.
+        """
+        if self._is_stopped or not self._has_room(part):
+            raise TooManyViewers
+        takes_gzip = "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
+        viewer = Viewer(request, takes_gzip=takes_gzip)
+        response = web.StreamResponse(headers=headers | {hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
+        if takes_gzip:
+            response.headers[hdrs.CONTENT_ENCODING] = "gzip"
+        response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+        if request.version >= HttpVersion11:
+            response.enable_chunked_encoding()
+        else:
+            response.force_close()
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            if takes_gzip:
+                await response.write(GZIP_HEAD)
+            self._add(viewer, part)
+            try:
+                while is_allowed() and (data := await viewer.next()) is not None:
+                    if data:
+                        await response.write(data)
+            finally:
+                self._remove(viewer, part)
+            viewer.drop()  # what was compressed has no end
+        return response
+
+    def _has_room(self, part: DocumentPart | None) -> bool:
+        """Whether one more may see this part. Viewers of parts leave no viewer of the whole without room."""
+        of_it = len(self._audiences[part].viewers) if part in self._audiences else 0
+        if part is None:
+            return of_it < VIEWERS_MAX
+        of_whole = len(self._audiences[None].viewers) if None in self._audiences else 0
+        return of_it < PART_VIEWERS_MAX and self.viewers - of_whole < VIEWERS_MAX
+
+    def _add(self, viewer: Viewer, part: DocumentPart | None) -> None:
+        audience = self._audiences.get(part)
+        if audience is None:
+            audience = self._audiences[part] = Audience(part, asyncio.get_running_loop().time())
+        audience.viewers.add(viewer)
+        self._came.set()
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+
+    def _remove(self, viewer: Viewer, part: DocumentPart | None) -> None:
+        viewers = self._audiences[part].viewers
+        viewers.discard(viewer)
+        if not viewers:
+            del self._audiences[part]
+
+    async def _run(self) -> None:
+        """Make documents and publish them, until the last viewer has left."""
+        loop = asyncio.get_running_loop()
+        due_at = loop.time()
+        try:
+            while self._audiences:
+                if loop.time() >= due_at:
+                    due_at = loop.time() + self._interval_s()
+                    await self._turn()
+                self._came.clear()
+                await self._greet()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, due_at - loop.time())):
+                        await self._came.wait()
+        except Exception:
+            log.exception("the live document could not be made: its viewers are dropped")
+            self._drop_all()
+        finally:
+            self._document = None
+            for audience in self._audiences.values():
+                audience.forget()
+
+    def _interval_s(self) -> float:
+        pools = {} if self._document is None else self._document["pools"]
+        return max(self._every_s, sum(len(pool["tenants"]) for pool in pools.values()) / TENANTS_PER_S)
+
+    async def _turn(self) -> None:
+        """Make a document, and send what has changed to each audience."""
+        made: Document | None = None
+        with suppress(StoreUnavailable):  # no process leads at the moment: the viewers keep what they have
+            made = self._document = await self._make()
+        now = asyncio.get_running_loop().time()
+        for audience in list(self._audiences.values()):
+            await audience.turn(made, now)
+
+    async def _greet(self) -> None:
+        """Send the document to viewers that have none yet."""
+        if self._document is None:
+            return
+        for audience in list(self._audiences.values()):
+            await audience.greet(self._document)
+
+    def _drop_all(self) -> None:
+        for audience in list(self._audiences.values()):
+            audience.drop()

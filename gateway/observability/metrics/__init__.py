@@ -1,0 +1,1 @@
+"""Metrics in Prometheus' text format, their page and their port."""

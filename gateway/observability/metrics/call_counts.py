@@ -1,0 +1,218 @@
+"""CallMeter: counts calls by tenant and by model when they have ended; nothing is counted per token.
+
+A tenant's counts are plain numbers; a model's histograms are looked up once and kept. Both are bounded: TenantSeries
+selects the tenants with series of their own, and beyond MODELS_MAX models the rest is "other".
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.money.amounts import PICOS
+from gateway.observability.metrics.histograms import Histogram
+from gateway.observability.metrics.instruments import (
+    ALIAS_CALLS,
+    ALIAS_PASSED_ON,
+    BACKEND_OVERSTATED,
+    NOT_CONTINUED,
+    TENANT_COST,
+    TENANT_REFUSALS,
+    TENANT_REQUESTS,
+    TENANT_TOKENS,
+    TENANT_UNPRICED,
+    TENANT_WAITED,
+    Family,
+    Histograms,
+    Values,
+)
+from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
+from gateway.observability.telemetry import CallTrace
+from gateway.observability.tracing import genai
+from policies.types import Outcome, Reason, Usage
+
+MODELS_MAX: Final = 50  # combinations of operation, model and tier
+ALIAS_SERIES_MAX: Final = 500  # combinations of alias, model, kind and outcome
+BACKEND_SERIES_MAX: Final = 500  # a discovery may name any number of backends over time
+SERVED, SHADOW = "served", "shadow"
+UNKNOWN_TENANT: Final = "unknown"  # the tenant of a call without a valid key
+ANSWERED: Final = "answered"  # by the gateway, or by a backend without the queue
+REFUSED: Final = "refused"
+DISPATCHED: Final = "dispatched"
+INPUT, CACHED, OUTPUT = "input", "cached_input", "output"
+
+log = logging.getLogger(__name__)
+
+_SHED: Final = frozenset(Reason)
+
+
+@dataclass(slots=True)
+class _OfTenant:
+    """The counts of one tenant, or of all tenants without series of their own."""
+
+    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    refusals: dict[str, int] = field(default_factory=dict)  # by reason
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    costs: dict[str, int] = field(default_factory=dict)  # in picos, by currency
+    unpriced: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _OfModel:
+    """The series of one model in one tier."""
+
+    labels: tuple[str, str, str]
+    first_token: Histogram
+    per_token: Histogram
+    durations: dict[str, Histogram] = field(default_factory=dict)
+
+
+class CallMeter:
+    """Counts calls that have ended. Mutable."""
+
+    def __init__(self, histograms: Histograms, tenants_max: int) -> None:
+        self._to = histograms
+        self.series = TenantSeries(tenants_max, self._drop)
+        self._tenants: dict[str, _OfTenant] = {}
+        self._models: dict[tuple[str, str, str], _OfModel] = {}
+        self._aliases: Values = {}  # by alias, model, kind and outcome
+        self._passed_on: Values = {}  # by alias, model and reason
+        self._overstated: Values = {}  # by backend
+        self._not_continued: Values = {}  # by what differed
+
+    def ended(self, trace: CallTrace) -> None:
+        if trace.request is not None and trace.outcome is None and trace.status < 400:
+            return  # it only started a background response, which is counted when it ends
+        now_s = time.perf_counter()
+        outcome = outcome_of(trace)
+        if trace.overstated:
+            self._count_overstated(trace)
+        if trace.alias is not None:
+            self._count_alias(trace, trace.alias, outcome)
+            if trace.is_shadow:
+                return
+        tenant = self._tenant(trace)
+        tenant.requests[outcome] = tenant.requests.get(outcome, 0) + 1
+        if outcome == REFUSED:
+            reason = trace.reason or ""
+            tenant.refusals[reason] = tenant.refusals.get(reason, 0) + 1
+        if trace.queued_s is not None:
+            waited_s = (now_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
+            tenant.waited_s += waited_s
+            ended = outcome if trace.dispatched_s is None else DISPATCHED
+            self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
+        self._count_interruptions(trace)
+        if trace.usage is not None:
+            _count_usage(tenant, trace, trace.usage)
+        if trace.dispatched_s is not None and trace.model is not None:
+            self._time(trace, outcome, now_s)
+
+    def seen(self) -> dict[Family, Values]:
+        """The counts of all calls, by tenant."""
+        rows = self._tenants.items()
+        kinds = ((INPUT, "input"), (CACHED, "cached"), (OUTPUT, "output"))
+        return {
+            TENANT_REQUESTS: {(label, each): n for label, row in rows for each, n in row.requests.items()},
+            TENANT_REFUSALS: {(label, each): n for label, row in rows for each, n in row.refusals.items()},
+            TENANT_TOKENS: {(label, kind): getattr(row, name) for label, row in rows for kind, name in kinds},
+            TENANT_COST: {(label, each): n / PICOS for label, row in rows for each, n in row.costs.items()},
+            TENANT_UNPRICED: {(label,): row.unpriced for label, row in rows if row.unpriced},
+            TENANT_WAITED: {(label,): row.waited_s for label, row in rows},
+            ALIAS_CALLS: dict(self._aliases),
+            ALIAS_PASSED_ON: dict(self._passed_on),
+            BACKEND_OVERSTATED: dict(self._overstated),
+            NOT_CONTINUED: dict(self._not_continued),
+        }
+
+    def _count_alias(self, trace: CallTrace, alias: str, outcome: str) -> None:
+        labels = (alias, trace.model or "", SHADOW if trace.is_shadow else SERVED, outcome)
+        if labels not in self._aliases and len(self._aliases) >= ALIAS_SERIES_MAX:
+            labels = (OTHER, OTHER, *labels[2:])
+        self._aliases[labels] = self._aliases.get(labels, 0) + 1
+        for model, reason in trace.passed_on:
+            went = (alias, model, reason)
+            if went not in self._passed_on and len(self._passed_on) >= ALIAS_SERIES_MAX:
+                went = (OTHER, OTHER, reason)
+            self._passed_on[went] = self._passed_on.get(went, 0) + 1
+
+    def _count_interruptions(self, trace: CallTrace) -> None:
+        for cause, pause_s in trace.pauses:
+            self._to.pause.of(trace.tier_id or "", cause).observe(pause_s)
+        if trace.not_continued is not None:
+            labels = (trace.not_continued,)
+            self._not_continued[labels] = self._not_continued.get(labels, 0) + 1
+
+    def _count_overstated(self, trace: CallTrace) -> None:
+        """Count evidence against a backend, and log the first, the tenth, the hundredth ... call."""
+        label = (trace.backend_id or "",)
+        if label not in self._overstated and len(self._overstated) >= BACKEND_SERIES_MAX:
+            label = (OTHER,)
+        count = self._overstated[label] = self._overstated.get(label, 0) + 1
+        if set(str(count)[1:]) <= {"0"} and str(count)[0] == "1":
+            log.warning(
+                "backend %s reported more usage than call %s can have, which is charged its most, %s (%d calls so far)",
+                label[0],
+                trace.request_id,
+                trace.usage,
+                count,
+            )
+
+    def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
+        model = self._model(trace)
+        error = "" if outcome == Outcome.COMPLETED else outcome
+        duration = model.durations.get(error)
+        if duration is None:
+            duration = model.durations[error] = self._to.duration.of(*model.labels, error)
+        duration.observe(now_s - trace.started_s)
+        first_s, usage = trace.first_token_s, trace.usage
+        if trace.stream and first_s is not None and usage is not None:
+            model.first_token.observe(first_s - trace.started_s)
+            if usage.output_tokens > 1 and not error:
+                model.per_token.observe((now_s - first_s) / (usage.output_tokens - 1))
+
+    def _tenant(self, trace: CallTrace) -> _OfTenant:
+        label = UNKNOWN_TENANT
+        if trace.tenant_id is not None:
+            label = self.series.label(trace.tenant_id, is_known=trace.request is not None)
+        tenant = self._tenants.get(label)
+        if tenant is None:
+            tenant = self._tenants[label] = _OfTenant()
+        return tenant
+
+    def _model(self, trace: CallTrace) -> _OfModel:
+        key = (trace.endpoint, trace.model or "", trace.tier_id or "")
+        model = self._models.get(key)
+        if model is None:
+            name = key[1] if len(self._models) < MODELS_MAX else OTHER
+            labels = (genai.operation(key[0]), name, key[2])
+            model = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
+            if name != OTHER:
+                self._models[key] = model
+        return model
+
+    def _drop(self, label: str) -> None:
+        """Forget the counts of a tenant that has lost its series."""
+        self._tenants.pop(label, None)
+
+
+def _count_usage(tenant: _OfTenant, trace: CallTrace, usage: Usage) -> None:
+    tenant.input += usage.prompt_tokens
+    tenant.cached += usage.cached_tokens
+    tenant.output += usage.output_tokens
+    if trace.cost is not None and trace.currency is not None:
+        tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
+    elif trace.is_unpriced:
+        tenant.unpriced += usage.prompt_tokens + usage.output_tokens
+
+
+def outcome_of(trace: CallTrace) -> str:
+    """How the call ended, as one of few label values."""
+    if trace.outcome is not None:
+        return trace.outcome
+    if trace.status < 400:
+        return ANSWERED
+    # A status of 500 or more comes from the scheduler, with one of its reasons, or from a failed backend.
+    return REFUSED if trace.status < 500 or trace.reason in _SHED else Outcome.BACKEND_FAILED

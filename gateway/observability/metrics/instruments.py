@@ -1,0 +1,336 @@
+"""All metrics: names, help texts and labels. docs/operations.md lists the same, and a test compares both.
+
+There are two kinds. Histograms are by model and tier; their series are looked up once and kept (call_counts.py,
+histograms.py). A Family is for what may have a thousand series, by tenant above all: its numbers are kept where they
+arise (call_counts.py, scheduler_metrics.py) and become samples in slices on a scrape. Its series come and go with what
+they describe. Tenants have counters and gauges only, because a histogram for each would take a megabyte in all.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.observability.metrics.histograms import HistogramFamily, Labels
+from gateway.observability.tracing import genai
+from policies.types import Attainment
+
+WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+POOL: Final = ("pool",)
+POOL_TENANT: Final = ("pool", "tenant")
+POOL_TIER: Final = ("pool", "tier")
+POOL_BACKEND: Final = ("pool", "backend")
+POOL_BACKEND_TIER: Final = ("pool", "backend", "tier")
+MODEL: Final = ("gen_ai_operation_name", "gen_ai_request_model", "tier")
+
+Values = dict[Labels, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so a look-up hashes no text
+class Family:
+    """A metric whose values are read on a scrape. With `total` it is a counter, otherwise a gauge."""
+
+    name: str
+    help: str
+    labels: Labels = ()
+    total: bool = False
+
+    def metric(self, values: Iterable[tuple[Labels, float]]) -> Metric:
+        """The metric with these values, by label values."""
+        make = CounterMetricFamily if self.total else GaugeMetricFamily
+        metric = make(self.name, self.help, labels=self.labels)
+        for labels, value in values:
+            metric.add_metric(labels, value)
+        return metric
+
+
+class SloFamilies(NamedTuple):
+    """SLO attainment: counters of the requests with an SLO envelope."""
+
+    requests: Family
+    kept: Family
+    tokens: Family
+    tokens_in_time: Family
+    refused: Family
+
+    def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
+        """These counts as samples."""
+        yield self.requests, labels, attained.requests
+        yield self.kept, (*labels, "ttft"), attained.ttft_met
+        yield self.kept, (*labels, "tpot"), attained.tpot_met
+        yield self.kept, (*labels, "tpot_envelope"), attained.tpot_envelope_met
+        yield self.kept, (*labels, "all"), attained.met
+        yield self.tokens, labels, attained.tokens
+        yield self.tokens_in_time, labels, attained.tokens_in_time
+        yield self.refused, labels, attained.refused
+
+
+def _slo(of: str) -> SloFamilies:
+    labels = ("pool", of)
+    return SloFamilies(
+        Family(
+            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and have ended.", labels,
+            total=True,
+        ),
+        Family(
+            f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; one that is not set is kept.",
+            (*labels, "target"), total=True,
+        ),
+        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens that their clients were sent.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those of them that came by their time.", labels, total=True),
+        Family(f"fairlead_{of}_slo_refused_total", "Requests with an envelope that were refused.", labels, total=True),
+    )  # fmt: skip
+
+
+TENANT_REQUESTS: Final = Family(
+    "fairlead_tenant_requests_total", "Calls that ended, by how.", ("tenant", "outcome"), total=True
+)
+TENANT_REFUSALS: Final = Family(
+    "fairlead_tenant_refusals_total", "Calls that were refused, by why.", ("tenant", "reason"), total=True
+)
+TENANT_TOKENS: Final = Family(
+    "fairlead_tenant_tokens_total",
+    "Tokens of calls that ended; cached_input is a part of input.",
+    ("tenant", "type"),
+    total=True,
+)
+TENANT_COST: Final = Family(
+    "fairlead_tenant_cost_total",
+    "Cost of calls that ended by the price lists at that time, in units of the currency.",
+    ("tenant", "currency"),
+    total=True,
+)
+TENANT_UNPRICED: Final = Family(
+    "fairlead_tenant_unpriced_tokens_total",
+    "Tokens of calls that ended whose model has no price, while there are price lists.",
+    ("tenant",),
+    total=True,
+)
+TENANT_BUDGET: Final = Family(
+    "fairlead_tenant_budget_used_ratio",
+    "Used of the tenant's budget of this day or month, in tokens or cost; of others the most, if at a threshold.",
+    ("tenant", "unit", "period"),
+)
+GROUP_BUDGET: Final = Family(
+    "fairlead_group_budget_used_ratio",
+    "Used of the group's budget of this day or month, in tokens or cost.",
+    ("group", "unit", "period"),
+)
+ALIAS_CALLS: Final = Family(
+    "fairlead_alias_calls_total",
+    "Calls of aliases that ended, by the model that served them; kind shadow: copies, whose answers are dropped.",
+    ("alias", "model", "kind", "outcome"),
+    total=True,
+)
+ALIAS_PASSED_ON: Final = Family(
+    "fairlead_alias_passed_on_total",
+    "Calls of aliases that went on from this model to another, and why.",
+    ("alias", "model", "reason"),
+    total=True,
+)
+BACKEND_OVERSTATED: Final = Family(
+    "fairlead_backend_usage_overstated_total",
+    "Calls of which the backend reported more tokens than they can use; the most that they can is charged.",
+    ("backend",),
+    total=True,
+)
+NOT_CONTINUED: Final = Family(
+    "fairlead_streams_not_continued_total",
+    "Streams that ended in an error because no backend served the same model, by what differed.",
+    ("difference",),
+    total=True,
+)
+TENANT_WAITED: Final = Family(
+    "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
+)
+TENANT_SERVICE: Final = Family(
+    "fairlead_tenant_service_total",
+    "What the tenant was charged: tokens by their price, as they pass. What is given back counts as charged.",
+    POOL_TENANT,
+    total=True,
+)
+TENANT_QUEUED: Final = Family("fairlead_tenant_queued_requests", "Requests that wait.", POOL_TENANT)
+TENANT_IN_FLIGHT: Final = Family("fairlead_tenant_in_flight_requests", "Requests at backends.", POOL_TENANT)
+TENANT_IN_FLIGHT_TOKENS: Final = Family(
+    "fairlead_tenant_in_flight_tokens", "KV tokens that are reserved for them.", POOL_TENANT
+)
+POOL_SERVICE: Final = Family(
+    "fairlead_pool_service_total", "What all tenants were charged: the pool's throughput.", POOL, total=True
+)
+POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Requests that wait.", POOL)
+POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of their bodies.", POOL)
+POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
+POOL_INTERRUPTIONS: Final = Family(
+    "fairlead_pool_interruptions_total",
+    "Answers that were cut after some tokens, to be continued, by cause.",
+    (*POOL, "cause"),
+    total=True,
+)
+POOL_SENT_AGAIN: Final = Family(
+    "fairlead_pool_continued_tokens_total",
+    "Prompt and output tokens sent to continue them: computed again where no prefix cache has them.",
+    POOL,
+    total=True,
+)
+POOL_TENANTS_WAITING: Final = Family(
+    "fairlead_pool_tenants_waiting", "Tenants with something queued that their limits would let them send.", POOL
+)
+POOL_GAP: Final = Family(
+    "fairlead_pool_service_gap",
+    "Service over weight by which two tenants differ at most that both waited all the time, for 1 to 300 s until now.",
+    POOL_TIER,
+)
+POOL_GAP_BOUND: Final = Family(
+    "fairlead_pool_service_gap_bound",
+    "What the policy promises of it, from the size of the backends; none where it promises nothing.",
+    POOL_TIER,
+)
+POOL_JAIN: Final = Family(
+    "fairlead_pool_jain_index", "How evenly they were served: 1 is alike, 1/n is one has all.", POOL_TIER
+)
+BACKEND_UP: Final = Family("fairlead_backend_available", "1: it is sent requests.", POOL_BACKEND)
+BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Requests of ours there.", POOL_BACKEND)
+BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
+BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
+BACKEND_SIZED: Final = Family(
+    "fairlead_backend_size_known",
+    "1: how many sequences it runs at once is given, or learnt from what ran there (source); 0: it is assumed.",
+    (*POOL_BACKEND, "source"),
+)
+BACKEND_LIMIT_SEQUENCES: Final = Family(
+    "fairlead_backend_limit_sequences",
+    "Those of them that its limit allows, learnt from its answers or fixed; none where it goes by no number.",
+    POOL_BACKEND,
+)
+BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: something waits because of that.", POOL_BACKEND)
+BACKEND_RESERVED: Final = Family("fairlead_backend_reserved_tokens", "KV tokens reserved for ours.", POOL_BACKEND)
+BACKEND_RESERVE: Final = Family(
+    "fairlead_backend_reserve_sequences", "Sequences held for a tier, configured or learnt.", POOL_BACKEND_TIER
+)
+BACKEND_RESERVE_TOKENS: Final = Family(
+    "fairlead_backend_reserve_tokens", "KV tokens held for a tier, configured or learnt.", POOL_BACKEND_TIER
+)
+BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens held by others.", POOL_BACKEND)
+BACKEND_LIMIT_TOKENS: Final = Family(
+    "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
+)
+BACKEND_STEP: Final = Family(
+    "fairlead_backend_step_seconds", "Predicted of a step in which all that runs there decodes.", POOL_BACKEND
+)
+BACKEND_LIMIT_STEP: Final = Family(
+    "fairlead_backend_limit_step_seconds",
+    "What that may take: the tightest TPOT target of what runs, or the knee of the throughput.",
+    POOL_BACKEND,
+)
+BACKEND_PREFILL: Final = Family(
+    "fairlead_backend_prefill_seconds", "What prompts take that were sent and are not computed yet.", POOL_BACKEND
+)
+BACKEND_BUDGET: Final = Family(
+    "fairlead_backend_prefill_budget_tokens",
+    "Prompt tokens that it can take on in time: as its engines report, or reckoned over a second.",
+    POOL_BACKEND,
+)
+BACKEND_COEFFICIENT: Final = Family(
+    "fairlead_backend_step_time_coefficient_seconds",
+    "Of its step-time model: of a step, a new token, a context token, a request.",
+    (*POOL_BACKEND, "coefficient"),
+)
+BACKEND_STEP_ERROR: Final = Family(
+    "fairlead_backend_step_time_error_ratio", "Median relative error of what the model predicted lately.", POOL_BACKEND
+)
+BACKEND_STEP_SURE: Final = Family(
+    "fairlead_backend_step_time_sure", "1: the model is sure enough to promise by it.", POOL_BACKEND
+)
+TENANT_SLO: Final = _slo("tenant")
+TIER_SLO: Final = _slo("tier")
+TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
+TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
+REPLICAS: Final = Family("fairlead_replicas", "Gateways that share one order, this one included.")
+CUT_OFF: Final = Family(
+    "fairlead_replicas_cut_off",
+    "1: this gateway has neither a leader nor Redis, and keeps to its part of limits.",
+)
+CLUSTER_LEADS: Final = Family("fairlead_cluster_leader", "1: this gateway leads the order that all share.")
+CLUSTER_EPOCH: Final = Family("fairlead_cluster_epoch", "The number of the present leadership.")
+CLUSTER_ELECTIONS: Final = Family(
+    "fairlead_cluster_elections_total", "How often this gateway began to lead.", total=True
+)
+CLUSTER_FACTS: Final = Family(
+    "fairlead_cluster_facts_total", "What members told this gateway while it led.", total=True
+)
+CLUSTER_ROUND_TRIP: Final = Family(
+    "fairlead_cluster_round_trip_seconds", "Of the last ping to the leader; none at the leader."
+)
+CLIENTS_CUT: Final = Family(
+    "fairlead_clients_cut_total", "Connections of clients that took nothing of what they were sent, by reason.",
+    ("reason",), total=True,
+)  # fmt: skip
+RELOAD_FAILED: Final = Family(
+    "fairlead_config_reload_failed",
+    "1: the configuration file as it is now is not valid, and the last one is in force.",
+)
+SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
+NOTICES: Final = Family(
+    "fairlead_notices_total",
+    "Notices of budgets: delivered, given up; and attempts that failed.",
+    ("outcome",),
+    total=True,
+)
+LINES_LOST: Final = Family(
+    "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
+)
+
+FAMILIES: Final = (
+    ALIAS_CALLS, ALIAS_PASSED_ON, BACKEND_OVERSTATED, TENANT_REQUESTS, TENANT_REFUSALS, TENANT_TOKENS,
+    TENANT_COST, TENANT_UNPRICED, TENANT_BUDGET, GROUP_BUDGET,
+    NOT_CONTINUED, TENANT_WAITED,
+    TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
+    POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
+    POOL_INTERRUPTIONS, POOL_SENT_AGAIN,
+    POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
+    BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_SIZED,
+    BACKEND_LIMIT_SEQUENCES, BACKEND_LIMIT_BINDS, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS, BACKEND_LIMIT_TOKENS,
+    BACKEND_RESERVE, BACKEND_RESERVE_TOKENS,
+    BACKEND_STEP, BACKEND_LIMIT_STEP, BACKEND_PREFILL, BACKEND_BUDGET,
+    BACKEND_COEFFICIENT, BACKEND_STEP_ERROR, BACKEND_STEP_SURE,
+    *TENANT_SLO, *TIER_SLO,
+    TENANTS, TENANT_SERIES, REPLICAS, CUT_OFF,
+    CLUSTER_LEADS, CLUSTER_EPOCH, CLUSTER_ELECTIONS, CLUSTER_FACTS, CLUSTER_ROUND_TRIP,
+    RELOAD_FAILED, CLIENTS_CUT, SPANS_LOST, LINES_LOST, NOTICES,
+)  # fmt: skip
+
+
+class Histograms:
+    """All histograms: of calls, observed at their end, and of the event loop's lag."""
+
+    def __init__(self) -> None:
+        self.wait = HistogramFamily(
+            "fairlead_queue_wait_seconds", "Time in the queue, by how it ended.", ("tier", "outcome"),
+            bounds=WAIT_BUCKETS_S,
+        )  # fmt: skip
+        self.pause = HistogramFamily(
+            "fairlead_interruption_pause_seconds",
+            "Of streams that were continued: from each interruption to the next bytes, by cause.", ("tier", "cause"),
+            bounds=WAIT_BUCKETS_S,
+        )  # fmt: skip
+        self.duration = HistogramFamily(
+            genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
+            (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
+        )  # fmt: skip
+        self.first_token = HistogramFamily(
+            genai.SERVER_TIME_TO_FIRST_TOKEN, "From a streamed call's arrival to its first token, its wait included.",
+            MODEL, bounds=genai.FIRST_TOKEN_BUCKETS_S,
+        )  # fmt: skip
+        self.per_token = HistogramFamily(
+            genai.SERVER_TIME_PER_OUTPUT_TOKEN, "Per token after the first, of streamed calls.", MODEL,
+            bounds=genai.PER_TOKEN_BUCKETS_S,
+        )  # fmt: skip
+        self.loop_lag = HistogramFamily(
+            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.", bounds=LAG_BUCKETS_S
+        )
+
+    def families(self) -> tuple[HistogramFamily, ...]:
+        return self.wait, self.pause, self.duration, self.first_token, self.per_token, self.loop_lag

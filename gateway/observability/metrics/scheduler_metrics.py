@@ -1,0 +1,302 @@
+"""SchedulerMetrics: metrics read from the schedulers: queues, backends, the service of each tenant, the service gap.
+
+A look at a thousand tenants takes milliseconds, for which no call should wait, so it is taken in slices with a turn of
+the event loop between them. It is taken every second, or less often where it would use more than TIME_RATIO_MAX of the
+time. None of it is on the path of a call.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from gateway.config.scheduling import Scheduling
+from gateway.observability.limit_log import LimitLog, binds
+from gateway.observability.metrics import instruments as to
+from gateway.observability.metrics.histograms import Labels
+from gateway.observability.metrics.instruments import Family, Values
+from gateway.observability.metrics.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
+from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
+from gateway.scheduling.dispatcher import Dispatcher
+from policies.fairness.bounds import BOUNDS
+from policies.types import Attainment, BackendView, Cause, SizeSource, Snapshot, Tenant, TenantView
+
+SLICE_TENANTS: Final = 100
+INTERVAL_S: Final = 1.0
+TIME_RATIO_MAX: Final = 0.01  # of the event loop's time, for looks
+NOTHING: Final = Attainment()
+BY_TENANT: Final = (to.TENANT_SERVICE, *to.TENANT_SLO)  # the counters with a tenant label
+
+Of = tuple[str, str]  # a pool and one of its tenants
+
+
+class TierGap(NamedTuple):
+    """The service gap of one tier, in service over weight, the bound that the policy guarantees for it (None: none),
+    and Jain's index (None: nothing was received).
+    """
+
+    gap: float
+    bound: float | None
+    jain_index: float | None
+
+
+class PoolWatch(Protocol):
+    """Takes in a look at one pool, besides the metrics."""
+
+    def saw(self, views: Mapping[str, TenantView]) -> None:
+        """Some of the pool's tenants."""
+        ...
+
+    def ended(self) -> None:
+        """All tenants were seen."""
+        ...
+
+
+class LookWatch(Protocol):
+    """Takes in looks at all pools, besides the metrics."""
+
+    def look(self, pool: str, now: float) -> PoolWatch | None:
+        """A look at this pool begins at `now`, in seconds; None: it is not of interest."""
+        ...
+
+    def replaced(self) -> None:
+        """The Schedulers are other ones, which count from zero."""
+        ...
+
+
+@dataclass(slots=True)
+class _Look:
+    """The result of one look at all pools. `services`: the most service that each tenant has ever had."""
+
+    seen: defaultdict[Family, Values] = field(default_factory=lambda: defaultdict(dict))
+    services: dict[Of, float] = field(default_factory=dict)
+    attained: dict[Of, Attainment] = field(default_factory=dict)
+
+
+class SchedulerMetrics:
+    """The latest look at all pools. Mutable; each look replaces `seen`."""
+
+    def __init__(
+        self,
+        dispatchers: Callable[[], Mapping[str, Dispatcher]],
+        *,
+        series: TenantSeries,
+        scheduling_of: Callable[[str], Scheduling],
+        watch: LookWatch | None = None,
+    ) -> None:
+        """`scheduling_of` returns the present scheduling of a pool. `watch` takes in what the looks find."""
+        self._watch = watch
+        self._dispatchers = dispatchers
+        self._series = series
+        self._scheduling_of = scheduling_of
+        self._limits = LimitLog()
+        self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
+        self._last = _Look()
+        self._generation = 0  # of Schedulers
+        self._charged: defaultdict[Family, Values] = defaultdict(dict)  # the counters
+        self.seen: Mapping[Family, Values] = {}
+        self.gaps: dict[str, Mapping[str, TierGap]] = {}
+        """By pool and tier, of the tiers in which tenants have waited side by side."""
+        self._looking = asyncio.Lock()
+        self._looked_at = float("-inf")
+
+    def replaced(self) -> None:
+        """The Schedulers are other ones, which count from zero."""
+        self._last = _Look()
+        self._generation += 1
+        if self._watch is not None:
+            self._watch.replaced()
+
+    async def run(self) -> None:
+        """Look at all pools repeatedly, until cancelled."""
+        while True:
+            began = time.process_time()
+            await self.look()
+            await asyncio.sleep(max(INTERVAL_S, (time.process_time() - began) / TIME_RATIO_MAX))
+
+    async def look(self, age_s_max: float = 0.0) -> None:
+        """Look at all pools, unless the latest look is younger than `age_s_max` seconds."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at < age_s_max:
+                return
+            look, generation = _Look(), self._generation
+            for pool, dispatcher in list(self._dispatchers().items()):
+                await self._look_at(pool, dispatcher, look)
+            now = time.monotonic()
+            # The old look goes, and with it what it has of removed tenants; one at other Schedulers says nothing.
+            self._last = look if generation == self._generation else _Look()
+            self._series.looked(now)
+            look.seen[to.TENANTS][()] = self._series.known
+            look.seen[to.TENANT_SERIES][()] = self._series.shown
+            self._forget_hidden()
+            self.seen, self._looked_at = {**look.seen, **{each: dict(by) for each, by in self._charged.items()}}, now
+
+    async def _look_at(self, pool: str, dispatcher: Dispatcher, look: _Look) -> None:
+        snapshot, seen = dispatcher.snapshot(()), look.seen
+        _see_pool(pool, snapshot, seen)
+        for backend_id, backend in snapshot.backends.items():
+            _see_backend((pool, backend_id), backend, seen)
+            _see_limit((pool, backend_id), backend, snapshot, seen)
+            self._limits.see(pool, backend_id, backend, queued_requests=snapshot.queued_requests, now=snapshot.now)
+            _see_steps((pool, backend_id), backend, seen)
+        watch = None if self._watch is None else self._watch.look(pool, snapshot.now)
+        standings: dict[str, TenantService] = {}
+        for tenants in _slices(dispatcher.tenants()):
+            views = dispatcher.tenant_views([tenant.id for tenant in tenants])
+            for tenant in tenants:
+                view = views.get(tenant.id)
+                if view is not None:
+                    standings[tenant.id] = TenantService(
+                        tenant.tier_id, tenant.weight, view.service, view.waiting_spell, tenant.group_id
+                    )
+                    self._see_tenant((pool, tenant.id), view, look)
+            if watch is not None:
+                watch.saw(views)
+            await asyncio.sleep(0)
+        seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
+        if watch is not None:
+            watch.ended()
+        self.gaps[pool] = await self._see_gaps(pool, snapshot, standings)
+        for tier_id, gap in self.gaps[pool].items():
+            _see_gap((pool, tier_id), gap, seen)
+
+    def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
+        pool, tenant_id = of
+        before = self._last.services.get(of, 0.0)
+        # A refund lowers the service. A counter must not fall, so it stays until the service has passed its maximum.
+        received = max(0.0, view.service - before)
+        look.services[of] = before + received
+        labels = (pool, self._series.saw(tenant_id, received))
+        if received:
+            self._charge(to.TENANT_SERVICE, labels, received)
+            self._charge(to.POOL_SERVICE, (pool,), received)
+        if view.attainment.requests or view.attainment.refused:
+            look.attained[of] = view.attainment
+            self._see_attained(labels, self._last.attained.get(of, NOTHING), view.attainment)
+        for family, value in (
+            (to.TENANT_QUEUED, view.queued_requests),
+            (to.TENANT_IN_FLIGHT, view.in_flight_requests),
+            (to.TENANT_IN_FLIGHT_TOKENS, view.in_flight_tokens),
+        ):
+            by = look.seen[family]
+            by[labels] = by.get(labels, 0) + value
+
+    def _see_attained(self, labels: Labels, before: Attainment, now: Attainment) -> None:
+        """Add the increase of a tenant's counts: a label such as "other" stands for varying tenants."""
+        if now == before:
+            return
+        for (family, key, count), (_, _, counted) in zip(
+            to.TENANT_SLO.rows(labels, now), to.TENANT_SLO.rows(labels, before), strict=True
+        ):
+            self._charge(family, key, max(0, count - counted))
+
+    def _charge(self, family: Family, labels: Labels, amount: float) -> None:
+        by = self._charged[family]
+        by[labels] = by.get(labels, 0) + amount
+
+    async def _see_gaps(
+        self, pool: str, snapshot: Snapshot, standings: Mapping[str, TenantService]
+    ) -> dict[str, TierGap]:
+        """The gap of each tier in which tenants have waited side by side."""
+        scheduling = self._scheduling_of(pool)
+        known = self._gaps.get(pool)
+        if known is None or known[0] != scheduling:  # the bound holds only between changes
+            known = self._gaps[pool] = (scheduling, ServiceGap(WINDOWS_S))
+        promise = gap_bound_of(scheduling)
+        gaps: dict[str, TierGap] = {}
+        found: dict[str, Evenness] = {}
+        for _ in known[1].observing(snapshot.now, standings, found):
+            await asyncio.sleep(0)
+        for tier_id, evenness in found.items():
+            bound = None
+            if promise is not None:
+                await asyncio.sleep(0)
+                waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
+                weight_min = min((each.weight for each in waiting), default=1.0)
+                bound = promise.gap_max(snapshot.service_in_flight_max, weight_min)
+            gaps[tier_id] = TierGap(evenness.gap, bound, evenness.jain_index)
+        return gaps
+
+    def _forget_hidden(self) -> None:
+        """Drop the counters of tenants that are gone, or have lost their series."""
+        for by in (self._charged[family] for family in BY_TENANT):
+            for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
+                del by[labels]
+
+
+def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
+    """The bound that the policy guarantees for the pool's gap. None where the policy has no bound, with per-backend
+    queues (the bound then holds for each queue), and where the bound ends with every refund, which is all the time.
+    """
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
+        return None
+    ahead = bound.ahead_service(scheduling.fairness.parameters())
+    return GapBound(bound, ahead, is_capped=scheduling.share_ratio_max < 1)
+
+
+def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
+    """The present tenants in slices of SLICE_TENANTS."""
+    rest = iter(list(tenants))
+    while part := list(islice(rest, SLICE_TENANTS)):
+        yield part
+
+
+def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_QUEUED][(pool,)] = snapshot.queued_requests
+    seen[to.POOL_QUEUED_BYTES][(pool,)] = snapshot.queued_bytes
+    seen[to.POOL_IN_FLIGHT][(pool,)] = snapshot.in_flight_requests
+    seen[to.POOL_SENT_AGAIN][(pool,)] = snapshot.sent_again_tokens
+    for cause in Cause:
+        seen[to.POOL_INTERRUPTIONS][pool, cause] = snapshot.interruptions.get(cause, 0)
+    for tier_id, attained in snapshot.attainment.items():
+        for family, labels, count in to.TIER_SLO.rows((pool, tier_id), attained):
+            seen[family][labels] = count
+
+
+def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_UP][labels] = view.available
+    seen[to.BACKEND_IN_FLIGHT][labels] = view.in_flight_requests
+    seen[to.BACKEND_FOREIGN][labels] = view.external_requests
+    seen[to.BACKEND_LIMIT][labels] = view.requests_limit
+    seen[to.BACKEND_RESERVED][labels] = view.reserved_tokens
+    seen[to.BACKEND_FOREIGN_TOKENS][labels] = view.external_tokens
+    if view.tokens_limit is not None:
+        seen[to.BACKEND_LIMIT_TOKENS][labels] = view.tokens_limit
+    for tier_id, reserve in view.reserves.items():
+        seen[to.BACKEND_RESERVE][*labels, tier_id] = reserve.sequences
+        seen[to.BACKEND_RESERVE_TOKENS][*labels, tier_id] = reserve.tokens
+
+
+def _see_limit(labels: Labels, view: BackendView, snapshot: Snapshot, seen: Mapping[Family, Values]) -> None:
+    seen[to.BACKEND_SIZED][*labels, view.size] = view.size is not SizeSource.ASSUMED
+    if view.sequences_max is not None:
+        seen[to.BACKEND_LIMIT_SEQUENCES][labels] = view.sequences_max
+        seen[to.BACKEND_LIMIT_BINDS][labels] = binds(view, snapshot.queued_requests)
+
+
+def _see_steps(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:
+    """The backend's step-time model, and the limit that follows from it, as far as they are known."""
+    believed, steps = view.step_time, view.steps
+    if believed is not None:
+        seen[to.BACKEND_STEP_ERROR][labels] = believed.error_ratio
+        seen[to.BACKEND_STEP_SURE][labels] = believed.is_sure
+        for name, seconds in asdict(believed.model).items():
+            seen[to.BACKEND_COEFFICIENT][*labels, name.removesuffix("_s")] = seconds
+    if steps is not None:
+        seen[to.BACKEND_STEP][labels] = steps.step_s
+        seen[to.BACKEND_PREFILL][labels] = steps.prefill_s
+        seen[to.BACKEND_BUDGET][labels] = steps.budget_tokens
+        if steps.step_s_max is not None:
+            seen[to.BACKEND_LIMIT_STEP][labels] = steps.step_s_max
+
+
+def _see_gap(labels: Labels, tier: TierGap, seen: Mapping[Family, Values]) -> None:
+    seen[to.POOL_GAP][labels] = tier.gap
+    if tier.bound is not None:
+        seen[to.POOL_GAP_BOUND][labels] = tier.bound
+    if tier.jain_index is not None:
+        seen[to.POOL_JAIN][labels] = tier.jain_index

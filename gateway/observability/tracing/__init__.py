@@ -1,0 +1,1 @@
+"""OpenTelemetry spans of sampled calls, and how they reach a collector."""

@@ -1,0 +1,1 @@
+"""The desired configuration: what the file declares, what the admin API has set, what discovery found."""

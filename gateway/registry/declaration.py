@@ -1,0 +1,70 @@
+"""Declared state: the file as last read, its keys, and the backends that discovery found.
+
+Each of them may change while the gateway runs; the registry gets their sum. A backend in the file overrides a
+discovered one of the same id, and a source overrides the later ones.
+"""
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from gateway.config import Config
+from gateway.config.key_file import KeyRecord, read_keys
+from gateway.config.problems import Loc, dotted_path
+from gateway.config.sections import BackendSection
+from gateway.registry.entries import Declared, declared_by
+
+LIVE_SECTIONS = frozenset({"backends", "tiers", "groups", "tenants", "pools", "prices", "aliases", "scheduling"})
+LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
+"""The fields of `scheduling` that take effect on reload, like the other live sections; all else at the next start."""
+
+
+class Declaration:
+    """The current declarations. Mutable. Raises ValueError where the key file cannot be read."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._keys = _keys(config)
+        self._found: dict[int, frozenset[str]] = {}  # by source: the URLs there
+
+    def declared(self) -> Declared:
+        """All declared entries."""
+        backends: dict[str, BackendSection] = {backend.id: backend for backend in self.config.backends}
+        for number, source in enumerate(self.config.discovery):
+            for url in sorted(self._found.get(number, ())):
+                backend = source.backend_at(url)
+                backends.setdefault(backend.id, backend)
+        return declared_by(self.config.model_copy(update={"backends": tuple(backends.values())}), self._keys)
+
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        """Set the servers that the source of this number has found."""
+        self._found[number] = urls
+
+    def read_anew(self, config: Config) -> list[str]:
+        """Take over a reloaded configuration. Returns the changed fields (`queue.wait_s_max`) that wait for the next
+        start. Raises ValueError, and then nothing has changed.
+        """
+        keys = _keys(config)
+        late = sorted(dotted_path(path) for path in _differing(self.config, config) if not _is_live(path))
+        kept = {name: getattr(self.config, name) for name in type(config).model_fields if name not in LIVE_SECTIONS}
+        self.config, self._keys = config.model_copy(update=kept), keys
+        return late
+
+
+def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[Loc]:
+    """The paths of all fields that differ."""
+    for name in type(before).model_fields:
+        one, other = getattr(before, name), getattr(after, name)
+        if isinstance(one, BaseModel) and type(one) is type(other):
+            yield from _differing(one, other, (*path, name))
+        elif one != other:
+            yield (*path, name)
+
+
+def _is_live(path: Loc) -> bool:
+    """Whether a change of this field takes effect at once."""
+    return path[0] in LIVE_SECTIONS and (path[0] != "scheduling" or path[1] in LIVE_SCHEDULING)
+
+
+def _keys(config: Config) -> list[KeyRecord]:
+    return read_keys(config.auth.keys_file) if config.auth.mode == "keys" else []

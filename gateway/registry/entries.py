@@ -1,0 +1,168 @@
+"""Entries of the registry: what the file declares, and what the API has written over it.
+
+The API overrides the file. What it writes of a name replaces the file's declaration of it as a whole, until the API
+deletes its own; then the declaration of that time applies again. An entry that only the file declares can be
+overridden, but not deleted.
+"""
+
+import json
+import zlib
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gateway.config.config import Config
+from gateway.config.key_file import KeyRecord
+from gateway.config.sections import Section
+from gateway.registry.resource_kinds import RESOURCE_KINDS, ApiKey, ManagedBackend, body_to_json
+from gateway.store.base import Document
+
+HMAC_CHARS_IN_NAME = 16
+
+Origin = Literal["declared", "admin", "overridden"]
+Declared = Mapping[str, Mapping[str, Section]]
+"""Declared sections, by kind and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the desired state. `body` holds the fields that were set, `section` those and the defaults.
+
+    `version` is the document's in the store, 0 where only the file declares it; `etag` changes whenever the body does.
+    """
+
+    kind: str
+    name: str
+    origin: Origin
+    version: int
+    etag: str
+    body: Mapping[str, Any]
+    section: Section
+
+
+def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
+    """The entries that a configuration and its key file declare."""
+    backends = {
+        backend.id: ManagedBackend.model_construct(
+            _fields_set=backend.model_fields_set,
+            **{name: getattr(backend, name) for name in type(backend).model_fields},
+        )
+        for backend in config.backends
+    }
+    return {
+        "tiers": dict(config.tiers),
+        "groups": dict(config.groups),
+        "tenants": dict(config.tenants),
+        "backends": backends,
+        "pools": dict(config.pools),
+        "prices": dict(config.prices),
+        "aliases": dict(config.aliases),
+        "keys": {record.hmac[:HMAC_CHARS_IN_NAME]: _declared_key(record) for record in keys},
+    }
+
+
+def _declared_key(record: KeyRecord) -> ApiKey:
+    return ApiKey.model_validate(
+        {
+            "tenant": record.tenant,
+            "hmac": record.hmac,
+            "last_four": record.last_four,
+            "created_at": record.created_at,
+        }
+    )
+
+
+class View:
+    """All entries of the desired state, from declarations and documents. Mutable."""
+
+    def __init__(self, declared: Declared) -> None:
+        self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in RESOURCE_KINDS}
+        self._written: dict[str, dict[str, Entry]] = {kind: {} for kind in RESOURCE_KINDS}
+        self._sorted = {kind: sorted(self._declared[kind]) for kind in RESOURCE_KINDS}
+
+    def get(self, kind: str, name: str) -> Entry | None:
+        return self._written[kind].get(name) or self._declared[kind].get(name)
+
+    def is_declared(self, kind: str, name: str) -> bool:
+        return name in self._declared[kind]
+
+    def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        entry = self._declared[kind].get(name)
+        return None if entry is None else entry.body
+
+    def names(self, kind: str) -> list[str]:
+        """The names of a kind, sorted; not to be modified."""
+        return self._sorted[kind]
+
+    def page(self, kind: str, *, after: str = "", limit: int | None = None) -> list[Entry]:
+        """The entries after the name `after`, by name."""
+        names = self.names(kind)
+        first = bisect_right(names, after) if after else 0
+        return [self._at(kind, name) for name in names[first : None if limit is None else first + limit]]
+
+    def all(self, kind: str) -> Iterator[Entry]:
+        return (self._at(kind, name) for name in self.names(kind))
+
+    def redeclare(self, declared: Declared) -> frozenset[tuple[str, str]]:
+        """Replace the declarations. Returns the entries whose effective state differs."""
+        changed = set()
+        for kind in RESOURCE_KINDS:
+            before, after = self._declared[kind], _entries(kind, declared.get(kind, {}))
+            self._declared[kind] = after
+            self._sorted[kind] = sorted({*self._written[kind], *after})
+            changed |= {
+                (kind, name)
+                for name in {*before, *after}
+                if name not in self._written[kind] and _etag(before.get(name)) != _etag(after.get(name))
+            }
+        return frozenset(changed)
+
+    def wrote(self, document: Document, section: Section | None) -> bool:
+        """Apply a document; `section` is its body, None where it is deleted. Returns whether the entry changed."""
+        kind, name = document.kind, document.name
+        before = self._written[kind].get(name)
+        if before is not None and before.version >= document.version:
+            return False
+        if document.body is None or section is None:
+            return self._unwrote(kind, name)
+        if self.get(kind, name) is None:
+            insort(self._sorted[kind], name)
+        self._written[kind][name] = Entry(
+            kind,
+            name,
+            "overridden" if self.is_declared(kind, name) else "admin",
+            document.version,
+            str(document.version),
+            MappingProxyType(dict(document.body)),
+            section,
+        )
+        return True
+
+    def _unwrote(self, kind: str, name: str) -> bool:
+        if self._written[kind].pop(name, None) is None:
+            return False
+        if not self.is_declared(kind, name):
+            names = self._sorted[kind]
+            del names[bisect_left(names, name)]
+        return True
+
+    def _at(self, kind: str, name: str) -> Entry:
+        entry = self.get(kind, name)
+        assert entry is not None, "a listed name is there"
+        return entry
+
+
+def _etag(entry: Entry | None) -> str | None:
+    return None if entry is None else entry.etag
+
+
+def _entries(kind: str, sections: Mapping[str, Section]) -> dict[str, Entry]:
+    return {name: _declared_entry(kind, name, section) for name, section in sections.items()}
+
+
+def _declared_entry(kind: str, name: str, section: Section) -> Entry:
+    body = body_to_json(section)
+    text = json.dumps(body, sort_keys=True).encode()
+    return Entry(kind, name, "declared", 0, f"file-{zlib.crc32(text):08x}", MappingProxyType(body), section)

@@ -1,0 +1,1 @@
+"""What is reported of a run: figures, tables, plots and the page."""

@@ -1,0 +1,92 @@
+"""Tally: sums over requests, added up as each ends; no request is kept after that.
+
+Service is the tenant's view, as in the VTC paper: the price of prompt and output, spread from the first token to the
+last. In windows of a minute a tenant is owed what it asked for and did not get, at most the distance to the
+best served (Sheng et al., OSDI 2024, section 5.1); `owed` is the mean of it, summed over tenants.
+"""
+
+from collections import Counter, defaultdict
+from statistics import fmean
+
+from backends.simulation.fairness_metric import LINEAR, RequestRecord, window_gap
+from gateway.simulate.report.series import LatencyHistogram, Timeline
+from policies.accounts.cost import Price
+
+OWED_WINDOW_S = 60.0
+
+
+class TenantTally:
+    """One tenant's requests. Mutable."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.requests = 0
+        self.served = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.refused: Counter[str] = Counter()
+        self.ttft = LatencyHistogram()
+        self.service = timeline.series()
+        self.demand = timeline.series()
+
+
+class Tally:
+    """All tenants' requests, and the ends of a run. Mutable."""
+
+    def __init__(self, price: Price, timeline: Timeline) -> None:
+        self._price = price
+        self._timeline = timeline
+        self.tenants: defaultdict[str, TenantTally] = defaultdict(lambda: TenantTally(timeline))
+        self.ended_at = 0.0
+        self._writing_s = 0.0  # from each served request's first token to its last
+        self._later_tokens = 0  # those after its first
+
+    def add(self, record: RequestRecord, *, now: float) -> None:
+        """The request has ended, now."""
+        tenant = self.tenants[record.tenant_id]
+        self.ended_at = max(self.ended_at, now)
+        tenant.requests += 1
+        if record.rejected is not None:
+            tenant.refused[record.rejected.value] += 1
+            return
+        if record.first_token_latency_s is not None:
+            tenant.ttft.add(record.first_token_latency_s)
+        if record.first_token_latency_s is None or record.total_latency_s is None:
+            return
+        tenant.served += 1
+        tenant.prompt_tokens += record.prompt_tokens
+        tenant.output_tokens += record.output_tokens
+        self._writing_s += record.total_latency_s - record.first_token_latency_s
+        self._later_tokens += record.output_tokens - 1
+        arrived_at = record.arrived_at
+        worth = self._price.service(record.prompt_tokens, 0, record.output_tokens)
+        self._timeline.spread(
+            tenant.service, arrived_at + record.first_token_latency_s, arrived_at + record.total_latency_s, worth
+        )
+        asked = LINEAR.service(record.prompt_tokens, 0, record.output_tokens)
+        tenant.demand.put(self._timeline.bin_at(arrived_at), asked)
+
+    def ttft(self) -> LatencyHistogram:
+        """Of all tenants."""
+        together = LatencyHistogram()
+        for tenant in self.tenants.values():
+            together.merge(tenant.ttft)
+        return together
+
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first, in the mean over all tokens of what was served."""
+        return self._writing_s / self._later_tokens if self._later_tokens else None
+
+    def owed(self) -> float:
+        """Service per second that tenants were owed, in the mean of the run's windows."""
+        if not self.tenants:
+            return 0.0
+        bins = max(1, round(OWED_WINDOW_S / self._timeline.bin_s))
+        windows = self._timeline.bin_at(self.ended_at) // bins + 1
+        service: list[dict[str, float]] = [{} for _ in range(windows)]
+        demand: list[dict[str, float]] = [{} for _ in range(windows)]
+        for tenant_id, tenant in self.tenants.items():
+            for series, rates in ((tenant.service, service), (tenant.demand, demand)):
+                for number, amount in series.bins.items():
+                    here = rates[number // bins]
+                    here[tenant_id] = here.get(tenant_id, 0.0) + amount / (bins * self._timeline.bin_s)
+        return fmean(window_gap(got, asked) for got, asked in zip(service, demand, strict=True))

@@ -1,0 +1,139 @@
+"""From the calls of a trace to arrivals at a pool of simulated engines.
+
+Time starts with the first call and runs `speed` times as fast. What an engine could not serve (a call without output,
+or larger than its KV pool) is left out and counted: every figure is about the rest.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from backends.simulation.workload import MODEL, Arrival
+from gateway.simulate.trace.formats import TraceCall
+
+REBLOCKED_MAX = 200_000  # blocks of a trace whose size is remembered
+SUB_BLOCK_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads numbers that follow each other
+QUIET_REQUESTS_MIN = 20
+HASH_MASK = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Calls that were not simulated. Mutable: counts while the arrivals are read."""
+
+    without_output: int = 0
+    too_large: int = 0
+    other_models: int = 0
+
+    def described(self) -> str:
+        counts = {
+            "without output": self.without_output,
+            "larger than an engine's KV cache": self.too_large,
+            "for other models": self.other_models,
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """How a trace is played. `request_tokens_max` is what one engine can hold; `block_tokens` are of its KV blocks
+    (None: it shares no prefixes). `output_tokens_max` is what a call allows that does not say it.
+    """
+
+    request_tokens_max: int
+    block_tokens: int | None
+    output_tokens_max: int
+    speed: float = 1.0
+    model: str | None = None
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    def arrivals(self, calls: Iterable[tuple[str, TraceCall]]) -> Iterator[Arrival]:
+        """The calls that can be simulated, from time 0, in their order."""
+        first_at_s: float | None = None
+        blocks = None if self.block_tokens is None else Blocks(self.block_tokens)
+        for tenant_id, call in calls:
+            first_at_s = call.at_s if first_at_s is None else first_at_s
+            if not self._takes(call):
+                continue
+            yield Arrival(
+                tenant_id=tenant_id,
+                at_s=(call.at_s - first_at_s) / self.speed,
+                prompt_tokens=call.prompt_tokens,
+                output_tokens=call.output_tokens,
+                output_tokens_max=max(call.output_tokens, call.output_tokens_max or self.output_tokens_max),
+                prefix=blocks.of(call) if blocks is not None and call.prefix else (),
+                patience_s=call.patience_s,
+                model=call.model or MODEL,
+                endpoint=call.endpoint,
+                program_id=call.program_id,
+                uses_tools=call.uses_tools,
+            )
+
+    def _takes(self, call: TraceCall) -> bool:
+        if self.model is not None and call.model != self.model:
+            self.left_out.other_models += 1
+        elif not call.output_tokens:
+            self.left_out.without_output += 1
+        elif call.prompt_tokens + call.output_tokens > self.request_tokens_max:
+            self.left_out.too_large += 1
+        else:
+            return True
+        return False
+
+
+class Blocks:
+    """Prefixes in blocks of an engine, from prefixes in blocks of a trace.
+
+    A block of a trace stands for as many whole blocks of the engine as come nearest. Where blocks are cut by bytes
+    their tokens are an estimate that differs from call to call; a block is of the size it had when it was first seen,
+    so that calls which share it share all of it.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._parts: dict[int, int] = {}  # by hash, oldest first
+
+    def of(self, call: TraceCall) -> tuple[int, ...]:
+        if call.prefix_block_tokens == self._block_tokens:
+            return call.prefix
+        parts = max(1, round(call.prefix_block_tokens / self._block_tokens))
+        blocks_max = call.prompt_tokens // self._block_tokens
+        prefix: list[int] = []
+        for block in call.prefix:
+            seen = self._seen(block, parts)
+            prefix += [(block + part * SUB_BLOCK_FACTOR) & HASH_MASK for part in range(seen)]
+            if len(prefix) >= blocks_max:
+                break
+        return tuple(prefix[:blocks_max])
+
+    def _seen(self, block: int, parts: int) -> int:
+        seen = self._parts.setdefault(block, parts)
+        if len(self._parts) > REBLOCKED_MAX:
+            del self._parts[next(iter(self._parts))]
+        return seen
+
+
+class Demand:
+    """What every tenant asked for. Mutable: filled as arrivals pass."""
+
+    def __init__(self) -> None:
+        self._service: dict[str, float] = {}
+        self._requests: Counter[str] = Counter()
+
+    def counted(self, arrivals: Iterable[Arrival], worth: Callable[[int, int], float]) -> Iterator[Arrival]:
+        """The same arrivals; `worth` prices their prompt and output tokens."""
+        for arrival in arrivals:
+            asked = worth(arrival.prompt_tokens, arrival.output_tokens)
+            self._service[arrival.tenant_id] = self._service.get(arrival.tenant_id, 0.0) + asked
+            self._requests[arrival.tenant_id] += 1
+            yield arrival
+
+    def loudest_first(self) -> dict[str, float]:
+        """All tenants with the service they asked for, the most first; equals by name."""
+        return dict(sorted(self._service.items(), key=lambda asked: (-asked[1], asked[0])))
+
+    def quietest(self) -> str:
+        """The tenant that asked for the least service, of those whose percentiles say something if there are any."""
+        names = list(self.loudest_first())
+        often = [tenant_id for tenant_id in names if self._requests[tenant_id] >= QUIET_REQUESTS_MIN]
+        return (often or names)[-1]

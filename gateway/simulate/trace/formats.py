@@ -1,0 +1,201 @@
+"""The formats a trace can have, each a function from the fields of one line to a call.
+
+A format is recognised by the names in a trace's first line: the header of a CSV file, the keys of a JSON line.
+Fields that a format does not know are no error; a tenant may be named by one (gateway/simulate/trace/tenancy.py).
+Every complaint is a ValueError that names the field; the reader adds file and line.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+Fields = Mapping[str, Any]
+
+TOKENS_MAX = 10_000_000  # of one call; more is a mistake in the trace
+PREFIX_BLOCKS_MAX = 65_536
+NAME_CHARS_MAX = 128
+MOONCAKE_BLOCK_TOKENS = 512
+PREFIX_HASH_END = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCall:
+    """One line of a trace. `at_s` is a time in seconds on the trace's own clock, and None is what it does not say.
+
+    A call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be
+    simulated, because the length of its answer is unknown.
+    """
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_max: int | None = None
+    tenant: str | None = None
+    model: str | None = None
+    endpoint: str = ""
+    program_id: str | None = None
+    uses_tools: bool = False
+    prefix: tuple[int, ...] = ()
+    prefix_block_tokens: float = 0.0
+    patience_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the lines of one kind of trace are read, and which rule names tenants where the operator gives none."""
+
+    name: str
+    needs: frozenset[str]
+    parse: Callable[[Fields], TraceCall]
+    tenants: str
+    ordered: bool = True
+    """Lines are in order of arrival. A gateway writes its own when calls end."""
+    block_tokens: int | None = None
+    """Of its prefixes, where all of them have blocks of one size."""
+
+
+def own_call(fields: Fields) -> TraceCall:
+    """Our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
+    prefix = _prefix(fields, "prefix")
+    output_tokens = _count(fields, "output_tokens", default=0)
+    return TraceCall(
+        at_s=_number(fields, "arrival_s"),
+        prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
+        output_tokens=output_tokens,
+        output_tokens_max=_count(fields, "output_tokens_max", default=0) or None,
+        tenant=name(fields, "tenant", optional=True),
+        model=name(fields, "model", optional=True),
+        endpoint=name(fields, "endpoint", optional=True) or "",
+        program_id=name(fields, "program", optional=True),
+        uses_tools=_flag(fields, "tools"),
+        prefix=prefix,
+        prefix_block_tokens=_number(fields, "prefix_block_tokens", above=0.0) if prefix else 0.0,
+        patience_s=None if fields.get("patience_s") is None else _number(fields, "patience_s", above=0.0),
+    )
+
+
+def csv_call(fields: Fields) -> TraceCall:
+    return TraceCall(
+        at_s=_number(fields, "arrival_s"),
+        prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
+        output_tokens=_count(fields, "output_tokens"),
+        tenant=name(fields, "client", optional=True) or name(fields, "tenant", optional=True),
+    )
+
+
+def azure_call(fields: Fields) -> TraceCall:
+    return TraceCall(
+        at_s=_timestamp_s(fields, "TIMESTAMP"),
+        prompt_tokens=_count(fields, "ContextTokens", at_least=1),
+        output_tokens=_count(fields, "GeneratedTokens"),
+    )
+
+
+def mooncake_call(fields: Fields) -> TraceCall:
+    prompt_tokens = _count(fields, "input_length", at_least=1)
+    blocks = _prefix(fields, "hash_ids")
+    full_blocks = prompt_tokens // MOONCAKE_BLOCK_TOKENS  # the last id may stand for a part of a block
+    return TraceCall(
+        at_s=_number(fields, "timestamp") / 1000,
+        prompt_tokens=prompt_tokens,
+        output_tokens=_count(fields, "output_length"),
+        prefix=blocks[:full_blocks],
+        prefix_block_tokens=MOONCAKE_BLOCK_TOKENS,
+    )
+
+
+CSV_FORMATS = (
+    Format("csv", frozenset({"arrival_s", "prompt_tokens", "output_tokens"}), csv_call, tenants="column"),
+    Format("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}), azure_call, tenants="random:10"),
+)
+JSON_FORMATS = (
+    Format("jsonl", frozenset({"arrival_s", "prompt_tokens"}), own_call, tenants="column", ordered=False),
+    # All prompts of the published trace begin with the same block: the second one tells conversations apart.
+    Format(
+        "mooncake",
+        frozenset({"timestamp", "input_length", "output_length"}),
+        mooncake_call,
+        tenants="block:2:20",
+        block_tokens=MOONCAKE_BLOCK_TOKENS,
+    ),
+)
+
+
+def recognise_format(names: frozenset[str], formats: tuple[Format, ...]) -> Format:
+    """The format whose fields are all there. Raises ValueError, which says what each format needs."""
+    for known in formats:
+        if known.needs <= names:
+            return known
+    needs = "; ".join(f"{known.name}: {', '.join(sorted(known.needs))}" for known in formats)
+    raise ValueError(f"no known format has these fields (needed are, for {needs})")
+
+
+def name(fields: Fields, field: str, *, optional: bool = False) -> str | None:
+    """A name of at most 128 printable characters; numbers are names too."""
+    value = fields.get(field)
+    if value is None or value == "":
+        if optional:
+            return None
+        raise ValueError(f"{field} is missing")
+    text = str(value) if type(value) is int else value
+    if type(text) is not str or not text.isprintable() or len(text) > NAME_CHARS_MAX:
+        raise ValueError(f"{field} must be a name of 1 to {NAME_CHARS_MAX} printable characters")
+    return text
+
+
+def _count(fields: Fields, field: str, *, at_least: int = 0, default: int | None = None) -> int:
+    value = fields.get(field)
+    if value is None:
+        if default is None:
+            raise ValueError(f"{field} is missing")
+        return default
+    if type(value) is str and value.isascii() and value.isdecimal():
+        value = int(value[: len(str(TOKENS_MAX)) + 1])
+    if type(value) is not int or not at_least <= value <= TOKENS_MAX:
+        raise ValueError(f"{field} must be a whole number from {at_least} to {TOKENS_MAX}")
+    return value
+
+
+def _number(fields: Fields, field: str, *, above: float | None = None) -> float:
+    value = fields.get(field)
+    if value is None:
+        raise ValueError(f"{field} is missing")
+    try:
+        number = float(value) if type(value) in (str, int, float) else float("nan")
+    except (ValueError, OverflowError):
+        number = float("nan")
+    if not isfinite(number) or (above is not None and number <= above):
+        raise ValueError(f"{field} must be a number" if above is None else f"{field} must be a number above {above:g}")
+    return number
+
+
+def _timestamp_s(fields: Fields, field: str) -> float:
+    """Seconds of a time as Azure writes it, in UTC where it names no zone."""
+    value = fields.get(field)
+    if value is None:
+        raise ValueError(f"{field} is missing")
+    try:
+        moment = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field} must be a time like 2023-11-16 18:15:46.680590") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _prefix(fields: Fields, field: str) -> tuple[int, ...]:
+    value = fields.get(field)
+    if value is None:
+        return ()
+    if type(value) is not list or len(value) > PREFIX_BLOCKS_MAX:
+        raise ValueError(f"{field} must be a list of at most {PREFIX_BLOCKS_MAX} whole numbers")
+    if any(type(each) is not int or not 0 <= each < PREFIX_HASH_END for each in value):
+        raise ValueError(f"{field} must hold whole numbers from 0 to 2^64 - 1")
+    return tuple(value)
+
+
+def _flag(fields: Fields, field: str) -> bool:
+    value = fields.get(field, False)
+    if type(value) is not bool:
+        raise ValueError(f"{field} must be true or false")
+    return value

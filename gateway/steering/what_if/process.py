@@ -1,0 +1,267 @@
+"""The process in which a what-if is simulated: `python -m gateway.steering.what_if.process SPEC`.
+
+It yields to the gateway beside it by a niceness of 10. On standard output it writes JSON lines: {"progress": part},
+and at the end {"done": ...} or {"error": text}. A process of its own, because a simulation takes a core for seconds.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
+from gateway.config import ConfigError, load_config
+from gateway.simulate.choices import Choices
+from gateway.simulate.compare import PolicyComparison
+from gateway.simulate.report.findings import Findings, Setting
+from gateway.simulate.report.series import LatencyHistogram
+from gateway.simulate.trace.traces import TraceError
+from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
+from policies.types import Outcome
+
+NICE: Final = 10
+MEASURED: Final = "measured"  # the engine whose step times the gateway has learnt
+DEFAULT_ENGINE: Final = "a10g-llama2-7b"  # as of `fairlead simulate run`
+TENANTS_SHOWN: Final = 200  # the loudest
+RESCALED_MAX: Final = 2  # a second time, because slower steps also mean more requests in each
+RUNS: Final = RESCALED_MAX + 2  # as it was, that with other step times, as asked
+SCALE_LEAST: Final = 0.01  # a difference of step times below it is in the noise of the measurement
+SCALE_MAX: Final = 10.0  # more is another machine: the setting says so
+TRUSTED_MAX: Final = 2.0  # chosen: a replay that is further from what happened says little of what would have
+TRUSTED_S: Final = 0.1  # times that differ by no more are alike for a reader
+TRUSTED_CALLS_MIN: Final = 20  # of a tenant: the median of fewer is chance
+
+
+def main(spec_file: Path) -> None:
+    """Simulate the trace as it was and as it would have been."""
+    os.nice(NICE)
+    spec = msgspec.json.decode(spec_file.read_bytes(), type=WhatIfSpec)
+    try:
+        _write({"done": _simulated(spec)})
+    except (TraceError, ConfigError, ValueError, OSError) as error:
+        _write({"error": str(error)})
+
+
+def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
+    happened = _happened(spec)
+    coefficients = _coefficients(spec.engine)
+    setting, run = _run(spec, coefficients, runs_before=0)
+    scale = 1.0
+    for number in range(1, RESCALED_MAX + 1):
+        by = _scale(happened["tpot_s"], run.figures.tpot_s)
+        if by is None:
+            break
+        scale *= by
+        setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
+    policies = [spec.policy] if spec.policy else []
+    weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
+    _, instead = _run(spec, None, runs_before=RUNS - 1, policies=policies, weights=weights)
+    return {
+        "setting": dict(setting.facts),
+        "happened": happened,
+        "replayed": _shown(run),
+        "instead": _shown(instead),
+        "trust": _trust(happened, _shown(run)),
+    }
+
+
+def _run(
+    spec: WhatIfSpec,
+    coefficients: StepCoefficients | None,
+    *,
+    runs_before: int,
+    policies: Sequence[str] = (),
+    weights: Sequence[str] = (),
+) -> tuple[Setting, Findings]:
+    """Simulate the calls; with `coefficients` None by those of the run before."""
+    if coefficients is not None:
+        COEFFICIENTS[MEASURED] = coefficients
+    engine = spec.engine
+    comparison = PolicyComparison(
+        trace=Path(spec.trace),
+        config=Path(spec.config),
+        pool=spec.pool,
+        policies=policies,
+        weights=weights,
+        engine=MEASURED,
+        engines=engine.engines,
+        paces=engine.paces,
+        kv_tokens_max=engine.kv_tokens_max,
+        requests_running_max=engine.requests_running_max,
+    )
+    setting, (run,) = comparison.run(_progress(runs_before))
+    return setting, run
+
+
+def _coefficients(engine: EngineSpec) -> StepCoefficients:
+    """Those that the gateway has learnt, else those of the default engine."""
+    default = COEFFICIENTS[DEFAULT_ENGINE]
+    if engine.base_s is None:
+        return replace(default, source=f"those of {DEFAULT_ENGINE}: the gateway knows none of these backends")
+    return StepCoefficients(
+        base_s=engine.base_s,
+        token_s=engine.token_s,
+        context_token_s=engine.context_token_s,
+        request_s=engine.request_s,
+        kv_tokens_max=engine.kv_tokens_max or default.kv_tokens_max,
+        source="those that the gateway has learnt",
+    )
+
+
+def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> float | None:
+    """By what all step times are multiplied, so that a token takes as long as it took; None: they stay.
+
+    Calls come at their recorded times. At backends that are full, some percent of difference would be a queue that
+    grows, or none (docs/results/live.md).
+    """
+    if not measured_tpot_s or not simulated_tpot_s:
+        return None
+    scale = min(SCALE_MAX, max(1 / SCALE_MAX, measured_tpot_s / simulated_tpot_s))
+    return None if abs(scale - 1) < SCALE_LEAST else scale
+
+
+def _scaled(coefficients: StepCoefficients, scale: float) -> StepCoefficients:
+    source = f"{coefficients.source}, times {scale:.2f}, so that a token takes as long as was measured"
+    return coefficients.scaled(scale, source=source)
+
+
+def _trust(happened: Mapping[str, Any], replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """By how much the replay of what happened, with the settings that there were, differs from it: in the tokens
+    written per second, or in the median TTFT of a tenant.
+    """
+    found = [(_factor(happened["output_tokens_per_s"], replayed["output_tokens_per_s"]), "output_tokens_per_s", None)]
+    for tenant, measured in happened["tenants"].items():
+        simulated = replayed["tenants"].get(tenant)
+        if simulated is None or min(measured["requests"], simulated["served"]) < TRUSTED_CALLS_MIN:
+            continue
+        times = measured["ttft_p50_s"], simulated["ttft_p50_s"]
+        if None not in times:
+            found.append((_factor(*(each + TRUSTED_S for each in times)), "ttft_p50_s", tenant))
+    factor, figure, tenant = max(found, key=lambda each: each[0])
+    is_enough = len(found) > 1
+    return {
+        "is_trusted": is_enough and factor <= TRUSTED_MAX,
+        "factor": round(factor, 2),
+        "factor_max": TRUSTED_MAX,
+        "figure": figure if is_enough else "too_few_calls",
+        "tenant": tenant,
+    }
+
+
+def _factor(one: float, other: float) -> float:
+    """By what the larger is more than the other, at most 1,000."""
+    return min(1000.0, max(one, other) / max(min(one, other), 1e-9))
+
+
+def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
+    """Progress of a run after so many of RUNS."""
+
+    def begin(_label: str, total: int) -> Callable[[int], None]:
+        read = 0
+
+        def advanced(by: int) -> None:
+            nonlocal read
+            read += by
+            _write({"progress": round((runs_before + min(1.0, read / max(1, total))) / RUNS, 3)})
+
+        return advanced
+
+    return begin
+
+
+def _shown(run: Findings) -> dict[str, Any]:
+    """A run without its curves, and its loudest tenants."""
+    tenants = {name: asdict(each) for name, each in list(run.tenants.items())[:TENANTS_SHOWN]}
+    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants}
+
+
+def _happened(spec: WhatIfSpec) -> dict[str, Any]:
+    """What was measured of the same calls: as a run, without what only a simulation knows."""
+    config = load_config(Path(spec.config), check_files=False)
+    price = Choices().tried(config, spec.pool)[0].price
+    weights = {tenant.id: tenant.weight for tenant in config.policy_tenants()}
+    tenants: dict[str, _Measured] = {}
+    first_s, last_s = float("inf"), 0.0
+    for line in Path(spec.trace).read_bytes().splitlines():
+        call = orjson.loads(line)
+        # From the first arrival to the last end, as in a simulation: what is served then is of this time.
+        first_s, last_s = min(first_s, call["arrival_s"]), max(last_s, call["arrival_s"] + call["took_s"])
+        service = price.service(call["prompt_tokens"], 0, call["output_tokens"])
+        tenants.setdefault(call["tenant"], _Measured()).add(call, service)
+    together = _Measured()
+    for each in tenants.values():
+        together.merge(each)
+    duration_s = max(1.0, last_s - first_s)
+    loudest = sorted(tenants, key=lambda name: -tenants[name].service)[:TENANTS_SHOWN]
+    return {
+        "policy": config.scheduling_of(spec.pool).fairness.policy,
+        "duration_s": duration_s,
+        **together.figures(),
+        "tpot_s": together.writing_s / together.later_tokens if together.later_tokens else None,
+        "throughput_tokens_per_s": together.tokens / duration_s,
+        "output_tokens_per_s": together.output_tokens / duration_s,
+        "tenants": {
+            name: tenants[name].figures() | {"weight": weights.get(name, 1.0), "service": tenants[name].service}
+            for name in loudest
+        },
+    }
+
+
+class _Measured:
+    """What was measured of one tenant. Mutable."""
+
+    def __init__(self) -> None:
+        self.requests = self.served = self.tokens = self.output_tokens = 0
+        self.refused: Counter[str] = Counter()
+        self.service = 0.0
+        self.ttft = LatencyHistogram()
+        self.writing_s, self.later_tokens = 0.0, 0  # of streams, from their first token to their last
+
+    def add(self, call: Mapping[str, Any], service: float) -> None:
+        self.requests += 1
+        outcome = call["outcome"]
+        self.served += outcome == Outcome.COMPLETED
+        if outcome not in tuple(Outcome):
+            self.refused[outcome or "unknown"] += 1
+            return
+        self.service += service
+        self.tokens += call["prompt_tokens"] + call["output_tokens"]
+        self.output_tokens += call["output_tokens"]
+        if call["ttft_s"] is not None:
+            self.ttft.add(call["ttft_s"])
+            self.writing_s += call["took_s"] - call["ttft_s"]
+            self.later_tokens += max(0, call["output_tokens"] - 1)
+
+    def merge(self, other: "_Measured") -> None:
+        self.requests += other.requests
+        self.served += other.served
+        self.tokens += other.tokens
+        self.output_tokens += other.output_tokens
+        self.refused.update(other.refused)
+        self.ttft.merge(other.ttft)
+        self.writing_s += other.writing_s
+        self.later_tokens += other.later_tokens
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "served": self.served,
+            "refused": dict(sorted(self.refused.items())),
+            "ttft_p50_s": self.ttft.quantile(0.5),
+            "ttft_p99_s": self.ttft.quantile(0.99),
+        }
+
+
+def _write(line: Mapping[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,247 @@
+"""WhatIfs: the calls of the last hour, simulated under another policy or other weights, beside what happened.
+
+A what-if runs in a process of its own (process.py), one at a time, over files in a folder that is removed
+afterwards. What it found is kept in memory, for the last KEPT_MAX. It ends when it is told to, and when no reader has
+asked for it for ABANDONED_S.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+from gateway.steering.requests import Others
+from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
+
+KNOWN: Final = "what-if"  # a service
+END: Final = "what-if-end"  # another
+ABANDONED_S: Final = 70.0  # a minute, which is how seldom browsers wake a tab that is hidden, and some seconds
+KEPT_MAX: Final = 10
+RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
+PROCESS: Final = "gateway.steering.what_if.process"
+LINE_BYTES_MAX: Final = 4 << 20
+
+log = logging.getLogger(__name__)
+
+
+class NothingRecorded(Exception):  # noqa: N818 - an answer
+    """No call of this pool was recorded in that time."""
+
+
+class OneIsRunning(Exception):  # noqa: N818 - an answer
+    """Another what-if runs: its id is the argument."""
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """One question and what was found. `progress` is from 0 to 1; `asked_at` is when a reader asked for it last, on
+    its process's clock.
+    """
+
+    id: str
+    pool: str
+    policy: str | None
+    weights: Mapping[str, float]
+    minutes: int
+    state: Literal["running", "done", "failed", "stopped"] = "running"
+    progress: float = 0.0
+    found: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    asked_at: float = 0.0
+
+
+class WhatIfs:
+    """The what-ifs of one process. Made on the loop; `stop` it."""
+
+    def __init__(
+        self,
+        *,
+        calls: Callable[[float], Awaitable[bytes]],
+        pools: Callable[[], Mapping[str, str]],
+        engine_of: Callable[[str], EngineSpec],
+        config_of: Callable[[str], Callable[[], Mapping[str, Any]]],
+    ) -> None:
+        """`calls` returns the recorded calls of the last so many seconds as JSON lines; `pools` the pool of each model;
+        `engine_of` engines like a pool's backends; `config_of` the present configuration, as far as a simulation reads
+        it, as a function that may run in a thread.
+        """
+        self._calls = calls
+        self._pools = pools
+        self._engine_of = engine_of
+        self._config_of = config_of
+        self._kept: dict[str, WhatIf] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of those that run
+        self.others: Others | None = None
+        """The other processes of this gateway; None: there are none."""
+
+    async def find(self, id_: str) -> WhatIf | None:
+        """The what-if of this id, whichever process was asked for it."""
+        if id_ in self._kept or self.others is None:
+            return self._asked_for(id_)
+        answers, _ = await self.others.ask_all(KNOWN, id_.encode())
+        return next((WhatIf(**orjson.loads(answer)) for answer in answers if answer), None)
+
+    async def tell(self, body: bytes) -> bytes:
+        """What `find` of another process asks of this one: the what-if of this id; nothing where there is none."""
+        known = self._asked_for(body.decode())
+        return b"" if known is None else orjson.dumps(known)
+
+    async def end(self, id_: str) -> bool:
+        """End the what-if of this id, whichever process runs it. Returns False where it does not run."""
+        if id_ in self._kept or self.others is None:
+            return self._end(id_, "it was stopped")
+        answers, _ = await self.others.ask_all(END, id_.encode())
+        return any(answers)
+
+    async def end_own(self, body: bytes) -> bytes:
+        """What `end` of another process asks of this one; nothing where it does not run here."""
+        return b"ended" if self._end(body.decode(), "it was stopped") else b""
+
+    async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
+        """Begin to simulate; without a `pool`, that of most calls. Raises NothingRecorded, OneIsRunning."""
+        self._raise_if_running()
+        lines = await self._calls(minutes * 60.0)
+        by_pool = await asyncio.to_thread(_by_pool, lines, dict(self._pools()))
+        if pool is None and by_pool:
+            pool = max(by_pool, key=lambda name: (len(by_pool[name]), name))
+        if pool is None or pool not in by_pool:
+            raise NothingRecorded
+        self._raise_if_running()  # while the calls were gathered
+        what_if = WhatIf(secrets.token_hex(8), pool, policy, dict(weights), minutes)
+        self._kept[what_if.id] = what_if
+        while len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        task = self._tasks[what_if.id] = asyncio.create_task(self._run(what_if, by_pool[pool]))
+        task.add_done_callback(lambda _: self._tasks.pop(what_if.id, None))
+        self._asked_for(what_if.id)
+        self._look_after(what_if)
+        return what_if
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _raise_if_running(self) -> None:
+        running = next((each for each in self._kept.values() if each.state == "running"), None)
+        if running is not None:
+            raise OneIsRunning(running.id)
+
+    def _asked_for(self, id_: str) -> WhatIf | None:
+        """A reader asks for it."""
+        known = self._kept.get(id_)
+        if known is not None:
+            known.asked_at = asyncio.get_running_loop().time()
+        return known
+
+    def _look_after(self, what_if: WhatIf) -> None:
+        """End it when no reader has asked for it for too long."""
+        loop = asyncio.get_running_loop()
+        left_s = what_if.asked_at + ABANDONED_S - loop.time()
+        if left_s > 0.0 and what_if.state == "running":
+            loop.call_later(left_s, self._look_after, what_if)
+        elif what_if.state == "running":
+            self._end(what_if.id, "no reader asked for it for a minute")
+
+    def _end(self, id_: str, why: str) -> bool:
+        what_if, task = self._kept.get(id_), self._tasks.get(id_)
+        if what_if is None or task is None or what_if.state != "running":
+            return False
+        what_if.state, what_if.error = "stopped", why
+        task.cancel()
+        return True
+
+    async def _run(self, what_if: WhatIf, calls: Sequence[bytes]) -> None:
+        try:
+            with TemporaryDirectory(prefix="fairlead-what-if-") as folder:
+                engine, config = self._engine_of(what_if.pool), self._config_of(what_if.pool)
+                spec = await asyncio.to_thread(_written, Path(folder), what_if, calls, engine, config)
+                async with asyncio.timeout(RUNS_S_MAX):
+                    await self._simulate(what_if, spec)
+        except TimeoutError:
+            what_if.state, what_if.error = "failed", f"it took longer than {RUNS_S_MAX:.0f} s"
+        except Exception as error:  # a full disk, a process that was killed
+            log.exception("a what-if has failed")
+            what_if.state, what_if.error = "failed", type(error).__name__
+        finally:
+            if what_if.state == "running":  # the gateway ends
+                what_if.state = "failed"
+
+    async def _simulate(self, what_if: WhatIf, spec: Path) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", PROCESS, str(spec),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX, env=_environment(),
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None, "it is a pipe"
+            async for line in process.stdout:
+                _take(what_if, orjson.loads(line))
+            _, errors = await process.communicate()
+            if what_if.state == "running":
+                log.error("the process of a what-if has failed: %s", errors.decode(errors="replace")[-2000:])
+                what_if.state, what_if.error = "failed", f"its process ended with status {process.returncode}"
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _written(
+    folder: Path,
+    what_if: WhatIf,
+    calls: Sequence[bytes],
+    engine: EngineSpec,
+    config: Callable[[], Mapping[str, Any]],
+) -> Path:
+    """The file that says what to simulate, with those that it names."""
+    trace, settings, spec = folder / "calls.jsonl", folder / "fairlead.yaml", folder / "spec.json"
+    trace.write_bytes(b"\n".join(calls) + b"\n")
+    settings.write_bytes(orjson.dumps(config()))  # JSON is YAML
+    of = WhatIfSpec(
+        trace=str(trace),
+        config=str(settings),
+        pool=what_if.pool,
+        engine=engine,
+        policy=what_if.policy,
+        weights=dict(what_if.weights),
+    )
+    spec.write_bytes(msgspec.json.encode(of))
+    return spec
+
+
+def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:
+    """One line of the process."""
+    if "progress" in said:
+        what_if.progress = said["progress"]
+    elif "done" in said:
+        what_if.state, what_if.progress, what_if.found = "done", 1.0, said["done"]
+    else:
+        what_if.state, what_if.error = "failed", said["error"]
+
+
+def _by_pool(lines: bytes, pools: Mapping[str, str]) -> dict[str, list[bytes]]:
+    """The lines of each pool, in order of arrival, which calls of several processes are not."""
+    found: dict[str, list[tuple[float, bytes]]] = {}
+    for line in lines.splitlines():
+        call = orjson.loads(line)
+        pool = pools.get(call["model"])
+        if pool is not None:  # else its model has left since
+            found.setdefault(pool, []).append((call["arrival_s"], line))
+    return {pool: [line for _, line in sorted(calls)] for pool, calls in found.items()}
+
+
+def _environment() -> dict[str, str]:
+    """The environment of this process, without what would override the file."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith("FAIRLEAD_")}

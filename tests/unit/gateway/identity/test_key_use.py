@@ -1,0 +1,50 @@
+"""The day of a key's last use: all days once, then only those that can change, at most every REFRESH_S."""
+
+import pytest
+
+from gateway.identity.key_use import REFRESH_S, KeyUse
+from gateway.store.base import Totals, UsageKey, UsageRow
+from gateway.store.sqlite import SqliteStore
+
+
+class Counted(SqliteStore):
+    """Notes what it is asked."""
+
+    asked: tuple[str, ...] = ()
+
+    async def last_days(self, since):
+        self.asked += (since,)
+        return await super().last_days(since)
+
+
+class Time:
+    now_s, day = 0.0, "2026-11-20"
+
+
+@pytest.fixture
+async def store():
+    made = Counted(None)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def use(store, key, day):
+    await store.put_usage([UsageRow("w", UsageKey(day, "alice", key, "m"), Totals(1, 1, 0, 0))])
+
+
+async def test_days_are_read_once_and_then_from_the_day_before_the_last_reading(store):
+    time = Time()
+    keys = KeyUse(store, clock=lambda: time.now_s, today=lambda: time.day)
+    await use(store, "old", "2026-01-01")
+    await use(store, "k", "2026-11-19")
+    assert await keys.last_days() == {"old": "2026-01-01", "k": "2026-11-19"}
+    await use(store, "k", "2026-11-20")
+    time.now_s += REFRESH_S / 2
+    assert (await keys.last_days())["k"] == "2026-11-19"
+    time.now_s, time.day = time.now_s + REFRESH_S, "2026-11-25"
+    assert await keys.last_days() == {"old": "2026-01-01", "k": "2026-11-20"}
+    await use(store, "k", "2026-11-24")
+    time.now_s += REFRESH_S
+    assert (await keys.last_days())["k"] == "2026-11-24"
+    assert store.asked == ("", "2026-11-19", "2026-11-24")
