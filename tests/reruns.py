@@ -1,4 +1,4 @@
-"""Runs the tests again that have just failed, once, alone, and names them.
+"""Runs the tests again that have just failed, alone, twice at most, and names them.
 
     python -m tests.reruns
 
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests/flaky.toml"
 FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
 RERUNS_MAX = 5  # more than these in one run is no chance
+TIMES = 2
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,15 @@ def main() -> int:
         print(reason)
     if reasons:
         return 1
-    for test in again:
-        print(f"RERUN {test}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:xdist", *again], check=False, cwd=ROOT)
-    for test in again if done.returncode == 0 else ():
-        print(f"RERUN {test} passed: it belongs into tests/flaky.toml, with its cause")
-    return done.returncode
+    for number in range(1, TIMES + 1):
+        for test in again:
+            print(f"RERUN {number} of {test}", flush=True)
+        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:xdist", *again], check=False, cwd=ROOT)
+        if done.returncode == 0:
+            for test in again:
+                print(f"RERUN {number} of {test} passed: it belongs into tests/flaky.toml, with its cause")
+            return 0
+    return 1
 
 
 if __name__ == "__main__":

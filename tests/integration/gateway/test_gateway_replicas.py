@@ -209,6 +209,11 @@ async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_se
         assert (reply.status, reply.error["reason"]) == (429, "insufficient_quota")
 
 
+def at_leader(rigs):
+    """What the one that leads now has of all: on a busy machine it may be another than the first."""
+    return next(rig.snapshot() for rig in rigs if view(rig).role is MemberRole.LEADER)
+
+
 async def test_a_tenants_limit_in_flight_is_one_for_all_gateways(join, key):
     async with engine(speed=0.01) as server, join(3, server, in_flight_max=6) as rigs:
         tasks = [
@@ -218,7 +223,7 @@ async def test_a_tenants_limit_in_flight_is_one_for_all_gateways(join, key):
             await until(lambda: running(server) == 6)
             await asyncio.sleep(0.5)  # for a seventh, which must not come
             assert running(server) == 6
-            assert rigs[0].snapshot().in_flight_requests == 6
+            assert at_leader(rigs).in_flight_requests == 6
         finally:
             for task in tasks:
                 task.cancel()
@@ -238,8 +243,8 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
             for _ in range(20):  # polls of what runs there, of which each gateway knows a part to be the other's
                 await asyncio.sleep(0.05)
                 assert running(server) <= 7
-            assert rigs[0].snapshot().in_flight_requests == 7
-            assert [each.external_requests for each in rigs[0].snapshot().backends.values()] == [0]
+            assert at_leader(rigs).in_flight_requests == 7
+            assert [each.external_requests for each in at_leader(rigs).backends.values()] == [0]
         finally:
             for task in tasks:
                 task.cancel()
@@ -309,7 +314,7 @@ async def test_a_keys_limit_in_flight_is_one_for_all_gateways(join, key, key_id)
         try:
             await until(lambda: running(server) == 6)
             await asyncio.sleep(0.5)  # for a seventh, which must not come
-            assert (running(server), rigs[0].snapshot().in_flight_requests) == (6, 6)
+            assert (running(server), at_leader(rigs).in_flight_requests) == (6, 6)
             await limit_key(rigs, key_id, in_flight_max=8)
             await until(lambda: running(server) == 8)
         finally:
