@@ -180,9 +180,14 @@ class Cluster:
 
     async def led(self, among: Any = None) -> int:
         """The replica that leads, once they all agree."""
-        async with asyncio.timeout(2 * PATIENCE_S):
-            while (leader := await self.leader(among)) is None:  # noqa: ASYNC110 - they are processes
-                await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(2 * PATIENCE_S):
+                while (leader := await self.leader(among)) is None:  # noqa: ASYNC110 - they are processes
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            names = ("fairlead_cluster_leader", "fairlead_cluster_epoch", "fairlead_replicas_cut_off")
+            said = {each: [await self.value(each, name) for name in names] for each in self._running}
+            raise AssertionError(f"they agree on no leader; {names} of each: {said}") from None
         return leader
 
     async def divided(self) -> None:
@@ -326,13 +331,13 @@ class Load:
     async def served(self, replicas: Any = None, calls: int = 12) -> None:
         """Wait until so many more calls were answered at each of these replicas."""
         numbers = list(self.cluster.numbers if replicas is None else replicas)
-        before = len(self.calls)
-        async with asyncio.timeout(3 * PATIENCE_S):
-            while True:
-                counts = Counter(each.replica for each in self.calls[before:] if each.status == 200)
-                if all(counts[number] >= calls for number in numbers):
-                    return
-                await asyncio.sleep(0.02)
+        before, give_up_at = len(self.calls), time.monotonic() + 2 * PATIENCE_S
+        while True:
+            answered = Counter((each.replica, each.status) for each in self.calls[before:])
+            if all(answered[number, 200] >= calls for number in numbers):
+                return
+            assert time.monotonic() < give_up_at, f"{numbers} do not serve: {answered}, ready: {dict(self.ready)}"
+            await asyncio.sleep(0.02)
 
     async def end(self) -> Figures:
         """Let what runs come to its end, and say what there was."""
