@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from backends.simulation.recording import SharedRecorder, replay
-from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.cost import LinearPrice
 from policies.admission import Admission
 from policies.fairness import FAIRNESS
@@ -23,6 +21,8 @@ from policies.types import BackendLoad, Dispatch, Group, Outcome, Preempt, Reque
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.queue_accounts import WatchedPlacement
+from tests.simulation.recording import SharedRecorder, replay
+from tests.simulation.run_accounts import RunAccounts
 
 BACKENDS = ("x", "y")
 PREDICTIONS = sorted(PREDICTION.keys() - {"noisy-oracle"})  # which a replay would have to draw again

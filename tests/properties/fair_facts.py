@@ -9,7 +9,6 @@ from facts import BACKENDS, PARAMETERS, PREDICTIONS, Facts, load
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from backends.simulation.run_accounts import RunAccounts
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness.bounds import BOUNDS
 from policies.pool.preemption import InterruptRules
@@ -17,6 +16,7 @@ from policies.types import Group, Outcome, PolicyChoice, SloEnvelope, Tenant, Ti
 from tests.fairness_orders import ahead_service
 from tests.simulation.bound_checkers import Exposure, ServiceBound
 from tests.simulation.queue_accounts import QueueWatcher
+from tests.simulation.run_accounts import RunAccounts
 
 PROMPT_ERROR_TOKENS = 5
 NAMES = ["a", "b", "c", "d", "e", "f"]

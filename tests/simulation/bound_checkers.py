@@ -12,7 +12,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from backends.simulation.recording import (
+from policies.accounts.cost import LinearPrice, Price
+from policies.fairness.fairness_bound import FairnessBound
+from policies.types import Dispatch, Request, Tenant
+from tests.simulation.recording import (
     Adopted,
     Entry,
     PolicyChanged,
@@ -23,10 +26,7 @@ from backends.simulation.recording import (
     Submitted,
     TenantsChanged,
 )
-from backends.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
-from policies.accounts.cost import LinearPrice, Price
-from policies.fairness.fairness_bound import FairnessBound
-from policies.types import Dispatch, Request, Tenant
+from tests.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
 
 LINEAR = LinearPrice()
 TIERS = 2.0  # tiers are ordered by VTC, and so are the groups of a tier

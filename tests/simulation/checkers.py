@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from types import MappingProxyType
 
-from backends.simulation.recording import Entry, Listener, Polled
-from backends.simulation.run_accounts import RunAccounts, TenantAccounts, require
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import BackendView, Dispatch, Request, ReserveView
+from tests.simulation.recording import Entry, Listener, Polled
+from tests.simulation.run_accounts import RunAccounts, TenantAccounts, require
 
 ANYWHERE: Mapping[str, str] = MappingProxyType({})
 NOTHING_HELD = ReserveView(0, 0)

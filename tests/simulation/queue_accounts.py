@@ -8,7 +8,10 @@ checks: the rules of a pool with one queue hold for each of these queues.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from backends.simulation.recording import (
+from policies.capacity.prefix_index import PrefixIndex
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.types import Dispatch, Request, Usage
+from tests.simulation.recording import (
     Adopted,
     Entry,
     Listener,
@@ -24,10 +27,7 @@ from backends.simulation.recording import (
     TenantsChanged,
     WindowsRestored,
 )
-from backends.simulation.run_accounts import RunAccounts, require
-from policies.capacity.prefix_index import PrefixIndex
-from policies.placement.base import ArrivalPlacement, Worker
-from policies.types import Dispatch, Request, Usage
+from tests.simulation.run_accounts import RunAccounts, require
 
 
 class WatchedPlacement(ArrivalPlacement):

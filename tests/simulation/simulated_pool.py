@@ -8,8 +8,6 @@ from pathlib import Path
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.fairness_metric import RequestRecord, accumulated_service
-from backends.simulation.recording import Recorder
-from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import Arrival, from_csv
 from backends.simulation.world import World
 from policies.fairness import FAIRNESS
@@ -19,6 +17,8 @@ from policies.scheduler import SHARE_RATIO_MAX, Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
 from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
+from tests.simulation.recording import Recorder
+from tests.simulation.run_accounts import RunAccounts
 
 TRACE = Path(__file__).parents[2] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 ENGINE = "a10g-llama2-7b"  # the VTC paper's: 10,000 tokens of KV pool, some 1,350 service units a second

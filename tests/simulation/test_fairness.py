@@ -12,9 +12,9 @@ import pytest
 from simulated_pool import lmsys_trace, simulate, tenants_of
 
 from backends.simulation.fairness_metric import mean_ttft_s, service_difference, tenants_by_requests, throughput
-from backends.simulation.run_accounts import ViolationError
 from backends.simulation.workload import even, merged, poisson
 from policies.types import Tenant, Tier
+from tests.simulation.run_accounts import ViolationError
 
 SEEDS = pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 SIZE = {"prompt_tokens": 256, "output_tokens": 256, "output_tokens_max": 512}  # 768 service units a request

@@ -13,8 +13,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import Polled, Recorder, Submitted, replay
-from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
@@ -27,6 +25,8 @@ from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange
 from tests.simulation.queue_accounts import QueueWatcher, WatchedPlacement
+from tests.simulation.recording import Polled, Recorder, Submitted, replay
+from tests.simulation.run_accounts import RunAccounts
 
 SEATS = 256  # of every engine, and given
 ENGINES = ("x", "y")

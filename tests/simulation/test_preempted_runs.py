@@ -4,8 +4,6 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import Polled, Recorder, replay
-from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.fairness import LeastCounterFirst
@@ -13,6 +11,8 @@ from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
 from policies.types import Preempt, Tenant
 from tests.simulation.checkers import InFlightLimits, RunWatch
+from tests.simulation.recording import Polled, Recorder, replay
+from tests.simulation.run_accounts import RunAccounts
 
 TENANTS = [Tenant("early"), Tenant("late")]
 

@@ -10,23 +10,6 @@ from simulated_pool import ENGINE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import (
-    Cancelled,
-    Finished,
-    LoadChanged,
-    Measured,
-    PolicyChanged,
-    Polled,
-    Progressed,
-    Recorder,
-    Restored,
-    Returned,
-    Submitted,
-    TenantsChanged,
-    read_from,
-    replay,
-    write_to,
-)
 from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
@@ -45,6 +28,23 @@ from policies.types import (
     Tenant,
     Tier,
     Usage,
+)
+from tests.simulation.recording import (
+    Cancelled,
+    Finished,
+    LoadChanged,
+    Measured,
+    PolicyChanged,
+    Polled,
+    Progressed,
+    Recorder,
+    Restored,
+    Returned,
+    Submitted,
+    TenantsChanged,
+    read_from,
+    replay,
+    write_to,
 )
 
 REQUEST = Request(

@@ -10,7 +10,6 @@ from simulated_pool import ENGINE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import Recorder
 from backends.simulation.workload import even, merged
 from backends.simulation.world import World
 from gateway.observability.metrics.service_gap import GapBound, ServiceGap, TenantService
@@ -18,6 +17,7 @@ from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.simulation.recording import Recorder
 
 UNTIL_S = 400.0
 TENANTS = [Tenant("loud"), Tenant("quiet"), Tenant("heavy", weight=3.0)]

@@ -9,12 +9,12 @@ from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.engine.fair_batching import FairBatching
 from backends.simulation.answer_pace import is_inside
-from backends.simulation.recording import LoadChanged, Measured, Polled, Progressed, Recorder, Submitted
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
 from backends.simulation.world import KnownSteps, World
 from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
 from policies.types import Reason, SloEnvelope, Tenant
+from tests.simulation.recording import LoadChanged, Measured, Polled, Progressed, Recorder, Submitted
 
 A10G = COEFFICIENTS[ENGINE]
 

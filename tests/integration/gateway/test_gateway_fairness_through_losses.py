@@ -14,13 +14,13 @@ import pytest
 from engine_process import EngineProcess
 from gateway_rig import CHAT, call, gateway, until
 
-from backends.simulation.recording import Recorder
-from backends.simulation.run_accounts import RunAccounts, ViolationError
 from gateway.observability.metrics.service_gap import jain_index
 from policies.fairness.bounds import BOUNDS
 from policies.types import Cause, Tenant
 from tests.simulation.bound_checkers import Exposure, ServiceBound
 from tests.simulation.checkers import RunWatch
+from tests.simulation.recording import Recorder
+from tests.simulation.run_accounts import RunAccounts, ViolationError
 
 WEIGHTS = {"one": 1.0, "other": 1.0, "double": 2.0, "fourfold": 4.0}
 CLIENTS = 8  # of each tenant: as many as there are slots, so all wait always

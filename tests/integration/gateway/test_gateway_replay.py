@@ -9,7 +9,10 @@ import random
 
 from gateway_rig import call, engine, gateway, until
 
-from backends.simulation.recording import (
+from policies.scheduler import Scheduler
+from policies.types import Dispatch, Outcome
+from tests.simulation.checkers import InFlightLimits, RunWatch
+from tests.simulation.recording import (
     Cancelled,
     Finished,
     LoadChanged,
@@ -20,10 +23,7 @@ from backends.simulation.recording import (
     replay,
     write_to,
 )
-from backends.simulation.run_accounts import RunAccounts
-from policies.scheduler import Scheduler
-from policies.types import Dispatch, Outcome
-from tests.simulation.checkers import InFlightLimits, RunWatch
+from tests.simulation.run_accounts import RunAccounts
 
 SEATS = 4
 TENANTS = 5

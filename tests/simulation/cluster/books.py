@@ -4,7 +4,13 @@ from collections import defaultdict
 from itertools import combinations
 from math import inf
 
-from backends.simulation.recording import (
+from gateway.cluster.follower.follower import PROGRESS_S
+from gateway.cluster.promise import SILENCE_S_MAX
+from policies.fairness.bounds import BOUNDS
+from policies.types import Dispatch, Reject
+from tests.simulation.cluster import world as worlds
+from tests.simulation.cluster.judge import Judge
+from tests.simulation.recording import (
     Adopted,
     Cancelled,
     Finished,
@@ -16,13 +22,7 @@ from backends.simulation.recording import (
     Submitted,
     TakenOver,
 )
-from backends.simulation.run_accounts import require
-from gateway.cluster.follower.follower import PROGRESS_S
-from gateway.cluster.promise import SILENCE_S_MAX
-from policies.fairness.bounds import BOUNDS
-from policies.types import Dispatch, Reject
-from tests.simulation.cluster import world as worlds
-from tests.simulation.cluster.judge import Judge
+from tests.simulation.run_accounts import require
 
 
 class Books(Judge):

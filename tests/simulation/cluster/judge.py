@@ -1,6 +1,6 @@
 """Judge: what each judge of a simulated cluster may be told."""
 
-from backends.simulation.recording import Entry
+from tests.simulation.recording import Entry
 
 
 class Judge:

@@ -4,14 +4,14 @@ from collections import defaultdict
 from itertools import pairwise
 from math import inf
 
-from backends.simulation.recording import Polled
-from backends.simulation.run_accounts import RunAccounts, require
 from policies.fairness.bounds import BOUNDS
 from policies.types import Dispatch, Preempt, Reason
 from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.cluster import world as worlds
 from tests.simulation.cluster.books import Books, Fairness
 from tests.simulation.cluster.judge import Judge
+from tests.simulation.recording import Polled
+from tests.simulation.run_accounts import RunAccounts, require
 
 
 class OneEnd(Judge):

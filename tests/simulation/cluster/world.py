@@ -12,7 +12,6 @@ from itertools import count
 from math import inf
 from random import Random
 
-from backends.simulation.recording import Entry, SharedRecorder
 from gateway.cluster.election import Candidate, StoreCall
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.member import Member
@@ -26,6 +25,7 @@ from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
 from policies.types import NO_USAGE, Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
 from tests.simulation.cluster.parts import Backend, Run, SkewedClock, Store
+from tests.simulation.recording import Entry, SharedRecorder
 
 POOL = "pool"
 WAIT_S_MAX = 5.0

@@ -5,8 +5,6 @@ from random import Random
 import pytest
 from pools import POOLS, Pool
 
-from backends.simulation.recording import SharedRecorder
-from backends.simulation.run_accounts import RunAccounts, ViolationError
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness import FAIRNESS, VirtualTokenCounter
 from policies.fairness.groups import GroupedFairness
@@ -26,6 +24,8 @@ from policies.types import (
     Wait,
 )
 from tests.simulation.bound_checkers import ServiceBound
+from tests.simulation.recording import SharedRecorder
+from tests.simulation.run_accounts import RunAccounts, ViolationError
 
 PROMPT = 10
 ROUNDS = 120

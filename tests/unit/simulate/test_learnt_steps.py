@@ -7,7 +7,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import LoadChanged, Recorder
 from backends.simulation.workload import Arrival
 from backends.simulation.world import KnownSteps, World
 from gateway.config import Config
@@ -15,6 +14,7 @@ from gateway.simulate.choices import Choices
 from gateway.simulate.run import SimulatedFleet, simulate
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.simulation.recording import LoadChanged, Recorder
 
 NAME = "a800-llama3.1-8b"
 ENGINE = COEFFICIENTS[NAME]

@@ -6,8 +6,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.recording import Polled, Recorder
-from backends.simulation.run_accounts import RunAccounts
 from backends.simulation.workload import Arrival
 from backends.simulation.world import World
 from gateway.simulate.exposure import RunExposure
@@ -20,6 +18,8 @@ from policies.scheduler import Scheduler
 from policies.types import Tenant
 from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import RunWatch
+from tests.simulation.recording import Polled, Recorder
+from tests.simulation.run_accounts import RunAccounts
 
 
 def flood(seconds=40):

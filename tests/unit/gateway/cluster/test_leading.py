@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from backends.simulation.recording import Readmitted, SharedRecorder, replay
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.follower.follower import Follower
 from gateway.cluster.leader.leader import Leader
@@ -38,6 +37,7 @@ from policies.types import (
     Tenant,
     Usage,
 )
+from tests.simulation.recording import Readmitted, SharedRecorder, replay
 
 GPU = BackendLoad("gpu", requests_running_max=2, requests_running=0, measured_at=1.0)
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from backends.simulation.recording import Adopted, Parked, Readmitted, SharedRecorder, Submitted
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.follower.follower import Follower
 from gateway.cluster.follower.leaderless import LEADERLESS_S_MAX, REFUSED_MAX
@@ -15,6 +14,7 @@ from gateway.cluster.wire import CheckpointPart, Ended, Has, Spend, Submit, Told
 from policies.admission.bounded import BoundedQueues
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
+from tests.simulation.recording import Adopted, Parked, Readmitted, SharedRecorder, Submitted
 
 MANY = 10 * TAKEN_MAX
 

@@ -11,13 +11,13 @@ import pytest
 from backends.catalog import ModelCard
 from backends.metrics import EngineMetrics
 from backends.pool import BackendPool
-from backends.simulation.recording import LoadChanged, Measured, Progressed, Recorder
 from backends.spec import BackendSpec
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
+from tests.simulation.recording import LoadChanged, Measured, Progressed, Recorder
 
 SPECS = [BackendSpec(f"gpu-{number}", f"http://gpu-{number}", pool=f"pool-{number % 2}") for number in range(4)]
 

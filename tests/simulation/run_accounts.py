@@ -12,7 +12,22 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from backends.simulation.recording import (
+from policies.accounts.cost import LinearPrice, Price
+from policies.types import (
+    DEFAULT_TIER,
+    NO_USAGE,
+    BackendLoad,
+    Dispatch,
+    Group,
+    Outcome,
+    Preempt,
+    Request,
+    Snapshot,
+    Tenant,
+    Tier,
+    Usage,
+)
+from tests.simulation.recording import (
     Adopted,
     Cancelled,
     Entry,
@@ -29,21 +44,6 @@ from backends.simulation.recording import (
     Submitted,
     TenantsChanged,
     Undelivered,
-)
-from policies.accounts.cost import LinearPrice, Price
-from policies.types import (
-    DEFAULT_TIER,
-    NO_USAGE,
-    BackendLoad,
-    Dispatch,
-    Group,
-    Outcome,
-    Preempt,
-    Request,
-    Snapshot,
-    Tenant,
-    Tier,
-    Usage,
 )
 
 RELATIVE_TOLERANCE = 1e-9  # floats are summed in another order
