@@ -70,7 +70,7 @@ class BackendCapacity:
     # Slots for speed, as in EngineWork.
     __slots__ = (
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
-        "_rooms", "_running", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
+        "_rooms", "_running", "_sent", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
         "awaits_measurement",
         "by_end", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
@@ -109,6 +109,7 @@ class BackendCapacity:
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
         self._running: dict[Reservation, None] = {}
+        self._sent: set[Reservation] = set()  # since the last measurement, at which it may not have reached the backend
         self.by_end: list[Reservation] | None = None
         """The same, soonest end first; None until it is asked, after something came, went or produced more."""
         self._shared: dict[int, _SharedBlock] = {}
@@ -292,6 +293,7 @@ class BackendCapacity:
         self._headroom.granted(left, self.external_tokens)
         self.requests += 1
         self._running[reservation] = None
+        self._sent.add(reservation)
         self.by_end = None
         for block_hash in reservation.prefix:
             block = self._shared.get(block_hash)
@@ -335,6 +337,7 @@ class BackendCapacity:
         """Remove the request, which held its slot for `held_s` seconds."""
         self.requests -= 1
         del self._running[reservation]
+        self._sent.discard(reservation)
         self._started -= reservation.has_started * reservation.sequences
         self.by_end = None
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
@@ -396,11 +399,13 @@ class BackendCapacity:
             self._external.observe(
                 load,
                 sequences=self.sequences,
+                sent=sum(each.sequences for each in self._sent if not each.has_started),
                 held_tokens=held_tokens,
                 shared_tokens=self._shared_tokens,
                 sequences_limit=self.sequences_limit,
                 tokens_limit=self.tokens_limit,
             )
+            self._sent.clear()
             self._headroom.measured(load, self.load, self._external, lambda: self.tokens_held_max)
         self._set_window(load, is_new=is_new)
         self.load = load

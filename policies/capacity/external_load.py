@@ -1,7 +1,8 @@
 """External load: what other clients run at a backend, measured as its counts minus ours.
 
 A request of ours that came or went between a measurement and its arrival looks like external load once; external load
-stays. So the least of the last observations counts.
+stays. So the least of the last observations counts. A request of ours that is still on its way makes external load look
+smaller: what was believed before is believed on, as far as such requests can hide it.
 """
 
 from collections import deque
@@ -30,18 +31,21 @@ class ExternalLoad:
         load: BackendLoad,
         *,
         sequences: int,
+        sent: int,
         held_tokens: float,
         shared_tokens: float,
         sequences_limit: int,
         tokens_limit: float,
     ) -> None:
         """Observe what a measurement has beyond our `sequences`, the KV tokens of their own (`held_tokens`) and of
-        shared blocks, and what other replicas may run there: their share of the limits.
+        shared blocks, and what other replicas may run there: their share of the limits. Of our sequences, `sent` may
+        not have reached the backend yet.
         """
         if load.requests_running is not None:
             theirs = load.requests_running + (load.requests_waiting or 0) - sequences
             theirs -= sequences_limit - load.share.of(sequences_limit)
-            self._requests.append(max(0, theirs))
+            hidden = min(theirs + sent, self.least()[0])
+            self._requests.append(max(0, theirs, hidden))
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
             theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - shared_tokens
             theirs_tokens -= load.untold_tokens

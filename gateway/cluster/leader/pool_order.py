@@ -245,6 +245,7 @@ class PoolOrder:
         if known is None:
             return
         if known.backend_id is None:
+            known.asked = _since(known.asked, self._came_at - has.age_s)
             if not sender.is_away:
                 self._resume(id_, known, now)
             return
@@ -495,6 +496,11 @@ class PoolOrder:
             return known.told if known.asked.produced_tokens else NO_USAGE
         self.scheduler.finished(id_, Outcome.CLIENT_DISCONNECTED, now)
         return known.told
+
+
+def _since(asked: Request, arrived_at: float) -> Request:
+    """A request as old as its member says: its Submit may have lain unread while this process stood still."""
+    return replace(asked, arrived_at=arrived_at) if arrived_at < asked.arrived_at else asked
 
 
 def _went_on(known: OrderedRequest, has: Has) -> bool:

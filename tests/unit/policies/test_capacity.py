@@ -149,6 +149,25 @@ def test_a_single_odd_measurement_is_no_foreign_load_and_hides_none():
     assert (capacity.external_requests, capacity.external_tokens) == (2, 100), "less is believed at once"
 
 
+def test_what_is_on_its_way_hides_nothing_that_others_run():
+    capacity = BackendCapacity(BackendLoad("b", requests_running_max=8))
+    measure(capacity, requests_running=2, times=3)
+    assert capacity.external_requests == 2
+    ours = [take(capacity, 10) for _ in range(2)]
+    measure(capacity, requests_running=2)  # and has not heard of ours
+    assert capacity.external_requests == 2
+    measure(capacity, requests_running=4)
+    assert capacity.external_requests == 2
+    measure(capacity, requests_running=2)  # it has heard of ours by now, so the others have ended
+    assert capacity.external_requests == 0
+    for each in ours:
+        capacity.release(each)
+    measure(capacity, requests_running=2, times=3)
+    capacity.started(take(capacity, 10))
+    measure(capacity, requests_running=2)
+    assert capacity.external_requests == 1, "what has started is there"
+
+
 def test_what_we_have_predicted_but_not_produced_is_no_foreign_negative():
     capacity = BackendCapacity(BackendLoad("gpu", kv_tokens_max=1000, requests_running_max=10))
     take(capacity, 100, 400)

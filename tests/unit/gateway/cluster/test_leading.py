@@ -471,6 +471,24 @@ def test_a_request_that_is_read_after_its_connections_end_is_dispatched_only_whe
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
 
 
+def test_a_request_that_lay_unread_while_its_leader_stood_still_is_as_old_as_its_member_says():
+    cluster = Cluster()
+    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    follower = cluster.followers["m2"]
+    cluster.submit("m2", "r")
+    arrived_at, frames = cluster.now, list(follower.link.frames(cluster.now))
+    cluster.now += 1.5
+    for frame in frames:
+        cluster.leader.received("m2", frame, cluster.now)
+    cluster.leader.lost("m2", cluster.now)
+    follower.lost(cluster.now)
+    cluster.leader.turn(cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    again = [entry.request for entry in cluster.entries if isinstance(entry, Readmitted)]
+    assert [each.arrived_at for each in again] == [arrived_at]
+
+
 def test_a_leader_waits_for_the_members_of_the_last_list():
     leader = Leader(
         1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, waits={"m1": 2.0, "m2": 2.0}, now=0.0
