@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import orjson
 import uvloop
 from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -43,6 +44,7 @@ from gateway.workers.place import WorkerPlace
 FOUND: Final = "found"  # topic of what discovery has found
 JOIN_S_MAX: Final = 30.0  # a follower's start waits so long for worker 0's
 GATHER_S_MAX: Final = 0.5  # for the metrics of a worker
+OWN: Final = ""  # name of what worker 0 has counted, and those that have ended, in the file of counters
 KEEP_S: Final = 2.0  # between looks at the counters of workers, which stay when one ends
 LAST_S: Final = 2.0  # beyond their own drain, for followers to end before worker 0 does
 
@@ -62,6 +64,7 @@ class WorkerGateway(MemberGateway):
         self._store = store
         self._counts: dict[str, Families] = {}  # by follower, as last gathered
         self._ended: Families = {}  # counters of workers that have ended
+        self._dead: set[str] = set()  # their names
         self._found: dict[int, frozenset[str]] = {}
         self._control = asyncio.StreamReader()
         self._port.services["metrics"] = self._own_metrics
@@ -94,8 +97,7 @@ class WorkerGateway(MemberGateway):
         if self._store is not None:
             self._port.services |= store_services(self._store)
             await self._port.start()
-            with suppress(FileNotFoundError):
-                self._ended = parse(self._worker.counters_file.read_text())
+            self._read_kept()
             self._in_background(self._keep_counters())
 
     def _make_management(self, config: Config, store: Store) -> Management:
@@ -149,6 +151,7 @@ class WorkerGateway(MemberGateway):
         self.order.died(name)
         if self._budget_shares is not None:
             self._budget_shares.gone(name)
+        self._dead.add(name)
         self._ended = summed([self._ended, counted(self._counts.pop(name, {}))])
         self.peers.forget(name)
 
@@ -188,11 +191,21 @@ class WorkerGateway(MemberGateway):
         """
         await self._gather()
         own = parse((await self.metrics.exposition()).decode())
-        file, kept = self._worker.counters_file, written(summed([counted(own), self._ended]))
+        kept = self._counts | {OWN: summed([counted(own), self._ended])}
+        file = self._worker.counters_file
         beside = file.with_suffix(".new")
-        beside.write_text(kept)
+        beside.write_bytes(orjson.dumps({name: written(counted(families)) for name, families in kept.items()}))
         beside.replace(file)
         return own
+
+    def _read_kept(self) -> None:
+        """What the worker 0 before this one has kept. It may show it for long before the others answer."""
+        with suppress(FileNotFoundError):
+            for name, text in orjson.loads(self._worker.counters_file.read_bytes()).items():
+                if name in self._worker.others and name not in self._dead:
+                    self._counts[name] = parse(text)
+                else:
+                    self._ended = summed([self._ended, parse(text)])
 
     async def _gather(self) -> None:
         """Ask all followers for their metrics; of one that does not answer in time, its last ones stay."""
@@ -201,7 +214,9 @@ class WorkerGateway(MemberGateway):
     async def _gather_one(self, name: str) -> None:
         with suppress(StoreUnavailable, StoreFull, TimeoutError):
             async with asyncio.timeout(GATHER_S_MAX):
-                self._counts[name] = parse((await self.peers.ask(name, "metrics")).decode())
+                text = (await self.peers.ask(name, "metrics")).decode()
+                if name not in self._dead:  # since it answered: its counters are among those of the ended
+                    self._counts[name] = parse(text)
 
     async def _keep_counters(self) -> None:
         while True:

@@ -36,7 +36,7 @@ class WorkerPlace:
 
     @property
     def counters_file(self) -> Path:
-        """What worker 0 has counted, for the next one."""
+        """What worker 0 and the others have counted, for the next worker 0."""
         return self.folder / "counters"
 
     def place(self) -> MemberPlace:

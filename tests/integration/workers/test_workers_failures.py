@@ -118,6 +118,33 @@ async def test_counters_never_fall_when_workers_are_killed(tmp_path):
         assert counts == sorted(counts)
 
 
+async def test_the_next_worker_0_has_the_counters_of_one_that_does_not_answer(tmp_path):
+    """Processes start, serve and are killed, which takes seconds."""
+    admin = {"enabled": True, "port": free_port(), "key_file": str(tmp_path / "admin-key")}
+    async with under_load(tmp_path, admin=admin) as (gateway, load):
+
+        async def counted(tenant):
+            return sum(
+                value
+                for labels, value in (await gateway.process.metric("fairlead_tenant_requests_total")).items()
+                if f'tenant="{tenant}"' in labels
+            )
+
+        await load.served()
+        before = await counted("bob")
+        assert before > 0
+        os.kill(gateway.pids[1], signal.SIGSTOP)
+        try:
+            os.kill(gateway.pids[0], signal.SIGKILL)
+            await gateway.restarted(gateway.pids[0])
+            async with asyncio.timeout(PATIENCE_S):
+                while (after := await page(lambda: counted("bob"))) is None:  # noqa: ASYNC110 - it is a process
+                    await asyncio.sleep(0.02)
+        finally:
+            os.kill(gateway.pids[1], signal.SIGCONT)
+        assert after >= before
+
+
 async def page(count):
     """What the counter says; None: the port is not there yet."""
     try:
