@@ -61,7 +61,6 @@ def every_rendering(rule: Callable[[str], None]) -> Callable[[], None]:
     return test
 
 
-@functools.cache
 def all_rendered(name):
     """What the values of this name render; not to be changed."""
     return render_all(MATRIX[name])
