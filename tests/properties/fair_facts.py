@@ -2,6 +2,7 @@
 while they have anything here. Then a policy keeps its promise, whatever predicts and however requests are shaped.
 """
 
+from collections import Counter
 from random import Random
 from typing import ClassVar
 
@@ -278,9 +279,10 @@ class LiveGroupFacts(GroupFacts):
 
     @rule(seed=st.integers(0, 1 << 16), prompt_tokens=prompts, output_tokens_max=outputs)
     def compete(self, seed, **request):
-        """All wait for so long that shares which are not due show."""
+        """All wait for so long that shares which are not due show: those that have fewer waiting send more."""
+        waiting = Counter(accounts.request.tenant_id for accounts in self.waiting())
         for tenant_id in NAMES:
-            self.flood(tenant_id, FLOOD, **request)
+            self.flood(tenant_id, FLOOD - waiting[tenant_id], **request)
         self.time_passes(seed=seed, rounds=COMPETE_ROUNDS, ending=0.3, failing=[], cutting=0.0)
 
     @rule(tenant_id=st.sampled_from(["a", "b", "c", "e"]), group_id=st.sampled_from([None, "red", "blue", "grey"]))

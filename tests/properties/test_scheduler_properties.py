@@ -2,7 +2,7 @@
 
 A step is an instant: what happens in it, a poll, and the judgement of both. The same steps are made every time, and a
 history that fails is printed as it is. `make test-long` judges every policy with every placement, capped and uncapped.
-`make test` makes a sixth of the steps of a third of these: each policy with a third of the placements, and each
+`make test` makes a twelfth of the steps of a third of these: each policy with a third of the placements, and each
 placement with a third of the policies. FAIRLEAD_PROPERTY_FACTOR=20 makes twenty times as many, others each time, and
 looks for the shortest that fails.
 """
@@ -24,7 +24,7 @@ FACTOR = int(os.environ.get("FAIRLEAD_PROPERTY_FACTOR", "1"))
 ANY_STEPS, FAIR_STEPS = 1_200, 1_500  # of each long run: 170,000 in all of them
 BOUNDED = sorted(name for name, bound in BOUNDS.items() if bound is not None)
 
-LONG, SHORT = 1, 6  # a run makes its steps divided by this
+LONG, SHORT = 1, 12  # a run makes its steps divided by this
 
 
 def runs(*axes, caps=(True, False), every):
@@ -40,17 +40,20 @@ def runs(*axes, caps=(True, False), every):
                 yield pytest.param(*values, cap, SHORT, id=f"{name}-short")
 
 
-def steps_of(machine, steps, *, histories, first_seed=0, **attributes):
-    """Run the machine with these attributes, so many histories at a time, until it has made so many steps."""
+def steps_of(machine, steps, *, divisor, histories, first_seed=0, **attributes):
+    """Run the machine with these attributes, so many histories at a time, until it has made so many steps, of which a
+    short run makes fewer.
+    """
+    history_steps = 100 if divisor == LONG else 50
     special = type(machine.__name__, (machine,), attributes)
     special.steps = 0
     for number in count(first_seed):
-        # A history may end long before its hundred steps, so how many it takes is not known beforehand.
+        # A history may end long before its last step, so how many it takes is not known beforehand.
         run_state_machine_as_test(
             seed(number)(special) if FACTOR == 1 else special,
             settings=settings(
                 max_examples=FACTOR * histories,
-                stateful_step_count=100,
+                stateful_step_count=history_steps,
                 database=None,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
@@ -58,7 +61,7 @@ def steps_of(machine, steps, *, histories, first_seed=0, **attributes):
                 phases=[Phase.generate] if FACTOR == 1 else list(Phase),
             ),
         )
-        if special.steps >= FACTOR * steps:
+        if special.steps >= FACTOR * steps // divisor:
             return
 
 
@@ -70,13 +73,14 @@ def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothin
 ):
     # The few histories that a short run takes of seed 0 send no request.
     attributes = {"policy": policy, "placement": placement}
-    steps_of(AnyFacts, ANY_STEPS // divisor, histories=20 // divisor, first_seed=1, **attributes)
+    histories = 20 if divisor == LONG else 3
+    steps_of(AnyFacts, ANY_STEPS, divisor=divisor, histories=histories, first_seed=1, **attributes)
 
 
 @pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*runs(BOUNDED, sorted(PLACEMENT), every=3)])
 def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
-    steps_of(FairFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
+    steps_of(FairFacts, FAIR_STEPS, divisor=divisor, histories=10 if divisor == LONG else 2, **attributes)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +88,13 @@ def test_no_two_tenants_differ_by_more_than_the_policy_promises(policy, placemen
 )
 def test_no_two_tenants_groups_or_tiers_differ_by_more_than_is_promised(policy, placement, is_capped, divisor):
     attributes = {"policy": policy, "placement": placement, "is_capped": is_capped}
-    steps_of(GroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
+    steps_of(GroupFacts, FAIR_STEPS, divisor=divisor, histories=10 if divisor == LONG else 2, **attributes)
 
 
 @pytest.mark.parametrize(("policy", "is_capped", "divisor"), [*runs(BOUNDED, every=1)])
 def test_bounds_hold_between_changes_of_groups_that_are_made_while_their_tenants_wait(policy, is_capped, divisor):
     attributes = {"policy": policy, "placement": "least-reserved", "is_capped": is_capped}
-    steps_of(LiveGroupFacts, FAIR_STEPS // divisor, histories=max(2, 10 // divisor), **attributes)
+    steps_of(LiveGroupFacts, FAIR_STEPS, divisor=divisor, histories=10 if divisor == LONG else 2, **attributes)
 
 
 def test_every_policy_says_what_it_promises_and_the_baselines_and_experiments_promise_nothing():

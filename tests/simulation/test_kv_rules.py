@@ -73,8 +73,8 @@ def test_the_peak_finishes_a_backlog_sooner_than_the_sum(block_tokens):
 @pytest.mark.parametrize("tenants", [pytest.param(20, marks=pytest.mark.long), 200])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_predicted_lengths_fill_the_cache_by_the_peak_and_nothing_overflows(workload, tenants):
-    best = known(workload, tenants, warm_up_s=15.0, watched_s=15.0)
-    found = play_backlog(workload, tenants, warm_up_s=15.0, watched_s=15.0, kv_rule="peak")
+    best = known(workload, tenants, warm_up_s=10.0, watched_s=8.0)
+    found = play_backlog(workload, tenants, warm_up_s=10.0, watched_s=8.0, kv_rule="peak")
     assert found.tokens_per_s >= 0.95 * best.tokens_per_s, "0.81 to 0.92 by the sum"
     assert found.reserved_max <= 1.05
     assert found.preemptions_ratio < 0.01

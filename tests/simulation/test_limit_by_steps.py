@@ -22,7 +22,7 @@ ENGINE = COEFFICIENTS["h20-qwen3-14b"]
 CHUNK_TOKENS = 512  # a step of 168 ms: longer than the chat's target per token
 STEPS = KnownSteps(StepTime(ENGINE.step_time_model(), error_ratio=0.05, is_sure=True), tokens_max=CHUNK_TOKENS)
 CHAT = SloEnvelope(ttft_s=1.0, tpot_s=0.1)
-ASKS_S = 60.0
+ASKS_S = 40.0
 SEATS = 256  # of every engine, and given
 
 

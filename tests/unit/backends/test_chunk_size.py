@@ -12,6 +12,7 @@ from backends.metrics import EngineMetrics, parse_metrics
 BACKLOG = {"concurrent": 64, "slots": 128, "prompts_max": 4000, "answers_max": 60}  # prompts wait for each other
 SEATS = {"concurrent": 64, "slots": 32, "prompts_max": 100, "answers_max": 30}  # they wait for seats
 SECONDS = {CPU: 60, GPU: 150}
+SEATS_S = {CPU: 25, GPU: 100}  # by then those that wait for each other have taught, and longer ones teach no more
 
 
 @cache  # an engine is the same whatever learns from it
@@ -46,7 +47,8 @@ def test_the_size_of_a_full_step_is_learnt_while_prompts_wait(coefficients, toke
 @pytest.mark.parametrize("coefficients", [CPU, pytest.param(GPU, marks=pytest.mark.long)])
 @pytest.mark.parametrize("other", [{}, {"prompts_max": 400}, {"slots": 8}, {"answers_max": 4}])
 def test_who_waits_for_a_seat_says_nothing(coefficients, other):
-    assert set(watch(scrapes(coefficients, step_tokens_max=2048, **SEATS | other), ChunkSize())) == {None}
+    scraped = scrapes(coefficients, step_tokens_max=2048, seconds=SEATS_S[coefficients], **SEATS | other)
+    assert set(watch(scraped, ChunkSize())) == {None}
 
 
 def test_a_few_seats_with_a_long_prompt_in_one_of_them_say_nothing():

@@ -9,6 +9,7 @@ from policies.capacity.backend import KV_RULES, BackendCapacity
 from policies.fleet.negative_cache import NegativeCache
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier, Usage
+from tests.examples import examples
 
 LOADS = [BackendLoad(f"gpu-{n:02}", kv_tokens_max=400, kv_block_tokens=16, requests_running_max=6) for n in range(12)]
 # A step with a full chunk takes 60 ms: more than that of prompts keeps an engine busy for six requests here.
@@ -43,9 +44,10 @@ def history(make_pool, seed: int, loads=LOADS, *, progress: bool = False, **opti
     return sent
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("loads", [LOADS, BUSY_LOADS], ids=["memory", "prompts"])
 @pytest.mark.parametrize("kv_rule", KV_RULES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_a_pool_sends_the_same_whether_it_remembers_refusals_or_not(make_pool, monkeypatch, seed, kv_rule, loads):
     remembered = history(make_pool, seed, loads, kv_rule=kv_rule)
     assert len(remembered) > 100
