@@ -1,19 +1,20 @@
 """Every benchmark and every table can be started the way the pages, the Makefile and its own docstring say.
 
-Each program starts in a fork of this process: what programs share is imported once, not once for each of them.
+They all start in one fork of this process: what programs share is imported once, not once for each of them.
 """
 
+import contextlib
+import io
+import json
 import os
 import re
 import runpy
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
+PATH = list(sys.path)
 FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster")
 STARTED_BY_OTHERS = {
     "tests/benchmarks/demos/client.py",  # reads its job from standard input
@@ -40,49 +41,61 @@ def file_of(command: str) -> str:
     return f"{path}/__main__.py" if (ROOT / path).is_dir() else f"{path}.py"
 
 
-def start(command: str) -> None:
-    """Run a command's program with --help, as `python COMMAND --help` would in the repository's root."""
-    os.chdir(ROOT)
-    for name, module in list(sys.modules.items()):  # tests before this one have imported theirs, some by the same names
+def start(command: str) -> str:
+    """What a command's program says to --help, as `python COMMAND --help` would in the repository's root."""
+    for name, module in list(sys.modules.items()):  # programs before this one have imported theirs, by the same names
         if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(ROOT / "tests"):
             del sys.modules[name]
     sys.argv = [file_of(command), "--help"]
-    if command.startswith("-m "):
-        sys.path.insert(0, str(ROOT))
-        runpy.run_module(command.removeprefix("-m "), run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(ROOT / Path(command).parent))
-        runpy.run_path(command, run_name="__main__")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            if command.startswith("-m "):
+                sys.path[:] = [str(ROOT), *PATH]
+                runpy.run_module(command.removeprefix("-m "), run_name="__main__", alter_sys=True)
+            else:
+                sys.path[:] = [str(ROOT / Path(command).parent), *PATH]
+                runpy.run_path(command, run_name="__main__")
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    return said.getvalue()
 
 
-def in_a_fork(called: Callable[[], None], output: Path) -> int:
-    """The exit code of a child that calls this. What it prints goes to the file."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code: object = 1
-    try:
-        with output.open("w") as file:
-            sys.stdout = sys.stderr = file
-            try:
-                called()
-                code = 0
-            except SystemExit as ended:
-                code = ended.code or 0
-            except BaseException:  # noqa: BLE001 - a child says what failed, whatever it is
-                traceback.print_exc()
-    finally:
-        os._exit(code if isinstance(code, int) else 1)  # not through pytest, which runs on in the parent alone
+def refused(commands: list[str]) -> dict[str, str]:
+    """Of these commands, those that do not start, and why."""
+    os.chdir(ROOT)
+    found = {}
+    for command in commands:
+        try:
+            said = start(command)
+        except BaseException:  # noqa: BLE001 - what failed is said, whatever it is
+            found[command] = traceback.format_exc()
+        else:
+            if "usage:" not in said.lower():
+                found[command] = f"it says no usage, but: {said}"
+    return found
 
 
-@pytest.mark.parametrize("command", QUOTED)
-def test_a_quoted_command_starts(command, tmp_path):
-    # The packages of tests are found from the repository's root alone, which only a module has on its path.
-    assert command.startswith("-m ") or not re.search(r"^(from|import) tests\b", FILES[command], re.MULTILINE)
+def test_every_quoted_command_starts(tmp_path):
+    """In one child, which imports once what programs share."""
     output = tmp_path / "output"
-    code = in_a_fork(lambda: start(command), output)
-    assert code == 0, output.read_text()
-    assert "usage:" in output.read_text().lower()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            output.write_text(json.dumps(refused(QUOTED)))
+            code = 0
+        finally:
+            os._exit(code)  # not through pytest, which runs on in the parent alone
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert json.loads(output.read_text()) == {}
+
+
+def test_only_modules_import_the_packages_of_tests():
+    """These are found from the repository's root alone, which only a module has on its path."""
+    scripts = [command for command in QUOTED if not command.startswith("-m ")]
+    assert [each for each in scripts if re.search(r"^(from|import) tests\b", FILES[each], re.MULTILINE)] == []
 
 
 def test_every_program_is_quoted_somewhere():
