@@ -15,7 +15,7 @@ from gateway.cluster.election import ABANDONED_S, MEMBER_S, StoreCall, StoreView
 from gateway.cluster.promise import LEASE_S
 from gateway.cluster.wire import VERSION
 from gateway.store.base import StoreUnavailable
-from gateway.store.redis_store import TIMEOUT_S, connections
+from gateway.store.redis_store import TIMEOUT_S, close, connections
 
 SECRET_BYTES: Final = 32
 
@@ -101,8 +101,7 @@ class RedisElection:
 
     async def close(self) -> None:
         for redis in (self._redis, self._besides):
-            await redis.aclose()
-            await redis.connection_pool.aclose()
+            await close(redis)
 
     async def _connected(self, connection: Connection) -> None:
         await connection.on_connect()

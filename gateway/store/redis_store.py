@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields as fields_of
 from importlib import resources
 from itertools import groupby
@@ -114,8 +114,7 @@ class RedisStore:
         """Does nothing: a server that is unavailable is no error, it may come back."""
 
     async def close(self) -> None:
-        await self._redis.aclose()
-        await self._redis.connection_pool.aclose()
+        await close(self._redis)
 
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
@@ -273,6 +272,13 @@ class RedisStore:
             yield
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"Redis: {error or type(error).__name__}") from error
+
+
+async def close(redis: Redis) -> None:
+    """Close its connections. One that takes longer than the timeout is waited for no more: it has been told to end."""
+    with suppress(RedisError):
+        await redis.aclose()
+        await redis.connection_pool.aclose()
 
 
 def connections(url: str, *, timeout_s: float, options: dict[str, Any]) -> BlockingConnectionPool:

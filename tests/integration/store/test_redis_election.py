@@ -215,6 +215,17 @@ async def test_a_frozen_server_is_no_answer_within_the_timeout(elections, server
         server.thaw()
 
 
+async def test_a_connection_whose_end_takes_too_long_keeps_none_from_being_closed(server, monkeypatch):
+    election = RedisElection(server.url, timeout_s=0.05)
+    await election.call(call(Ask.LOOK, "one"))
+    await election.checkpoint()
+    closed, close = [], asyncio.StreamWriter.close
+    monkeypatch.setattr(asyncio.StreamWriter, "close", lambda self: closed.append(self) or close(self))
+    monkeypatch.setattr(asyncio.StreamWriter, "wait_closed", lambda _self: asyncio.sleep(60.0))
+    await election.close()
+    assert len(closed) == 2
+
+
 async def test_a_server_that_was_emptied_is_told_the_secret_of_the_members_again(elections, server):
     leader = elections()
     secret = await leader.shared_secret()
