@@ -71,7 +71,7 @@ def test_a_request_counts_only_where_all_of_its_tokens_were_in_time():
 
 
 def test_a_run_of_a_number_comes_out_the_same_and_of_another_does_not():
-    run = TraceRun(trace="burst", load_ratio=0.8, order="fair", gateway="pab-refusing", asks_s=20.0)
+    run = TraceRun(trace="azure", load_ratio=0.8, order="fair", gateway="pab-refusing", coefficients=A800, asks_s=5.0)
     assert run.run(1) == run.run(1) != run.run(2)
 
 
@@ -122,7 +122,7 @@ def test_steps_are_planned_and_budgets_computed_by_what_the_plugin_in_a_vllm_use
 
 
 def test_fair_batches_keep_their_pace_and_a_budget_keeps_the_first_token():
-    run = TraceRun(trace="qwen", load_ratio=0.65, order="fair", coefficients=A800, asks_s=60.0)
+    run = TraceRun(trace="qwen", load_ratio=0.65, order="fair", coefficients=A800, asks_s=30.0)
     others = replace(run, order="vllm"), replace(run, gateway="pab-refusing")
     fair, vllm, admitted = (each.run(0) for each in (run, *others))
     assert slo_measures.tpot_envelope_ms(fair, 0.99) <= 51.0 < slo_measures.tpot_envelope_ms(vllm, 0.99)
