@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ PRELOADED = [
     "backends.engine.http.server",
     "uvloop",
 ]
+FAIRLEAD = "from gateway.cli import main; main()"
 ENDED_POLL_S = 0.002
 
 
@@ -43,9 +45,24 @@ def _run(program: str, arguments: list[str], folder: str, environment: dict[str,
     for number, output in enumerate(outputs, 1):
         os.dup2(output.fileno(), number)
         output.close()
+    _go_on(program, arguments, folder, environment)
+
+
+def _run_in_terminal(
+    program: str, arguments: list[str], folder: str, environment: dict[str, str], terminal: Any
+) -> None:
+    os.login_tty(os.dup(terminal.fileno()))
+    terminal.close()
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing has put another in its place
+    sys.stdout.reconfigure(line_buffering=True)
+    _go_on(program, arguments, folder, environment)
+
+
+def _go_on(program: str, arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # the server's
     sys.argv = ["-c", *arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
@@ -57,7 +74,8 @@ class Forked:
     def __init__(self, process: Any, outputs: list[tuple[asyncio.BaseTransport, asyncio.StreamReader]]) -> None:
         self._process, self.pid = process, process.pid
         self._transports = [transport for transport, _ in outputs]
-        self.stdout, self.stderr = (reader for _, reader in outputs)
+        if outputs:  # a terminal has none of its own
+            self.stdout, self.stderr = (reader for _, reader in outputs)
 
     @property
     def returncode(self) -> int | None:
@@ -70,11 +88,16 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    async def wait(self) -> int:
+        """Its exit code."""
+        while self.returncode is None:  # noqa: ASYNC110 - it is a process
+            await asyncio.sleep(ENDED_POLL_S)
+        return self.returncode
+
     async def communicate(self) -> tuple[bytes, bytes]:
         """The rest of its output, once it has ended."""
         output, errors = await asyncio.gather(self.stdout.read(), self.stderr.read())
-        while self.returncode is None:  # noqa: ASYNC110 - it is a process
-            await asyncio.sleep(ENDED_POLL_S)
+        await self.wait()
         for transport in self._transports:
             transport.close()
         return output, errors
@@ -99,3 +122,15 @@ async def fork(program: str, *arguments: str, folder: Path, environment: dict[st
     for end in ends:
         end.close()
     return Forked(process, [await _read(here) for here, _ in pipes])
+
+
+async def fork_in_terminal(
+    program: str, *arguments: str, folder: Path, environment: dict[str, str], terminal: int
+) -> Forked:
+    """The same with this terminal as the one that it is used at."""
+    made = await asyncio.to_thread(context)
+    there = connection.Connection(os.dup(terminal))
+    process = made.Process(target=_run_in_terminal, args=(program, list(arguments), str(folder), environment, there))
+    await asyncio.to_thread(process.start)
+    there.close()
+    return Forked(process, [])

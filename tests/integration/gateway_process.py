@@ -7,12 +7,13 @@ import os
 import re
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import yaml
-from forked import fork
+from forked import FAIRLEAD, fork
 from gateway_rig import CHAT, PATIENCE_S, call
 
 from gateway.checkpoint.documents import read_document
@@ -88,7 +89,7 @@ async def serving(
     *backends: Any,
     environment: dict[str, str] | None = None,
     settings: dict[str, Any] | None = None,
-    program: str = "from gateway.cli import main; main()",
+    program: str = FAIRLEAD,
     runner: tuple[str, ...] = (),
     **config: Any,
 ):
@@ -111,7 +112,9 @@ async def serving(
     }
     file = folder / "fairlead.yaml"
     file.write_text(yaml.safe_dump(configured))
-    variables = {**os.environ, **(environment or {})}
+    # Workers have sockets there, whose paths are short; a parent that is killed leaves them behind.
+    temporary = tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True)
+    variables = {**os.environ, "TMPDIR": temporary.name, **(environment or {})}
     process: Any
     if runner or "LD_PRELOAD" in variables:
         process = await asyncio.create_subprocess_exec(
@@ -135,6 +138,7 @@ async def serving(
         if process.returncode is None:
             process.kill()
         await process.communicate()
+        temporary.cleanup()
 
 
 def kept(folder: Path, name: str, kind: type) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyte
+from forked import FAIRLEAD, fork_in_terminal
 
 PATIENCE_S = 30.0  # a program starts within it, on a machine that others use too
 TERM = "linux"  # what pyte emulates
@@ -83,18 +84,28 @@ def set_size(descriptor: int, *, height: int, width: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def terminal(*arguments: str, height: int = 24, width: int = 120, cwd: Any = None, **environment: str):
-    """`fairlead` with these arguments in a Terminal. A variable of the environment that is "" is not set."""
+async def terminal(
+    *arguments: str, height: int = 24, width: int = 120, cwd: Any = None, is_new: bool = False, **environment: str
+):
+    """`fairlead` with these arguments in a Terminal. A variable of the environment that is "" is not set. `is_new`: in
+    an interpreter of its own, which reads variables when it starts.
+    """
     main, other = os.openpty()
     set_size(other, height=height, width=width)
     shown = Terminal(main, height=height, width=width)
     before = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     given = {**before, "TERM": TERM, "LC_ALL": "C.UTF-8", "FAIRLEAD_CONFIG": "", **environment}
-    shown.process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", *arguments,
-        preexec_fn=lambda: os.login_tty(other), pass_fds=(other,), cwd=cwd,
-        env={name: value for name, value in given.items() if value},
-    )  # fmt: skip
+    variables = {name: value for name, value in given.items() if value}
+    if is_new:
+        shown.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FAIRLEAD, *arguments,
+            preexec_fn=lambda: os.login_tty(other), pass_fds=(other,), cwd=cwd, env=variables,
+        )  # fmt: skip
+    else:
+        folder = Path.cwd() if cwd is None else cwd
+        shown.process = await fork_in_terminal(
+            FAIRLEAD, *arguments, folder=folder, environment=variables, terminal=other
+        )
     asyncio.get_running_loop().add_reader(main, shown.read)
     try:
         yield shown

@@ -4,11 +4,12 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from forked import FAIRLEAD, fork
 from gateway_rig import PATIENCE_S, until
 from listening import listening
 from test_calibrate import models
@@ -83,12 +84,8 @@ async def test_a_user_that_has_seen_enough_gets_what_there_is_and_no_gateway_sta
 
 async def test_ctrl_c_prints_what_there_is():
     async with engine() as url:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway.cli", "bench", url, "--seconds", "8", "--json",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            # tests that run in the background have children that ignore it
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        command = ("bench", url, "--seconds", "8", "--json")
+        process = await fork(FAIRLEAD, *command, folder=Path.cwd(), environment=dict(os.environ))
         async with asyncio.timeout(PATIENCE_S):
             while b"streams" not in await process.stderr.readline():
                 pass

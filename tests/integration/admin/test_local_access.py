@@ -4,15 +4,16 @@ import asyncio
 import json
 import os
 import re
+import signal
 import socket
 import stat
-import sys
 import tempfile
 from pathlib import Path
 
 import aiohttp
 import pytest
 from admin_rig import ROOT, admin
+from forked import FAIRLEAD, fork
 from gateway_rig import scripted
 
 from gateway.admin.access import local_socket
@@ -27,7 +28,6 @@ from gateway.identity.key_ring import KeyRing
 START_S_MAX = 60.0
 PORT = 8081
 PAGE = re.compile(r"^page: (http://127\.0\.0\.1:(\d+))/#once=(\S+) ", re.MULTILINE)
-COMMAND = (sys.executable, "-c", "from gateway.cli import main; main()")
 
 
 @pytest.fixture
@@ -165,17 +165,12 @@ async def test_without_a_configuration_commands_need_nothing_and_another_user_ne
     environment |= {"TMPDIR": str(runtime)}  # another gateway of this user is not found
 
     async def run(*arguments, **variables):
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=tmp_path,
-            env=environment | variables,
-        )  # fmt: skip
+        process = await fork(FAIRLEAD, *arguments, folder=tmp_path, environment=environment | variables)
         async with asyncio.timeout(START_S_MAX):
             out, error = await process.communicate()
         return process.returncode, out.decode(), error.decode()
 
-    gateway = await asyncio.create_subprocess_exec(
-        *COMMAND, "serve", "--port", "0", stderr=asyncio.subprocess.PIPE, cwd=tmp_path, env=environment
-    )
+    gateway = await fork(FAIRLEAD, "serve", "--port", "0", folder=tmp_path, environment=environment)
     try:
         said = ""
         async with asyncio.timeout(START_S_MAX):
@@ -195,7 +190,7 @@ async def test_without_a_configuration_commands_need_nothing_and_another_user_ne
             async with session.post(f"{found[1]}{ROOT}/sign-in", json=once) as reply:
                 assert reply.status == 200
     finally:
-        gateway.terminate()
+        gateway.send_signal(signal.SIGTERM)
         await gateway.communicate()
     assert list((runtime / "fairlead").iterdir()) == []
     assert list(tmp_path.iterdir()) == []

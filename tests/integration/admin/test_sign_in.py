@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import re
-import sys
 
 import aiohttp
 import pytest
 from admin_rig import ROOT, admin
+from forked import FAIRLEAD, fork
 from gateway_rig import scripted
 
 from gateway.admin.access.one_time_links import KEY_S, LINK_S, OneTimeLinks
@@ -117,10 +118,7 @@ def test_a_trial_leaves_the_data_port_alone():
 @contextlib.asynccontextmanager
 async def trial(folder):
     """`fairlead serve` without a configuration: the match of its page's line."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=folder,
-    )  # fmt: skip
+    process = await fork(FAIRLEAD, "serve", "--port", "0", folder=folder, environment=dict(os.environ))
     try:
         said = ""
         async with asyncio.timeout(START_S_MAX):

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
-import sys
 from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
+from forked import FAIRLEAD, fork
 from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, until
 
 from gateway.config.key_file import add_key
@@ -192,10 +193,8 @@ async def test_at_sighup_a_process_reads_everything_again_and_serves_on(tmp_path
     async with scripted() as backend:
         file = File(tmp_path, listen={"port": 0}, backends=[{"url": backend.url, "api_key_file": "backend-key"}])
         key = file.key("alice")
-        command = ["-c", "from gateway.cli import main; main()", "serve", "-c", str(file.path)]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
+        command = ("serve", "-c", str(file.path))
+        process = await fork(FAIRLEAD, *command, folder=tmp_path, environment=dict(os.environ))
         try:
             async with asyncio.timeout(60), aiohttp.ClientSession() as session:
                 url = (await line_with(process, b"fairlead serves")).decode().split()[2].rstrip(".")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from forked import FAIRLEAD, fork
 from gateway_rig import CHAT, PATIENCE_S, call, engine, fall_silent, gateway, http, running, scripted, until, wire
 
 LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
@@ -98,11 +100,8 @@ async def test_a_gateway_that_could_not_start_leaves_nothing_behind():
 @contextlib.asynccontextmanager
 async def serving(tmp_path, **environment):
     """`fairlead serve` with no configuration but its port, as a process; its output comes in lines."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", "serve", "--port", "0",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FAIRLEAD_LOG__LEVEL": "warning", **environment},
-    )  # fmt: skip
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FAIRLEAD_LOG__LEVEL": "warning", **environment}
+    process = await fork(FAIRLEAD, "serve", "--port", "0", folder=tmp_path, environment=variables)
     try:
         yield process
     finally:
@@ -136,16 +135,29 @@ async def output_of(*command: str, cwd) -> str:
     return output.decode()
 
 
+async def output_of_program(program: str, **variables: str) -> str:
+    """Of a Python program, which runs in this process, where its packages are imported already."""
+
+    def run() -> str:
+        with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(io.StringIO()) as said:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            exec(compile(program, "<pasted>", "exec"), {"__name__": "__main__"})
+        return said.getvalue()
+
+    return await asyncio.to_thread(run)
+
+
 async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pasted(tmp_path):
     async with serving(tmp_path, FAIRLEAD_ENGINE__SPEED="20") as process:
         greeting = await greeting_of(process)
         curl = re.search(r"^curl .*?}'$", greeting, re.DOTALL | re.MULTILINE)[0]
         snippet = greeting[greeting.index("from openai") :]
         assert snippet.count("\n") == 3
-        pasted = [(sys.executable, "-c", snippet)]
+        pasted = [output_of_program(snippet)]
         if shutil.which("curl"):
-            pasted.append(("sh", "-c", curl))
-        answers = await asyncio.gather(*(output_of(*command, cwd=tmp_path) for command in pasted))
+            pasted.append(output_of("sh", "-c", curl, cwd=tmp_path))
+        answers = await asyncio.gather(*pasted)
         assert "ChatCompletion(" in answers[0]
         assert all("\n\ndata: [DONE]\n\n" in answer for answer in answers[1:])
 
@@ -177,14 +189,13 @@ async def test_where_keys_are_checked_the_greeting_says_how_to_get_one_and_works
             f"PATH={Path(sys.executable).parent}:$PATH; {{ {export}; }} 2>/dev/null; echo $FAIRLEAD_KEY",
             cwd=tmp_path,
         )
-        with_key = f"FAIRLEAD_KEY={key.strip()}; export FAIRLEAD_KEY; "
+        key = key.strip()
+        with_key = f"FAIRLEAD_KEY={key}; export FAIRLEAD_KEY; "
         async with asyncio.timeout(PATIENCE_S):
             while "[DONE]" not in (answer := await output_of("sh", "-c", with_key + curl, cwd=tmp_path)):
                 assert '"reason":"invalid_api_key"' in answer, answer  # until the gateway has read the key
                 await asyncio.sleep(0.25)  # it looks every 2 s, and hears 20 wrong keys at once
-        assert "ChatCompletion(" in await output_of(
-            "sh", "-c", f"{with_key} {sys.executable} - <<'END'\n{snippet}END", cwd=tmp_path
-        )
+        assert "ChatCompletion(" in await output_of_program(snippet, FAIRLEAD_KEY=key)
 
 
 @pytest.mark.parametrize("signals", [("LAME_DUCK_S", 2), ("DRAIN_S", 2), (None, 1)], ids=lambda given: str(given[0]))

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import json
-import sys
+import os
 
+from forked import FAIRLEAD, fork
 from gateway_process import serving
 from gateway_rig import engine
 from terminal_rig import PATIENCE_S, terminal
@@ -80,18 +81,8 @@ async def test_scripts_get_the_state_once(tmp_path):
         async with asyncio.timeout(PATIENCE_S):
             pool = {}
             while not pool.get("tenants", {}).get("greedy", {}).get("queued"):
-                command = (
-                    "-m",
-                    "gateway.cli",
-                    "top",
-                    "--once",
-                    "--json",
-                    "--url",
-                    process.admin_url,
-                    "--key-file",
-                    key,
-                )
-                run = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+                command = ("top", "--once", "--json", "--url", process.admin_url, "--key-file", key)
+                run = await fork(FAIRLEAD, *command, folder=tmp_path, environment=dict(os.environ))
                 out, _ = await run.communicate()
                 pool = json.loads(out)["pools"]["tiny"]
         assert pool["in_flight"] == SLOTS

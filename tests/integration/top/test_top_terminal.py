@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
-import sys
+from pathlib import Path
 
 import pytest
+from forked import FAIRLEAD, fork
 from live_stand_in import document, key_file, live_stand_in, tenant
 from terminal_rig import terminal
 
@@ -164,7 +166,7 @@ async def test_names_do_not_command_the_terminal(tmp_path, locale):
     begin["gateway"]["name"] = evil[0]
     async with live_stand_in(begin) as stand_in:
         stand_in.requests = [{"id": name, "state": "queued", "pool": "default"} for name in evil]
-        async with terminal(*at(stand_in, tmp_path), LC_ALL=locale, PYTHONUTF8="0") as shown:
+        async with terminal(*at(stand_in, tmp_path), is_new=True, LC_ALL=locale, PYTHONUTF8="0") as shown:
             await shown.shows("?]0;owned?", "?2Jowned", "?owned")
             shown.press("3")
             await shown.shows("away", "?2Jowned")
@@ -229,9 +231,6 @@ async def test_without_a_terminal_it_prints_once_or_says_how(tmp_path):
 
 async def piped(*arguments):
     """Exit code, standard output and standard error of a command that has no terminal."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from gateway.cli import main; main()", *arguments,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    process = await fork(FAIRLEAD, *arguments, folder=Path.cwd(), environment=dict(os.environ))
     out, errors = await process.communicate()
     return process.returncode, out.decode(), errors.decode()
