@@ -17,7 +17,7 @@ from policies.accounts.cost import ExtendPrice
 from policies.accounts.ledger import Charge, InFlight, Ledger
 from policies.fairness.base import Fairness
 from policies.fairness.dlpm import DeficitLongestPrefix
-from policies.fairness.tiers import TieredFairness
+from policies.fairness.tree import FairTree, any_request
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.queues import TenantQueues
 from policies.reservation import Reservation
@@ -40,9 +40,7 @@ class TenantOrder:
     def __init__(self, order: str, cached_tokens: Callable[[str], int]) -> None:
         self._cached_tokens = cached_tokens
         self._tiers = {NO_TIER: Tier(NO_TIER)}
-        self._order = TieredFairness(
-            TENANT_ORDERS[order], self._tiers.values(), lambda request: cached_tokens(request.id)
-        )
+        self._order = FairTree(TENANT_ORDERS[order], self._tiers.values(), lambda request: cached_tokens(request.id))
         self._ledger = Ledger(ExtendPrice())
         self._queues = TenantQueues()
         self._tenants: dict[str, Tenant] = {}
@@ -61,14 +59,12 @@ class TenantOrder:
         had_none = not self._queues.of(tenant.id).requests
         self._queues.add(request)
         if had_none:
-            self._order.joined(tenant.tier_id, tenant.id, self._queues.of(tenant.id).requests)
+            self._order.leaf(tenant).joined(tenant.id, self._queues.of(tenant.id).requests)
 
     def choices(self) -> Iterator[str]:
         """Yield the requests that were chosen and have not begun; then choose more while the caller iterates."""
         yield from list(self._chosen)
-        while (tier_id := self._order.pick_tier(())) is not None:
-            request = self._order.pick(tier_id, _any_request)
-            assert request is not None, "a request of the tier waits"
+        while (request := self._order.root.pick(any_request)) is not None:
             self._choose(request)
             yield request.id
 
@@ -131,7 +127,7 @@ class TenantOrder:
         usage = Usage(request.prompt_tokens, cached_tokens, 0)
         entry = InFlight(request, "", Reservation(tenant.tier_id, 1, 0), 0.0, 0.0, usage, tenant.weight)
         charge = self._ledger.opened(entry)
-        self._order.dispatched(tenant.tier_id, entry)
+        self._order.leaf(tenant).order.dispatched(entry)
         self._order.charged(tenant, charge)
         self._leave(request)
         self._chosen[request.id] = None
@@ -141,12 +137,8 @@ class TenantOrder:
         del self._waiting[request.id]
         self._queues.take(request)
         if not self._queues.of(request.tenant_id).requests:
-            self._order.left(self._tenants[request.tenant_id].tier_id, request.tenant_id)
+            self._order.leaf(self._tenants[request.tenant_id]).left(request.tenant_id)
 
     def _charge(self, entry: InFlight, usage: Usage) -> None:
         charge: Charge = self._ledger.charge(entry, usage)
         self._order.charged(self._tenants[entry.request.tenant_id], charge)
-
-
-def _any_request(request: Request) -> bool:  # noqa: ARG001
-    return True

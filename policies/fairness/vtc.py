@@ -65,9 +65,11 @@ class LeastCounterFirst(Accounts):
             account = self._heap.first_of(any_account, passed_over)
         return account.tenant_id if account else None
 
-    def first_such(self, wanted: Callable[[str], bool]) -> str | None:
-        """The waiting id that has received the least among those that are wanted; None if there is none."""
-        account = self._heap.first_of(lambda account: wanted(account.tenant_id))
+    def first_such(self, wanted: Callable[[str], bool], passed_over: Collection[str]) -> str | None:
+        """The waiting id that has received the least among those that are wanted and not passed over; None if there is
+        none.
+        """
+        account = self._heap.first_of(lambda account: wanted(account.tenant_id), passed_over)
         return account.tenant_id if account else None
 
     def level(self) -> float:

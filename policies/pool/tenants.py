@@ -7,6 +7,7 @@ forgotten when its last request has ended. A removed tier or group is forgotten 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from policies.accounts.ledger import Ledger
 from policies.admission import AdmissionRules
@@ -52,10 +53,11 @@ class Tenants:
     def tier(self, tenant_id: str) -> Tier:
         return self.tiers[self.tier_id(tenant_id)]
 
-    def ranks(self, tenant_id: str) -> tuple[float, float]:
-        """What orders the tenants of one tier (TieredFairness.ranks), summed over all queues."""
-        ranks = [fair_queue.ranks(tenant_id) for fair_queue in self.present.fair_queues.all()]
-        return sum(of_group for of_group, _ in ranks), sum(own for _, own in ranks)
+    def ranks(self, tenant_id: str) -> tuple[float, ...]:
+        """What orders the tenants of one tier (FairTree.ranks), summed over all queues."""
+        tenant = self.states[tenant_id].tenant
+        ranks = [fair_queue.order.ranks(tenant) for fair_queue in self.present.fair_queues.all()]
+        return tuple(map(sum, zip_longest(*ranks, fillvalue=0.0)))
 
     def change(
         self,
@@ -116,7 +118,9 @@ class Tenants:
             return
         group.spells += 1
         for fair_queue in self.present.fair_queues.all():
-            fair_queue.order.hold_group(group.group, held=group.is_full)
+            node = fair_queue.order.group(group.group)
+            if node is not None:
+                node.hold(held=group.is_full)
 
     def _changed(self, tenant: Tenant, now: float) -> None:
         """Add the tenant, or apply its new settings."""

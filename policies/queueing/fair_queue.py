@@ -17,7 +17,8 @@ from typing import NamedTuple
 from policies.accounts.checkpoint import QueueCheckpoint
 from policies.accounts.cost import Price
 from policies.accounts.ledger import Charge, InFlight
-from policies.fairness.tiers import TieredFairness, any_request
+from policies.fairness.base import Fairness
+from policies.fairness.tree import FairTree, any_request
 from policies.fleet.fleet import BackendHold
 from policies.group_state import NO_GROUPS, GroupState
 from policies.queueing.queue_use import QueueUse
@@ -65,7 +66,7 @@ class FairQueue:
 
     def __init__(
         self,
-        order: TieredFairness,
+        order: FairTree,
         queues: TenantQueues,
         tenants: Mapping[str, QueuedTenant],
         *,
@@ -92,7 +93,7 @@ class FairQueue:
         self._tenants = tenants
         self._price = price
         self._is_capped = share_ratio_max < 1.0
-        self._share = ShareCap(share_ratio_max, order.tier, groups)
+        self._share = ShareCap(share_ratio_max, order.root.nodes.__getitem__, groups)
         self.use = QueueUse(limits, output_tokens, counts_speed=backend_id is None)
         """What is in flight from here."""
         self._competing: set[str] = set()  # tenants that wait and may send
@@ -116,12 +117,12 @@ class FairQueue:
         """The request has joined its tenant's queue."""
         if self.order.follows_requests:
             waiting = self.queues.of(request.tenant_id).requests
-            self.order.queued(self.tier_id(request.tenant_id), request, waiting, now)
+            self._order_of(request).queued(request, waiting, now)
 
     def dropped(self, request: Request, now: float) -> None:
         """The request has left its tenant's queue for good without being dispatched."""
         if self.order.follows_requests:
-            self.order.dropped(self.tier_id(request.tenant_id), request, now)
+            self._order_of(request).dropped(request, now)
 
     def refresh(self, state: QueuedTenant) -> None:
         """Update the order from the tenant's queue, requests in flight and limits."""
@@ -133,7 +134,7 @@ class FairQueue:
             if tenant.id not in self._competing:
                 self._competing.add(tenant.id)
                 state.spells += 1
-                self.order.joined(tenant.tier_id, tenant.id, requests)
+                self.order.leaf(tenant).joined(tenant.id, requests)
         elif tenant.id in self._competing:
             self._leave(tenant)
         self._share.set_active(tenant, active=bool(requests) or tenant.id in self.use.by_tenant)
@@ -157,7 +158,9 @@ class FairQueue:
 
     def group_changed(self, group: Group) -> None:
         """The group's weight or in-flight limit has changed."""
-        self.order.group_changed(group)
+        node = self.order.group(group)
+        if node is not None:
+            node.reweigh(group.weight)
         self._share.group_changed(group)
 
     def regroup(self, tier_id: str, now: float) -> None:
@@ -219,28 +222,20 @@ class FairQueue:
         entry.weight = tenant.weight
         self.use.opened(entry)
         if self.order.follows_requests:
-            self.order.dispatched(tenant.tier_id, entry)
+            self._order_of(entry.request).dispatched(entry)
         self.order.charged(tenant, charge)
 
     def ended(self, entry: InFlight, now: float) -> None:
         """The entry dispatched from here has ended, or belongs to another queue from now on."""
         if self.order.follows_requests:
-            self.order.ended(self.tier_id(entry.request.tenant_id), entry, now)
+            self._order_of(entry.request).ended(entry, now)
 
     def tier_id(self, tenant_id: str) -> str:
         return self._tenants[tenant_id].tenant.tier_id
 
-    def ranks(self, tenant_id: str) -> tuple[float, float]:
-        """What orders the tenants of one tier here (TieredFairness.ranks)."""
-        return self.order.ranks(self._tenants[tenant_id].tenant)
-
     def ahead(self, tenant_id: str, other_id: str) -> float:
-        """By how much the rank of one tenant is above that of another of its tier; of another group: the rank of its
-        group. In service over weight.
-        """
-        tenant, other = self._tenants[tenant_id].tenant, self._tenants[other_id].tenant
-        level = 1 if tenant.group_id is not None and tenant.group_id == other.group_id else 0
-        return self.order.ranks(tenant)[level] - self.order.ranks(other)[level]
+        """By how much the rank of one tenant is above that of another of its tier (FairTree.ahead)."""
+        return self.order.ahead(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
 
     def share_ratio(self, tenant: Tenant) -> float:
         """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
@@ -250,8 +245,15 @@ class FairQueue:
         """Service by which the tenant is ahead of the next one of its tier, and in a group of the next one of that; 0.0
         if that is itself or there is none.
         """
-        request = self.order.pick(tenant.tier_id, any_request)
-        return 0.0 if request is None else self.order.lead_service(tenant, self._tenants[request.tenant_id].tenant)
+        lead, before = 0.0, ""
+        for node in self.order.path(tenant):
+            request = node.pick(any_request)
+            if request is None:
+                break
+            if request.tenant_id != before:
+                before = request.tenant_id
+                lead += max(0.0, -self.order.lag(tenant, self._tenants[before].tenant))
+        return lead
 
     # -- the next request ------------------------------------------------------------------------------------
 
@@ -260,20 +262,16 @@ class FairQueue:
         none.
         """
         first = self._pick(blocked, any_request, besides)
-        if first is None or not self.order.is_fair or self.order.waiting == 1 or self._is_within_share(first[1]):
+        if first is None or not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(first[1]):
             return first
         # Where every waiting tenant is over its share, the rest of the room is for the next tenant.
         other = self._pick(blocked, self._is_within_share, besides)
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
             return first
-        # The other may be of another tier, and pass over a tenant there too, and one of its group.
-        next_to_it = self.order.pick(other[0], any_request, besides)
-        assert next_to_it is not None, "the other is one that it may pick"
-        if not self._may_be_passed(next_to_it.tenant_id, other[1].tenant_id):
-            return first
+        # The other may be of another tier or group, and pass over a tenant there, too.
         tenant = self._tenants[other[1].tenant_id].tenant
-        if tenant.group_id is not None:
-            beside = self.order.next_beside(tenant, any_request, besides)
+        for node in self.order.path(tenant):
+            beside = node.pick(any_request, besides)
             assert beside is not None, "the other is one that it may pick"
             if not self._may_be_passed(beside.tenant_id, tenant.id):
                 return first
@@ -312,14 +310,10 @@ class FairQueue:
         self, blocked: Collection[str], eligible: Callable[[Request], bool], besides: Collection[str]
     ) -> tuple[str, Request] | None:
         order = self.order
-        if blocked and len(blocked) == len(order.tiers()):
+        if blocked and len(blocked) == len(order.tier_ids):
             return None
-        while (tier_id := order.pick_tier(blocked)) is not None:
-            request = order.pick(tier_id, eligible, besides)
-            if request is not None:
-                return tier_id, request
-            blocked = {*blocked, tier_id}
-        return None
+        request = order.root.pick(eligible, besides, blocked)
+        return None if request is None else (self.tier_id(request.tenant_id), request)
 
     def _is_within_share(self, request: Request) -> bool:
         if request.tenant_id not in self.use.by_tenant:
@@ -338,4 +332,8 @@ class FairQueue:
 
     def _leave(self, tenant: Tenant) -> None:
         self._competing.discard(tenant.id)
-        self.order.left(tenant.tier_id, tenant.id)
+        self.order.leaf(tenant).left(tenant.id)
+
+    def _order_of(self, request: Request) -> Fairness:
+        """The order that its tenant is in."""
+        return self.order.leaf(self._tenants[request.tenant_id].tenant).order

@@ -20,7 +20,7 @@ from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
 from policies.fairness import Fairness
 from policies.fairness.base import CachedBlocks, Changes
-from policies.fairness.tiers import TieredFairness
+from policies.fairness.tree import FairTree
 from policies.fleet.fleet import Fleet
 from policies.group_state import GroupState
 from policies.placement import ArrivalPlacement, Placement, Worker
@@ -315,7 +315,7 @@ class QueueFactory:
         backend_id: str | None = None,
     ) -> FairQueue:
         return FairQueue(
-            TieredFairness(
+            FairTree(
                 self.make_order,
                 self.tiers.values(),
                 cached_blocks,

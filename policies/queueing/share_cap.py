@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from policies.fairness.node import FairNode
 from policies.group_state import NO_GROUPS, GroupState
-from policies.types import Group, Tenant, Tier
+from policies.types import Group, Tenant
 
 SHARE_RATIO_MAX = 0.5  # phi
 
@@ -71,7 +72,7 @@ class ShareCap:
     """The cap on each tenant's share of what is in flight."""
 
     def __init__(
-        self, ratio_max: float, tier: Callable[[str], Tier], groups: Mapping[str, GroupState] = NO_GROUPS
+        self, ratio_max: float, tier: Callable[[str], FairNode], groups: Mapping[str, GroupState] = NO_GROUPS
     ) -> None:
         """`ratio_max` is phi; `tier` gives the current tier of an id, `groups` has all groups."""
         self._ratio_max = ratio_max

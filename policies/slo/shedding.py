@@ -47,13 +47,13 @@ class _Yielding:
 @dataclass(slots=True)
 class Shedding:
     """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `ranks` to what orders it there
-    (TieredFairness.ranks). Mutable.
+    (FairTree.ranks). Mutable.
     """
 
     queues: PoolQueues
     tiers: Mapping[str, Tier]
     tier: Callable[[str], Tier]
-    ranks: Callable[[str], tuple[float, float]]
+    ranks: Callable[[str], tuple[float, ...]]
     noted: set[str] = field(default_factory=set)
     """Tenants whose queue, tier or rank may be another than when it was last looked at. To be added to."""
     _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
@@ -131,6 +131,5 @@ class Shedding:
         due_at = first_token_due_at(head)
         return inf if due_at is None else due_at, head.id
 
-    def _ahead(self, waiter: _Waiter) -> tuple[float, float, tuple[int, ...]]:
-        of_group, own = self.ranks(waiter.tenant_id)
-        return -of_group, -own, waiter.last_id_first
+    def _ahead(self, waiter: _Waiter) -> tuple[list[float], tuple[int, ...]]:
+        return [-rank for rank in self.ranks(waiter.tenant_id)], waiter.last_id_first

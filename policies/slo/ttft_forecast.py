@@ -60,7 +60,10 @@ class Forecaster:
         restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
-                *(fair_queue.order.waiting_tiers() for fair_queue in self.present.fair_queues.all())
+                *(
+                    [tier.id for tier in fair_queue.order.root.nodes.values() if tier.waiting]
+                    for fair_queue in self.present.fair_queues.all()
+                )
             )
         else:
             self._stuck_tiers = frozenset()

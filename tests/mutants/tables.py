@@ -19,7 +19,7 @@ from unittest.mock import patch
 from policies.accounts.cost import LinearPrice
 from policies.accounts.ledger import Charge, Ledger
 from policies.fairness.dlpm import DeficitLongestPrefix
-from policies.fairness.tiers import TieredFairness
+from policies.fairness.tree import FairTree
 from policies.fairness.vtc import LeastCounterFirst, VirtualTokenCounter, rank_of
 from policies.placement.d2lpm import D2lpm
 from policies.pool.accounting import Accounting
@@ -58,9 +58,11 @@ def unsettled_until_the_end(accounting: Accounting, entry: Any) -> None:
     accounting.unsettled.pop(entry.request.id, None)
 
 
-def charged_without_weights(order: TieredFairness, tenant: Any, charge: Charge) -> None:
-    order._orders[tenant.tier_id].charged(tenant.id, *charge)
-    order._tier_order.charged(tenant.tier_id, *charge)
+def charged_without_weights(order: FairTree, tenant: Any, charge: Charge) -> None:
+    account_id, node = tenant.id, order.leaf(tenant)
+    while node is not None:
+        node.order.charged(account_id, *charge)
+        account_id, node = node.id, node.outer
 
 
 def closed_without_refund(ledger: Ledger, entry: Any, *, is_served: bool) -> Charge:
@@ -138,7 +140,7 @@ MUTANTS: dict[str, tuple[Mutation, tuple[tuple[str, str], ...]]] = {
         (("R4", "Table 4 VTC: avg"),),
     ),
     "weight": (
-        replacing(TieredFairness, "charged", charged_without_weights),
+        replacing(FairTree, "charged", charged_without_weights),
         (("R13", "rates against the weights: share of t3"),),
     ),
     "refund": (without_refund, (("R14", "given back"),)),

@@ -180,7 +180,7 @@ def test_a_tenant_may_be_removed_and_added_again_many_times_while_others_wait(ma
 
 def tiers_of(pool):
     (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
-    return set(pool.scheduler.snapshot(pool.now).tiers), {tier.id for tier in fair_queue.order.tiers()}
+    return set(pool.scheduler.snapshot(pool.now).tiers), fair_queue.order.tier_ids
 
 
 def test_a_removed_tier_goes_with_the_last_of_its_tenants(make_pool):

@@ -7,7 +7,7 @@ from pools import POOLS, Pool
 
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness import FAIRNESS, VirtualTokenCounter
-from policies.fairness.groups import GroupedFairness
+from policies.fairness.node import FairNode
 from policies.scheduler import Scheduler
 from policies.types import (
     BackendLoad,
@@ -276,9 +276,9 @@ def test_tenants_that_move_between_groups_while_they_wait_and_run_lose_nothing(p
     for tenant in (each.tenant for each in accounts.tenants.values()):
         order = fair_queue.order
         assert order.tier_service_record(tenant.tier_id).outstanding == pytest.approx(0.0, abs=1e-6)
-        if isinstance(order._orders[tenant.tier_id], GroupedFairness):
-            of_group = order._orders[tenant.tier_id].group_record(tenant.id)
-            assert of_group.outstanding == pytest.approx(0.0, abs=1e-6), "what ran is charged where it ended"
+        for node in order.path(tenant):
+            outstanding = node.outer.order.service_record(node.id).outstanding
+            assert outstanding == pytest.approx(0.0, abs=1e-6), "what ran is charged where it ended"
 
 
 def test_what_a_tenant_has_in_flight_moves_with_it_to_another_group():
@@ -414,13 +414,6 @@ def test_the_bound_among_groups_is_kept():
 
 @pytest.mark.interpreted
 def test_an_order_without_counters_of_groups_breaks_the_bound(monkeypatch):
-    charged = GroupedFairness.charged
-
-    def without_group(self, tenant_id, service, outstanding):
-        level, self._level = self._level, VirtualTokenCounter()
-        charged(self, tenant_id, service, outstanding)
-        self._level = level
-
-    monkeypatch.setattr(GroupedFairness, "charged", without_group)
+    monkeypatch.setattr(FairNode, "charged", lambda *_: None)
     with pytest.raises(ViolationError, match="the groups"):
         judged(CROWD, BOTH)

@@ -1,0 +1,146 @@
+"""FairNode: a weighted node of a queue's order. Its children are nodes, or tenants.
+
+The root has the tiers of the pool; a tier has its tenants, or its groups; a group has its tenants. One rule holds at
+every depth. A node is charged what all tenants below it receive, over its own weight, so its share does not depend on
+their number. Nodes of one parent compete by weighted VTC, tenants of one parent by the pool's own policy. A node at its
+in-flight limit does not wait, as a tenant at its limit does not: it is lifted when it returns, and what is below it
+keeps its order meanwhile.
+"""
+
+from collections.abc import Collection
+from typing import Optional
+
+from policies.fairness.base import NOTHING, Eligible, Fairness, Waiting
+from policies.fairness.vtc import VirtualTokenCounter
+from policies.types import Request
+
+
+class FairNode:
+    """One node. Mutable."""
+
+    __slots__ = (
+        "depth",
+        "id",
+        "is_held",
+        "is_own",
+        "leaves",
+        "level",
+        "nodes",
+        "order",
+        "outer",
+        "tenants",
+        "waiting",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        node_id: str,
+        weight: float,
+        outer: Optional["FairNode"],
+        order: Fairness | None = None,
+        *,
+        is_held: bool = False,
+        is_own: bool = False,
+    ) -> None:
+        """`order` is that of its tenants; None: its children are nodes. `is_own`: it is for one tenant alone, because
+        its siblings are groups.
+        """
+        self.id = node_id
+        self.weight = weight
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.outer = outer
+        """The node that it is a child of; None: it is the root."""
+        self.is_held, self.is_own = is_held, is_own
+        self.waiting = 0
+        """How many tenants below it wait, those of nodes at their limits left aside."""
+        self.tenants = 0
+        """How many tenants have their place in it."""
+        self.arrange(order)
+
+    def arrange(self, order: Fairness | None) -> None:
+        """Have other children from now on, before any waits: tenants in this order; None: nodes."""
+        level = VirtualTokenCounter()
+        self.level = level if order is None else None
+        """The order of its children, where these are nodes."""
+        self.order: Fairness = level if order is None else order
+        """The order of its children."""
+        self.nodes: dict[str, FairNode] = {}
+        """Its children that are nodes, by their accounts' ids."""
+        self.leaves: dict[str, FairNode] = {}
+        """By tenant: the node that it has its place in. Known at a tier that has groups."""
+
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        """A tenant of it starts to wait."""
+        self.order.joined(tenant_id, waiting)
+        self.count(1)
+
+    def left(self, tenant_id: str) -> None:
+        """A tenant of it has no more waiting requests that it may send."""
+        self.order.left(tenant_id)
+        self.count(-1)
+
+    def hold(self, *, held: bool) -> None:
+        """It has reached its in-flight limit, or has room again."""
+        if held != self.is_held:
+            waiting = self.waiting
+            self.count(-waiting)
+            self.is_held = held
+            self.count(waiting)
+
+    def count(self, change: int) -> None:
+        """So many more tenants below it wait. It waits while any does, unless it is held."""
+        before = self.waiting
+        self.waiting += change
+        outer = self.outer
+        if outer is None or self.is_held or not change:
+            return
+        if not before:
+            outer.order.joined(self.id, NOTHING)
+        elif not self.waiting:
+            outer.order.left(self.id)
+        outer.count(change)
+
+    def charged(self, service: float, outstanding: float) -> None:
+        """What tenants below it have received, and are predicted to receive yet, changes by these amounts."""
+        node, outer = self, self.outer
+        while outer is not None:
+            outer.order.charged(node.id, service / node.weight, outstanding / node.weight)
+            node, outer = outer, outer.outer
+
+    def pick(self, eligible: Eligible, besides: Collection[str] = (), blocked: Collection[str] = ()) -> Request | None:
+        """The next request below it among the waiting and eligible ones, except those of the tenants `besides` and
+        those below its children `blocked`.
+        """
+        level, nodes = self.level, self.nodes
+        if level is None:
+            return self.order.pick(eligible, besides)
+        first_id = level.least(blocked)
+        if first_id is None:
+            return None
+        first = nodes[first_id].pick(eligible, besides)
+        if first is not None:
+            return first
+        found: list[Request] = []  # compiled, a variable that `has_one` sets would be of the type that it had before
+
+        def has_one(node_id: str) -> bool:
+            request = nodes[node_id].pick(eligible, besides)
+            if request is not None:
+                found.append(request)
+            return request is not None
+
+        level.first_such(has_one, {*blocked, first_id})
+        return found[0] if found else None
+
+    def reweigh(self, weight: float) -> None:
+        """Change its weight: its counter stays, and outstanding service counts by the new weight."""
+        if self.outer is not None:
+            reweigh(self.outer.order, self.id, self.weight / weight)
+        self.weight = weight
+
+
+def reweigh(order: Fairness, account_id: str, ratio: float) -> None:
+    """Restate an account's outstanding service for another weight; `ratio` is the old weight over the new."""
+    if ratio != 1.0:
+        outstanding = order.service_record(account_id).outstanding
+        order.charged(account_id, 0.0, outstanding * ratio - outstanding)

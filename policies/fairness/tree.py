@@ -1,0 +1,351 @@
+"""FairTree: the nodes of one queue's order, and where each tenant has its place among them.
+
+A tier whose tenants have no groups has them as its children, as if groups did not exist. In a tier that has groups, a
+tenant without one has a node of its own, of the tenant's weight; so under VTC, tenants without a group share as they
+did without groups.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
+from policies.accounts.ledger import Charge
+from policies.fairness.base import CachedBlocks, Changes, Fairness, ServiceRecord, anything_changes
+from policies.fairness.node import FairNode, reweigh
+from policies.group_state import NO_GROUPS, GroupState
+from policies.types import Group, Request, Tenant, Tier
+
+OWN = "="  # before the id of a tenant whose node is its own; no configured name begins with it
+
+
+def unknown_tenant(tenant_id: str) -> Tenant | None:  # noqa: ARG001
+    return None
+
+
+def any_request(request: Request) -> bool:  # noqa: ARG001
+    return True
+
+
+class FairTree:
+    """The order of one queue. Mutable."""
+
+    def __init__(
+        self,
+        make_order: Callable[[], Fairness],
+        tiers: Iterable[Tier],
+        cached_blocks: CachedBlocks,
+        cached_changes: Changes = anything_changes,
+        noted: set[str] | None = None,
+        *,
+        groups: Mapping[str, GroupState] = NO_GROUPS,
+        grouped: Collection[str] = (),
+        tenant: Callable[[str], Tenant | None] = unknown_tenant,
+    ) -> None:
+        """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in). The
+        ids of charged tenants are added to `noted`. `groups` are those of all tiers, `grouped` the ids of the tiers
+        whose tenants have groups; `tenant` gives the settings of an id, None for a tenant that was restored and has not
+        returned.
+        """
+        self._noted = set[str]() if noted is None else noted
+        self._make_order = make_order
+        self._groups, self._grouped, self._tenant = groups, grouped, tenant
+        self._cached_blocks, self._cached_changes = cached_blocks, cached_changes
+        self.root = FairNode("", 1.0, None)
+        self.tier_ids = set[str]()
+        """The tiers of the pool. Others may have accounts of tenants that may return."""
+        example = make_order()
+        self.is_fair, self.follows_requests = example.is_fair, example.follows_requests
+        self.set_tiers(tiers)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def set_tiers(self, tiers: Iterable[Tier]) -> None:
+        """Add tiers or change their weights. Counters stay; outstanding service counts by the new weight."""
+        for tier in tiers:
+            node = self._tier(tier.id)
+            if tier.id in self.tier_ids:
+                node.reweigh(tier.weight)
+            else:
+                self.tier_ids.add(tier.id)
+                node.weight = tier.weight
+
+    def remove_tier(self, tier_id: str) -> None:
+        """Remove a tier without tenants. Accounts of tenants that may return stay."""
+        assert not self.root.nodes[tier_id].waiting, "a tier with waiting requests has tenants"
+        self.tier_ids.discard(tier_id)
+        if not self._has_accounts(tier_id):
+            del self.root.nodes[tier_id]
+        self.root.order.forget(tier_id)
+
+    def group(self, group: Group) -> FairNode | None:
+        """The group's node; None: no tenant has its place there."""
+        tier = self.root.nodes.get(group.tier_id)
+        return None if tier is None else tier.nodes.get(group.id)
+
+    def is_grouped(self, tier_id: str) -> bool:
+        """Whether groups are between the tier and its tenants here."""
+        tier = self.root.nodes.get(tier_id)
+        return tier is not None and tier.level is not None
+
+    def may_ungroup(self, tier_id: str) -> bool:
+        """Whether groups are between the tier and its tenants here, and none has an account."""
+        return self.is_grouped(tier_id) and all(node.is_own for node in self.root.nodes[tier_id].nodes.values())
+
+    def regroup(self, tier_id: str, level: float, now: float) -> None:
+        """Put groups between a tier and its tenants, of whom none waits or has a group, or take them away. All counters
+        stay; the first tenant to join is lifted to `level`.
+        """
+        tier = self.root.nodes[tier_id]
+        before, leaves, is_grouped = tier.order, tier.leaves, tier.level is not None
+        tier.arrange(self._made_order() if is_grouped else None)
+        tier.order.begin_at(level, returning=False)
+        if is_grouped:
+            for tenant_id, leaf in leaves.items():
+                tier.order.adopt(tenant_id, before.service_record(leaf.id))
+            return
+        for tenant_id in list(before.received()):
+            leaf = self._seat(tier, tenant_id, self._tenant(tenant_id))
+            tier.order.adopt(leaf.id, before.service_record(tenant_id))
+            before.hand_over(tenant_id, leaf.order, now)
+
+    def _tier(self, tier_id: str) -> FairNode:
+        """The tier's node; makes it if there is none."""
+        tier = self.root.nodes.get(tier_id)
+        if tier is None:
+            order = None if tier_id in self._grouped else self._made_order()
+            tier = self.root.nodes[tier_id] = FairNode(tier_id, 1.0, self.root, order)
+        return tier
+
+    def _has_accounts(self, tier_id: str) -> bool:
+        tier = self.root.nodes[tier_id]
+        return bool(tier.nodes if self.is_grouped(tier_id) else tier.order.received())
+
+    def _made_order(self) -> Fairness:
+        order = self._make_order()
+        if order.reads_prefixes:
+            order.look_up_in(self._cached_blocks, self._cached_changes)
+        return order
+
+    # -- places of tenants -----------------------------------------------------------------------------------
+
+    def leaf(self, tenant: Tenant) -> FairNode:
+        """The node that the tenant is a child of; makes it if there is none."""
+        tier = self.root.nodes[tenant.tier_id]
+        if tier.level is None:
+            return tier
+        return tier.leaves.get(tenant.id) or self._seat(tier, tenant.id, tenant)
+
+    def path(self, tenant: Tenant) -> list[FairNode]:
+        """The nodes that the tenant is below, from its tier to its leaf."""
+        path, node = [], self.leaf(tenant)
+        while node.outer is not None:
+            path.append(node)
+            node = node.outer
+        return path[::-1]
+
+    def moved(self, before: Tenant, after: Tenant, now: float) -> None:
+        """A tenant that does not wait has moved to another tier or group, perhaps with another weight.
+
+        Counters of the children of two nodes are not comparable: the tenant keeps only its distance to the level. Its
+        requests in flight count for its new place from now on.
+        """
+        source, outstanding = self._placed(before.tier_id, before.id), 0.0
+        if source is not None:
+            outstanding = source.order.service_record(after.id).outstanding * before.weight
+            if outstanding:
+                source.charged(0.0, -outstanding)
+            self._unseat(source, before.tier_id, before.id)
+        target = self.leaf(after)
+        if source is not None:
+            source.order.hand_over(after.id, target.order, now)
+        reweigh(target.order, after.id, before.weight / after.weight)
+        if outstanding:
+            target.charged(0.0, outstanding)
+
+    def reweighed(self, before: Tenant, after: Tenant) -> None:
+        """The tenant has a new weight: its counter stays, and outstanding service counts by the new weight."""
+        leaf = self._placed(after.tier_id, after.id)
+        if leaf is not None:
+            reweigh(leaf.order, after.id, before.weight / after.weight)
+            if leaf.is_own:
+                leaf.reweigh(after.weight)
+
+    def forget(self, tier_id: str, tenant_id: str) -> None:
+        """Drop the account of a tenant that does not wait."""
+        leaf = self._placed(tier_id, tenant_id)
+        if leaf is not None:
+            leaf.order.forget(tenant_id)
+            self._unseat(leaf, tier_id, tenant_id)
+
+    def _placed(self, tier_id: str, tenant_id: str) -> FairNode | None:
+        """The node that the tenant is a child of; None: it has no place yet."""
+        tier = self.root.nodes[tier_id]
+        return tier if tier.level is None else tier.leaves.get(tenant_id)
+
+    def _seat(self, tier: FairNode, tenant_id: str, tenant: Tenant | None) -> FairNode:
+        """Give a tenant a place in a tier that has groups; None: its settings are not known yet."""
+        group_id, weight = (None, 1.0) if tenant is None else (tenant.group_id, tenant.weight)
+        if group_id is not None:
+            return self._seat_in(tier, tenant_id, group_id)
+        leaf = FairNode(OWN + tenant_id, weight, tier, self._made_order(), is_own=True)
+        tier.nodes[leaf.id] = tier.leaves[tenant_id] = leaf
+        leaf.tenants = 1
+        return leaf
+
+    def _seat_in(self, tier: FairNode, tenant_id: str, group_id: str) -> FairNode:
+        leaf = tier.leaves[tenant_id] = self._group_node(tier, group_id)
+        leaf.tenants += 1
+        return leaf
+
+    def _group_node(self, tier: FairNode, group_id: str) -> FairNode:
+        node = tier.nodes.get(group_id)
+        if node is None:
+            state = self._groups.get(group_id)
+            weight, is_held = (1.0, False) if state is None else (state.group.weight, state.is_full)
+            node = tier.nodes[group_id] = FairNode(group_id, weight, tier, self._made_order(), is_held=is_held)
+        return node
+
+    def _unseat(self, leaf: FairNode, tier_id: str, tenant_id: str) -> None:
+        """The tenant has left its place. A node below a tier goes with its last tenant."""
+        tier = self.root.nodes[tier_id]
+        if leaf is tier:
+            return
+        del tier.leaves[tenant_id]
+        leaf.tenants -= 1
+        if not leaf.tenants:
+            del tier.nodes[leaf.id]
+            tier.order.forget(leaf.id)
+
+    # -- service received ------------------------------------------------------------------------------------
+
+    def charged(self, tenant: Tenant, charge: Charge) -> None:
+        """Charge the tenant, and every node that it is below, each over its own weight."""
+        service, outstanding = charge
+        weight = tenant.weight
+        self._noted.add(tenant.id)
+        leaf = self.leaf(tenant)
+        leaf.order.charged(tenant.id, service / weight, outstanding / weight)
+        leaf.charged(service, outstanding)
+
+    def service_record(self, tenant: Tenant) -> ServiceRecord:
+        """The tenant's account. That of a tenant with a node of its own is the node's, which compares with groups."""
+        leaf = self._placed(tenant.tier_id, tenant.id)
+        if leaf is None:
+            return ServiceRecord()
+        if leaf.is_own and leaf.outer is not None:
+            return leaf.outer.order.service_record(leaf.id)
+        return leaf.order.service_record(tenant.id)
+
+    def tier_service_record(self, tier_id: str) -> ServiceRecord:
+        return self.root.order.service_record(tier_id)
+
+    def ranks(self, tenant: Tenant) -> tuple[float, ...]:
+        """What orders the tenants of one tier: the rank of each node that the tenant is below in the tier, then its
+        own.
+        """
+        node, ranks = self._placed(tenant.tier_id, tenant.id), [self.service_record(tenant).rank]
+        if node is None:
+            return 0.0, 0.0
+        while node.outer is not None and node.outer is not self.root:
+            ranks.append(node.outer.order.service_record(node.id).rank)
+            node = node.outer
+        return tuple(ranks[::-1])
+
+    def lag(self, tenant: Tenant, other: Tenant) -> float:
+        """Service by which the tenant is behind the other; where they are not below one leaf, by which the node that it
+        is below is behind a node of the same parent that the other is below.
+        """
+        node, other_node = self._fork(tenant, other)
+        if node is other_node:
+            return node.order.lag(tenant.id, other.id) * tenant.weight
+        assert node.outer is not None, "both are below the root"
+        return node.outer.order.lag(node.id, other_node.id) * node.weight
+
+    def ahead(self, tenant: Tenant, other: Tenant) -> float:
+        """By how much the rank of one tenant is above that of another; where they are not below one leaf, as in `lag`.
+        In service over weight.
+        """
+        node, other_node = self._fork(tenant, other)
+        if node is other_node:
+            return node.order.service_record(tenant.id).rank - node.order.service_record(other.id).rank
+        assert node.outer is not None, "both are below the root"
+        return node.outer.order.service_record(node.id).rank - node.outer.order.service_record(other_node.id).rank
+
+    def _fork(self, tenant: Tenant, other: Tenant) -> tuple[FairNode, FairNode]:
+        """The nodes of one parent that the two tenants are below; twice the same where it is the parent of both."""
+        node, other_node = self.leaf(tenant), self.leaf(other)
+        while node.outer is not other_node.outer:
+            if node.depth >= other_node.depth:
+                assert node.outer is not None, "both are below the root"
+                node = node.outer
+            else:
+                assert other_node.outer is not None, "both are below the root"
+                other_node = other_node.outer
+        return node, other_node
+
+    def level(self, tier_id: str) -> float:
+        """The counter to which a child of the tier is lifted that returns."""
+        return self._tier(tier_id).order.level()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
+        """The counters of all nodes and tenants, or these tenants; takes time in proportion to their number."""
+        tiers = {
+            tier_id: _checkpoint(tier, tenant_ids)
+            for tier_id, tier in self.root.nodes.items()
+            if tier_id in self.tier_ids or self._has_accounts(tier_id)
+        }
+        return QueueCheckpoint(self.root.order.level(), tiers)
+
+    def begin_at(self, checkpoint: QueueCheckpoint, *, returning: bool) -> None:
+        """Start from these counters, before anything has waited here. The first tenant to join is lifted to the level;
+        with `returning` all are, until `all_returned`. The checkpoint may have tiers that are not here yet.
+        """
+        self.root.order.begin_at(checkpoint.level, returning=returning)
+        for tier_id, of_tier in checkpoint.tiers.items():
+            if tier_id not in self.tier_ids and not of_tier.tenants and not of_tier.groups:
+                continue
+            tier = self._tier(tier_id)
+            if of_tier.groups and tier.level is None:
+                tier.arrange(None)
+            self._begin_node_at(tier, of_tier, returning=returning)
+            for group_id, of_group in of_tier.groups.items():
+                for tenant_id in of_group.tenants:
+                    self._seat_in(tier, tenant_id, group_id)
+                self._begin_node_at(self._group_node(tier, group_id), of_group, returning=returning)
+
+    def all_returned(self) -> None:
+        """End `returning`: tenants that join from now on were away, and are lifted."""
+        nodes = [self.root]
+        while nodes:
+            node = nodes.pop()
+            node.order.all_returned()
+            nodes += node.nodes.values()
+
+    def _begin_node_at(self, node: FairNode, checkpoint: TierCheckpoint, *, returning: bool) -> None:
+        """Set the counters of a node and of its tenants."""
+        assert node.outer is not None, "the root has no counter"
+        node.outer.order.adopt(node.id, ServiceRecord(checkpoint.counter))
+        node.order.begin_at(checkpoint.level, returning=returning)
+        for tenant_id, counter in checkpoint.tenants.items():
+            leaf = node if node.level is None else node.leaves.get(tenant_id)
+            leaf = leaf or self._seat(node, tenant_id, self._tenant(tenant_id))
+            leaf.order.adopt(tenant_id, ServiceRecord(counter))
+            if leaf.is_own:
+                node.order.adopt(leaf.id, ServiceRecord(counter))
+
+
+def _checkpoint(node: FairNode, tenant_ids: Collection[str] | None) -> TierCheckpoint:
+    """The counters of a node, and of what is below it."""
+    assert node.outer is not None, "the root has no counter"
+    counter, level = node.outer.order.service_record(node.id).counter, node.order.level()
+    if node.level is None:
+        return TierCheckpoint(counter, level, node.order.received(tenant_ids))
+    ids = node.leaves if tenant_ids is None else [each for each in tenant_ids if each in node.leaves]
+    own = {each: leaf for each in ids if (leaf := node.leaves[each]).is_own}
+    return TierCheckpoint(
+        counter,
+        level,
+        {tenant_id: node.order.service_record(leaf.id).counter for tenant_id, leaf in own.items()},
+        {each.id: _checkpoint(each, tenant_ids) for each in node.nodes.values() if not each.is_own},
+    )
