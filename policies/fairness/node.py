@@ -19,6 +19,8 @@ class FairNode:
     """One node. Mutable."""
 
     __slots__ = (
+        "active",
+        "active_weight",
         "depth",
         "id",
         "is_held",
@@ -56,6 +58,8 @@ class FairNode:
         """How many tenants below it wait, those of nodes at their limits left aside."""
         self.tenants = 0
         """How many tenants have their place in it."""
+        self.active, self.active_weight = 0, 0.0
+        """How many of its children have anything queued or in flight, and the sum of their weights."""
         self.arrange(order)
 
     def arrange(self, order: Fairness | None) -> None:
@@ -118,7 +122,8 @@ class FairNode:
         first_id = level.least(blocked)
         if first_id is None:
             return None
-        first = nodes[first_id].pick(eligible, besides)
+        node = nodes[first_id]
+        first = node.order.pick(eligible, besides) if node.level is None else node.pick(eligible, besides)
         if first is not None:
             return first
         found: list[Request] = []  # compiled, a variable that `has_one` sets would be of the type that it had before
@@ -136,7 +141,27 @@ class FairNode:
         """Change its weight: its counter stays, and outstanding service counts by the new weight."""
         if self.outer is not None:
             reweigh(self.outer.order, self.id, self.weight / weight)
+            if self.active:
+                self.outer.active_weight += weight - self.weight
         self.weight = weight
+
+    def count_active(self, change: int, weight: float) -> None:
+        """So many more of its children have anything queued or in flight, and so much more is the sum of their weights.
+        It is active while any of them is.
+        """
+        before = self.active
+        self.active += change
+        self.active_weight = self.active_weight + weight if self.active else 0.0  # without the error of rounding
+        if self.outer is not None and bool(before) != bool(self.active):
+            self.outer.count_active(change, self.weight if self.active else -self.weight)
+
+    def share_of(self, whole: float, weight: float, *, is_active: bool) -> float:
+        """The part of the whole that a child of this weight is entitled to, among its active siblings; `is_active`: it
+        is one of the active children.
+        """
+        if self.active == int(is_active):
+            return whole
+        return whole * weight / (self.active_weight if is_active else self.active_weight + weight)
 
 
 def reweigh(order: Fairness, account_id: str, ratio: float) -> None:

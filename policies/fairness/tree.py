@@ -222,7 +222,8 @@ class FairTree:
         service, outstanding = charge
         weight = tenant.weight
         self._noted.add(tenant.id)
-        leaf = self.leaf(tenant)
+        tier = self.root.nodes[tenant.tier_id]
+        leaf = tier if tier.level is None else self.leaf(tenant)
         leaf.order.charged(tenant.id, service / weight, outstanding / weight)
         leaf.charged(service, outstanding)
 

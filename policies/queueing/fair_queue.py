@@ -20,7 +20,7 @@ from policies.accounts.ledger import Charge, InFlight
 from policies.fairness.base import Fairness
 from policies.fairness.tree import FairTree, any_request
 from policies.fleet.fleet import BackendHold
-from policies.group_state import NO_GROUPS, GroupState
+from policies.group_state import GroupState
 from policies.queueing.queue_use import QueueUse
 from policies.queueing.share_cap import ShareCap
 from policies.queues import TenantQueues
@@ -75,7 +75,6 @@ class FairQueue:
         limits: Callable[[], tuple[float, float]],
         output_tokens: Callable[[Request], float],
         backend_id: str | None = None,
-        groups: Mapping[str, GroupState] = NO_GROUPS,
     ) -> None:
         """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
         that a request's reservation is sized for. `backend_id` is the one that requests here wait for; None: any.
@@ -93,7 +92,7 @@ class FairQueue:
         self._tenants = tenants
         self._price = price
         self._is_capped = share_ratio_max < 1.0
-        self._share = ShareCap(share_ratio_max, order.root.nodes.__getitem__, groups)
+        self._share = ShareCap(share_ratio_max, order)
         self.use = QueueUse(limits, output_tokens, counts_speed=backend_id is None)
         """What is in flight from here."""
         self._competing: set[str] = set()  # tenants that wait and may send
@@ -161,7 +160,6 @@ class FairQueue:
         node = self.order.group(group)
         if node is not None:
             node.reweigh(group.weight)
-        self._share.group_changed(group)
 
     def regroup(self, tier_id: str, now: float) -> None:
         """Add the level of groups to a tier of whose tenants none has a group, or take it away."""
@@ -171,11 +169,13 @@ class FairQueue:
         waiting.sort(key=lambda state: (self.order.ranks(state.tenant), state.tenant.id))
         for state in waiting:
             self._leave(state.tenant)
+        for state in states:
+            self._share.set_active(state.tenant, active=False)
         self.order.regroup(tier_id, level, now)
         for state in states:
             for request in self.queues.of(state.tenant.id).requests.values():
                 self.queued(request, now)
-        for state in waiting:  # the least served first, to which the others are lifted
+        for state in (*waiting, *states):  # the least served first, to which the others are lifted
             self.refresh(state)
 
     # -- service received ------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class FairQueue:
         if blocked and len(blocked) == len(order.tier_ids):
             return None
         request = order.root.pick(eligible, besides, blocked)
-        return None if request is None else (self.tier_id(request.tenant_id), request)
+        return None if request is None else (self._tenants[request.tenant_id].tenant.tier_id, request)
 
     def _is_within_share(self, request: Request) -> bool:
         if request.tenant_id not in self.use.by_tenant:

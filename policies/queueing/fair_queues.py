@@ -332,7 +332,6 @@ class QueueFactory:
             limits=limits,
             output_tokens=self.output_tokens,
             backend_id=backend_id,
-            groups=self.groups,
         )
 
     def _tenant(self, tenant_id: str) -> Tenant | None:

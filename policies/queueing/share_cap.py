@@ -15,13 +15,11 @@ The cap is never below the part of the pool that the tenant's weight entitles it
 come out as 1 against 1.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from policies.fairness.node import FairNode
-from policies.group_state import NO_GROUPS, GroupState
-from policies.types import Group, Tenant
+from policies.fairness.tree import FairTree
+from policies.types import Tenant
 
 SHARE_RATIO_MAX = 0.5  # phi
 
@@ -41,76 +39,33 @@ class InFlightShare(NamedTuple):
         return self.sequences <= ratio * self.sequences_max and self.tokens <= ratio * self.tokens_max
 
 
-class _Active(NamedTuple):
-    """The members of a tier or group with anything queued or in flight: their number and the sum of their weights. The
-    members of a tier are its groups, and its tenants without one.
-    """
-
-    members: int
-    weight: float
-
-    def plus(self, weight: float) -> "_Active":
-        return _Active(self.members + 1, self.weight + weight)
-
-    def minus(self, weight: float) -> "_Active":
-        return _Active(self.members - 1, self.weight - weight)
-
-
-NO_MEMBERS = _Active(0, 0.0)
-
-
-@dataclass(slots=True)
-class _ActiveGroup:
-    """A group with anything queued or in flight, with the tier and weight that count."""
-
-    tier_id: str
-    weight: float
-    tenants: _Active
-
-
 class ShareCap:
-    """The cap on each tenant's share of what is in flight."""
+    """The cap on each tenant's share of what is in flight. Tenants with anything queued or in flight are active."""
 
-    def __init__(
-        self, ratio_max: float, tier: Callable[[str], FairNode], groups: Mapping[str, GroupState] = NO_GROUPS
-    ) -> None:
-        """`ratio_max` is phi; `tier` gives the current tier of an id, `groups` has all groups."""
+    def __init__(self, ratio_max: float, order: FairTree) -> None:
+        """`ratio_max` is phi."""
         self._ratio_max = ratio_max
-        self._tier = tier
-        self._groups = groups
-        self._entered: dict[str, Tenant] = {}  # by id, with the settings that they entered with
-        self._active: dict[str, _Active] = {}  # tier id -> its active members
-        self._active_groups: dict[str, _ActiveGroup] = {}
+        self._order = order
+        self._active: dict[str, tuple[FairNode, float]] = {}
+        """By tenant: the node that it is a child of, and the weight that counts there."""
 
     def set_active(self, tenant: Tenant, *, active: bool) -> None:
         """Set whether the tenant has anything queued or in flight; its weight counts while it has."""
-        entered = self._entered.get(tenant.id)
-        if active and entered is None:
-            self._entered[tenant.id] = tenant
-            if tenant.group_id is None:
-                self._enter(tenant.tier_id, tenant.weight)
-            else:
-                self._enter_group(tenant, tenant.group_id)
-        elif entered is not None and not active:
-            del self._entered[tenant.id]
-            if entered.group_id is None:
-                self._leave(entered.tier_id, entered.weight)
-            else:
-                self._leave_group(entered, entered.group_id)
-
-    def group_changed(self, group: Group) -> None:
-        """The group has this tier and weight now."""
-        active = self._active_groups.get(group.id)
-        if active is not None and (active.weight != group.weight or active.tier_id != group.tier_id):
-            self._leave(active.tier_id, active.weight)
-            active.tier_id, active.weight = group.tier_id, group.weight
-            self._enter(active.tier_id, active.weight)
+        counted = self._active.get(tenant.id)
+        if active and counted is None:
+            leaf = self._order.leaf(tenant)
+            self._active[tenant.id] = leaf, tenant.weight
+            leaf.count_active(1, tenant.weight)
+        elif counted is not None and not active:
+            del self._active[tenant.id]
+            leaf, weight = counted
+            leaf.count_active(-1, -weight)
 
     def allows(self, tenant: Tenant, share: InFlightShare) -> bool:
         """Whether the active tenant may have this share in flight."""
         if share.is_within(self._ratio_max):
             return True
-        ratio = max(self._ratio_max, self._weight_ratio(tenant))
+        ratio = max(self._ratio_max, self.ratio_if_active(tenant))
         # No cap: a request larger than the whole pool blocks the queue instead of being passed over.
         return ratio >= 1.0 or share.is_within(ratio)
 
@@ -119,57 +74,10 @@ class ShareCap:
         return share.is_within(self.ratio_if_active(tenant))
 
     def ratio_if_active(self, tenant: Tenant) -> float:
-        """The part of the pool that the tenant's weight entitles it to, among the active tenants and itself."""
-        if tenant.id in self._entered:
-            return self._weight_ratio(tenant)
-        tiers_weight = sum(self._tier(tier_id).weight for tier_id in self._active.keys() | {tenant.tier_id})
-        tier_ratio = self._tier(tenant.tier_id).weight / tiers_weight
-        members_weight = self._active.get(tenant.tier_id, NO_MEMBERS).weight
-        if tenant.group_id is None:
-            return tier_ratio * tenant.weight / (members_weight + tenant.weight)
-        group = self._active_groups.get(tenant.group_id)
-        if group is not None:
-            tenants_weight = group.tenants.weight + tenant.weight
-            return tier_ratio * group.weight / members_weight * tenant.weight / tenants_weight
-        group_weight = self._group_weight(tenant.group_id)
-        return tier_ratio * group_weight / (members_weight + group_weight)
-
-    def _weight_ratio(self, tenant: Tenant) -> float:
-        """The tenant's part of its tier's or group's weight, times the group's part of the tier's, times the tier's
-        part of all weights, among active tenants.
+        """The part of the pool that the tenant's weight entitles it to, among the active tenants and itself: of every
+        node that it is below, the part of the weights of its active siblings and its own.
         """
-        weights = {tier_id: self._tier(tier_id).weight for tier_id in self._active}
-        if tenant.group_id is None:
-            tier_ratio = weights[tenant.tier_id] / sum(weights.values())
-            return tier_ratio * tenant.weight / self._active[tenant.tier_id].weight
-        group = self._active_groups[tenant.group_id]
-        tier_ratio = weights[group.tier_id] / sum(weights.values())
-        group_ratio = tier_ratio * group.weight / self._active[group.tier_id].weight
-        return group_ratio * tenant.weight / group.tenants.weight
-
-    def _enter(self, tier_id: str, weight: float) -> None:
-        self._active[tier_id] = self._active.get(tier_id, NO_MEMBERS).plus(weight)
-
-    def _leave(self, tier_id: str, weight: float) -> None:
-        self._active[tier_id] = self._active[tier_id].minus(weight)
-        if not self._active[tier_id].members:
-            del self._active[tier_id]
-
-    def _enter_group(self, tenant: Tenant, group_id: str) -> None:
-        group = self._active_groups.get(group_id)
-        if group is None:
-            weight = self._group_weight(group_id)
-            group = self._active_groups[group_id] = _ActiveGroup(tenant.tier_id, weight, NO_MEMBERS)
-            self._enter(tenant.tier_id, weight)
-        group.tenants = group.tenants.plus(tenant.weight)
-
-    def _leave_group(self, tenant: Tenant, group_id: str) -> None:
-        group = self._active_groups[group_id]
-        group.tenants = group.tenants.minus(tenant.weight)
-        if not group.tenants.members:
-            del self._active_groups[group_id]
-            self._leave(group.tier_id, group.weight)
-
-    def _group_weight(self, group_id: str) -> float:
-        state = self._groups.get(group_id)
-        return 1.0 if state is None else state.group.weight
+        ratio, outer = 1.0, self._order.root
+        for node in self._order.path(tenant):
+            ratio, outer = outer.share_of(ratio, node.weight, is_active=node.active > 0), node
+        return outer.share_of(ratio, tenant.weight, is_active=tenant.id in self._active)

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 
 from policies.accounts.cost import LinearPrice
-from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo
+from policies.fairness import DeficitLongestPrefix, DeficitRoundRobin, Fifo, VirtualTokenCounter
+from policies.fairness.tree import FairTree
 from policies.limit import FixedLimit
 from policies.prediction import NoPrediction, Oracle
 from policies.queueing.share_cap import InFlightShare, ShareCap
@@ -136,8 +137,8 @@ def test_the_cap_is_never_below_what_the_weight_entitles_to(make_pool):
 
 
 def test_weights_count_over_tenants_and_tiers_that_have_anything_here():
-    tiers = {"gold": Tier("gold", weight=3.0), "bronze": Tier("bronze", weight=1.0)}
-    cap = ShareCap(0.1, tiers.__getitem__)
+    tiers = [Tier("gold", weight=3.0), Tier("bronze", weight=1.0)]
+    cap = ShareCap(0.1, FairTree(VirtualTokenCounter, tiers, lambda _: 0))
     a, b, c = Tenant("a", 2.0, "gold"), Tenant("b", 1.0, "gold"), Tenant("c", 1.0, "bronze")
     for tenant in (a, b, c):
         cap.set_active(tenant, active=True)
