@@ -1,18 +1,18 @@
 """The fair shares of a pool: how much service each tenant is due, by weights and demands alone.
 
-Weighted max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2), in two
-levels as the scheduler decides: the tiers part what the pool serves by their weights, then the tenants of a tier part
-what the tier gets by theirs. In a tier with groups there is a third level between: the groups, and each tenant without
-one as a group by itself. A member that asks for less than its part gets what it asks for, and the others part the
-rest. No member gets more than it asks for.
+Weighted max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2), level by
+level as the scheduler decides: the tiers part what the pool serves by their weights, then the groups of a tier, and
+each tenant without one, part what the tier gets by theirs, then the tenants of a group what that gets. A member that
+asks for less than its part gets what it asks for, and the others part the rest. No member gets more than it asks for.
 
 A tenant that waited asks for all there is (`demand` inf); one that did not wait asks for what it was served.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum, inf
+from operator import attrgetter
 from typing import Final, TypeVar
 
 
@@ -34,6 +34,8 @@ class TenantClaim(Claim):
 
 NO_WEIGHTS: Final[Mapping[str, float]] = {}
 Member = TypeVar("Member", str, tuple[str, str])
+Level = tuple[Callable[[TenantClaim], str | None], Mapping[str, float]]
+"""Which node of this depth a tenant is below, and the weights of these nodes."""
 
 
 def fair_shares(service: float, claims: Mapping[Member, Claim]) -> dict[Member, float]:
@@ -62,33 +64,29 @@ def tiered_shares(
     """The part of `service` that each tenant is due. Each tenant's tier is one of `tier_weights`, and its group one of
     `group_weights`.
     """
-    members: dict[str, dict[str, TenantClaim]] = {}
-    for tenant_id, claim in tenants.items():
-        members.setdefault(claim.tier, {})[tenant_id] = claim
-    tiers = {
-        tier: Claim(tier_weights[tier], fsum(claim.demand for claim in claims.values()))
-        for tier, claims in members.items()
-    }
-    shares: dict[str, float] = {}
-    for tier, due in fair_shares(service, tiers).items():
-        shares |= _grouped_shares(due, members[tier], group_weights)
-    return shares
+    levels: list[Level] = [(attrgetter("tier"), tier_weights), (attrgetter("group"), group_weights)]
+    return _parted(service, tenants, levels)
 
 
-def _grouped_shares(
-    service: float, tenants: Mapping[str, TenantClaim], group_weights: Mapping[str, float]
-) -> dict[str, float]:
-    groups: dict[str, dict[str, TenantClaim]] = {}
+def _parted(service: float, tenants: Mapping[str, TenantClaim], levels: Sequence[Level]) -> dict[str, float]:
+    """Part the service among the nodes of the first level, and what each gets among the tenants below it. A tenant that
+    is below none of them competes with them itself.
+    """
+    if not levels:
+        return fair_shares(service, tenants)
+    node_of, weights = levels[0]
+    below: dict[str, dict[str, TenantClaim]] = {}
+    # Ids of tenants and of nodes are told apart: a group may be named as a tenant is.
+    members: dict[tuple[str, str], Claim] = {}
     for tenant_id, claim in tenants.items():
-        if claim.group is not None:
-            groups.setdefault(claim.group, {})[tenant_id] = claim
-    # Ids of tenants and of groups are told apart: a group may be named as a tenant is.
-    parties: dict[tuple[str, str], Claim] = {
-        ("tenant", tenant_id): claim for tenant_id, claim in tenants.items() if claim.group is None
-    }
-    for group, claims in groups.items():
-        parties["group", group] = Claim(group_weights[group], fsum(claim.demand for claim in claims.values()))
+        node_id = node_of(claim)
+        if node_id is None:
+            members["tenant", tenant_id] = claim
+        else:
+            below.setdefault(node_id, {})[tenant_id] = claim
+    for node_id, claims in below.items():
+        members["node", node_id] = Claim(weights[node_id], fsum(claim.demand for claim in claims.values()))
     shares: dict[str, float] = {}
-    for (kind, name), due in fair_shares(service, parties).items():
-        shares |= {name: due} if kind == "tenant" else fair_shares(due, groups[name])
+    for (kind, name), due in fair_shares(service, members).items():
+        shares |= {name: due} if kind == "tenant" else _parted(due, below[name], levels[1:])
     return shares

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from policies.accounts.cost import LinearPrice, Price
+from policies.fairness.bounds import AMONG_NODES
 from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Dispatch, Request, Tenant
 from tests.simulation.recording import (
@@ -29,7 +30,6 @@ from tests.simulation.recording import (
 from tests.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
 
 LINEAR = LinearPrice()
-TIERS = 2.0  # tiers are ordered by VTC, and so are the groups of a tier
 
 
 @dataclass(slots=True)
@@ -283,7 +283,7 @@ class ServiceBound:
                 ahead = leads[pair[0]] - leads[pair[1]]
                 span = self._groups.setdefault(pair, _Span(ahead, ahead))
                 span.look(ahead)
-                promised = TIERS * self._sum(self.exposure.groups[tier_id], 0.0)
+                promised = AMONG_NODES.both_wait * self._sum(self.exposure.groups[tier_id], 0.0)
                 self._within(span.high - span.low, promised, f"the groups {pair} differ")
 
     def _judge_tiers(self, tier_ids: set[str]) -> None:
@@ -294,7 +294,7 @@ class ServiceBound:
             ahead = one - other
             span = self._tiers.setdefault(pair, _Span(ahead, ahead))
             span.look(ahead)
-            promised = TIERS * self._sum(self.exposure.among_tiers, 0.0)
+            promised = AMONG_NODES.both_wait * self._sum(self.exposure.among_tiers, 0.0)
             self._within(span.high - span.low, promised, f"the tiers {pair} differ")
 
     # -- what is compared ------------------------------------------------------------------------------------
