@@ -10,13 +10,14 @@ keeps its order meanwhile.
 from collections.abc import Collection
 from typing import Optional
 
+from policies.accounts.checkpoint import TierCheckpoint
 from policies.fairness.base import NOTHING, Eligible, Fairness, Waiting
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.types import Request
 
 
 class FairNode:
-    """One node. Mutable."""
+    """A child of its parent's order, by its weight, and the order of its own children. Mutable."""
 
     __slots__ = (
         "active",
@@ -64,10 +65,11 @@ class FairNode:
 
     def arrange(self, order: Fairness | None) -> None:
         """Have other children from now on, before any waits: tenants in this order; None: nodes."""
-        level = VirtualTokenCounter()
-        self.level = level if order is None else None
+        self.level: VirtualTokenCounter | None = None
         """The order of its children, where these are nodes."""
-        self.order: Fairness = level if order is None else order
+        if order is None:
+            self.level = order = VirtualTokenCounter()
+        self.order = order
         """The order of its children."""
         self.nodes: dict[str, FairNode] = {}
         """Its children that are nodes, by their accounts' ids."""
@@ -162,6 +164,29 @@ class FairNode:
         if self.active == int(is_active):
             return whole
         return whole * weight / (self.active_weight if is_active else self.active_weight + weight)
+
+    def checkpoint(self, tenant_ids: Collection[str] | None) -> TierCheckpoint:
+        """Its counter, and those of what is below it; of all tenants, or these."""
+        assert self.outer is not None, "the root has no counter"
+        counter, level = self.outer.order.service_record(self.id).counter, self.order.level()
+        if self.level is None:
+            return TierCheckpoint(counter, level, self.order.received(tenant_ids))
+        ids = self.leaves if tenant_ids is None else [each for each in tenant_ids if each in self.leaves]
+        own = {each: leaf.id for each in ids if (leaf := self.leaves[each]).is_own}
+        return TierCheckpoint(
+            counter,
+            level,
+            {tenant_id: self.order.service_record(own_id).counter for tenant_id, own_id in own.items()},
+            {each.id: each.checkpoint(tenant_ids) for each in self.nodes.values() if not each.is_own},
+        )
+
+    def all_returned(self) -> None:
+        """End `returning` (Fairness.begin_at) here and below: tenants that join from now on were away, and are
+        lifted.
+        """
+        self.order.all_returned()
+        for node in self.nodes.values():
+            node.all_returned()
 
 
 def reweigh(order: Fairness, account_id: str, ratio: float) -> None:

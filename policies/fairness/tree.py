@@ -236,9 +236,6 @@ class FairTree:
             return leaf.outer.order.service_record(leaf.id)
         return leaf.order.service_record(tenant.id)
 
-    def tier_service_record(self, tier_id: str) -> ServiceRecord:
-        return self.root.order.service_record(tier_id)
-
     def ranks(self, tenant: Tenant) -> tuple[float, ...]:
         """What orders the tenants of one tier: the rank of each node that the tenant is below in the tier, then its
         own.
@@ -283,16 +280,12 @@ class FairTree:
                 other_node = other_node.outer
         return node, other_node
 
-    def level(self, tier_id: str) -> float:
-        """The counter to which a child of the tier is lifted that returns."""
-        return self._tier(tier_id).order.level()
-
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
         """The counters of all nodes and tenants, or these tenants; takes time in proportion to their number."""
         tiers = {
-            tier_id: _checkpoint(tier, tenant_ids)
+            tier_id: tier.checkpoint(tenant_ids)
             for tier_id, tier in self.root.nodes.items()
             if tier_id in self.tier_ids or self._has_accounts(tier_id)
         }
@@ -300,7 +293,7 @@ class FairTree:
 
     def begin_at(self, checkpoint: QueueCheckpoint, *, returning: bool) -> None:
         """Start from these counters, before anything has waited here. The first tenant to join is lifted to the level;
-        with `returning` all are, until `all_returned`. The checkpoint may have tiers that are not here yet.
+        with `returning` all are, until the root's `all_returned`. The checkpoint may have tiers that are not here yet.
         """
         self.root.order.begin_at(checkpoint.level, returning=returning)
         for tier_id, of_tier in checkpoint.tiers.items():
@@ -315,14 +308,6 @@ class FairTree:
                     self._seat_in(tier, tenant_id, group_id)
                 self._begin_node_at(self._group_node(tier, group_id), of_group, returning=returning)
 
-    def all_returned(self) -> None:
-        """End `returning`: tenants that join from now on were away, and are lifted."""
-        nodes = [self.root]
-        while nodes:
-            node = nodes.pop()
-            node.order.all_returned()
-            nodes += node.nodes.values()
-
     def _begin_node_at(self, node: FairNode, checkpoint: TierCheckpoint, *, returning: bool) -> None:
         """Set the counters of a node and of its tenants."""
         assert node.outer is not None, "the root has no counter"
@@ -334,19 +319,3 @@ class FairTree:
             leaf.order.adopt(tenant_id, ServiceRecord(counter))
             if leaf.is_own:
                 node.order.adopt(leaf.id, ServiceRecord(counter))
-
-
-def _checkpoint(node: FairNode, tenant_ids: Collection[str] | None) -> TierCheckpoint:
-    """The counters of a node, and of what is below it."""
-    assert node.outer is not None, "the root has no counter"
-    counter, level = node.outer.order.service_record(node.id).counter, node.order.level()
-    if node.level is None:
-        return TierCheckpoint(counter, level, node.order.received(tenant_ids))
-    ids = node.leaves if tenant_ids is None else [each for each in tenant_ids if each in node.leaves]
-    own = {each: leaf for each in ids if (leaf := node.leaves[each]).is_own}
-    return TierCheckpoint(
-        counter,
-        level,
-        {tenant_id: node.order.service_record(leaf.id).counter for tenant_id, leaf in own.items()},
-        {each.id: _checkpoint(each, tenant_ids) for each in node.nodes.values() if not each.is_own},
-    )

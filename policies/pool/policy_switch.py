@@ -103,7 +103,11 @@ def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
 def _join(fair_queue: FairQueue, states: Iterable[QueuedTenant]) -> None:
     def key(state: QueuedTenant) -> tuple[float, tuple[float, ...], str]:
         tenant = state.tenant
-        return fair_queue.order.tier_service_record(tenant.tier_id).rank, fair_queue.order.ranks(tenant), tenant.id
+        return (
+            fair_queue.order.root.order.service_record(tenant.tier_id).rank,
+            fair_queue.order.ranks(tenant),
+            tenant.id,
+        )
 
     for state in sorted(states, key=key):
         fair_queue.refresh(state)

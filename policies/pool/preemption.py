@@ -168,7 +168,7 @@ class Preemption:
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
-        lead = fair_queue.order.tier_service_record(tier_id).rank - fair_queue.order.tier_service_record(tier.id).rank
+        lead = fair_queue.order.root.order.lag(tier.id, tier_id)
         price = entry.service + entry.outstanding if entry.first_token_at is None else worth[tier.id]
         return lead <= price / tier.weight
 

@@ -163,7 +163,7 @@ class FairQueue:
 
     def regroup(self, tier_id: str, now: float) -> None:
         """Add the level of groups to a tier of whose tenants none has a group, or take it away."""
-        level = self.order.level(tier_id)
+        level = self.order.root.nodes[tier_id].order.level()
         states = [state for state in self._tenants.values() if state.tenant.tier_id == tier_id]
         waiting = [state for state in states if state.tenant.id in self._competing]
         waiting.sort(key=lambda state: (self.order.ranks(state.tenant), state.tenant.id))
@@ -186,7 +186,7 @@ class FairQueue:
 
     def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
         """Start from these counters, before anything has waited here. With `returning`, tenants are lifted at most to
-        the checkpoint's level, until the order's `all_returned`.
+        the checkpoint's level, until the root's `all_returned`.
         """
         self.order.begin_at(checkpoint, returning=returning)
         for tier_id, tier in checkpoint.tiers.items():

@@ -103,7 +103,7 @@ class FairQueues(Protocol):
     def all_returned(self) -> None:
         """End the time in which restored tenants return (Fairness.all_returned)."""
         for fair_queue in self.all():
-            fair_queue.order.all_returned()
+            fair_queue.order.root.all_returned()
 
 
 class SharedQueue(FairQueues):

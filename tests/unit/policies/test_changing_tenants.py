@@ -49,7 +49,7 @@ def test_a_change_leaves_nothing_outstanding_behind_however_the_request_ends(mak
     assert pool.rank("A") == pytest.approx(pool.counter("A"), abs=1e-9)
     (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
     for tier in tiers:
-        assert fair_queue.order.tier_service_record(tier.id).outstanding == pytest.approx(0, abs=1e-9)
+        assert fair_queue.order.root.order.service_record(tier.id).outstanding == pytest.approx(0, abs=1e-9)
 
 
 def test_a_waiting_tenant_that_changes_tier_stands_at_its_level_as_before_and_goes_on_waiting(make_pool):
@@ -224,9 +224,9 @@ def test_a_tier_that_is_made_again_begins_with_nothing_and_is_lifted_like_any(ma
         pool.send("A", f"a{number}", prompt=100)
     pool.dispatched()
     (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
-    assert fair_queue.order.tier_service_record("gold").counter == 0
+    assert fair_queue.order.root.order.service_record("gold").counter == 0
     pool.send("B", "b", prompt=1)
-    assert fair_queue.order.tier_service_record("gold").counter == 200
+    assert fair_queue.order.root.order.service_record("gold").counter == 200
 
 
 def test_a_tenant_as_it_was_before_its_tier_went_changes_nothing(make_pool):

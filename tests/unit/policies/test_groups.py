@@ -275,7 +275,7 @@ def test_tenants_that_move_between_groups_while_they_wait_and_run_lose_nothing(p
     (fair_queue,) = scheduler._arrangement.fair_queues.all()
     for tenant in (each.tenant for each in accounts.tenants.values()):
         order = fair_queue.order
-        assert order.tier_service_record(tenant.tier_id).outstanding == pytest.approx(0.0, abs=1e-6)
+        assert order.root.order.service_record(tenant.tier_id).outstanding == pytest.approx(0.0, abs=1e-6)
         for node in order.path(tenant):
             outstanding = node.outer.order.service_record(node.id).outstanding
             assert outstanding == pytest.approx(0.0, abs=1e-6), "what ran is charged where it ended"

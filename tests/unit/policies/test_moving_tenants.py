@@ -143,7 +143,7 @@ def test_what_a_tenant_is_ahead_is_carried_and_nothing_else(
     assert service["R"] - service["M"] <= move.allowed() + ahead + 100 * 2 / min(weight, new_weight)
     (fair_queue,) = pool.scheduler._arrangement.fair_queues.all()
     for tier in move.tiers:
-        assert fair_queue.order.tier_service_record(tier.id).outstanding == pytest.approx(0, abs=1e-6)
+        assert fair_queue.order.root.order.service_record(tier.id).outstanding == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(FAIRNESS.keys() - UNPROMISED))
@@ -230,5 +230,5 @@ def test_what_is_in_flight_is_charged_to_the_tier_that_its_tenant_is_of():
     move.pool.change(move.mover("after"))
     move.finish(request_id, output=40)
     (fair_queue,) = move.pool.scheduler._arrangement.fair_queues.all()
-    assert fair_queue.order.tier_service_record("before").counter == 100 / 2.0
-    assert fair_queue.order.tier_service_record("after").counter == 40 * 2 / 4.0
+    assert fair_queue.order.root.order.service_record("before").counter == 100 / 2.0
+    assert fair_queue.order.root.order.service_record("after").counter == 40 * 2 / 4.0
