@@ -107,12 +107,11 @@ class FairNode:
             outer.order.left(self.id)
         outer.count(change)
 
-    def charged(self, service: float, outstanding: float) -> None:
-        """What tenants below it have received, and are predicted to receive yet, changes by these amounts."""
-        node, outer = self, self.outer
-        while outer is not None:
-            outer.order.charged(node.id, service / node.weight, outstanding / node.weight)
-            node, outer = outer, outer.outer
+    def expect(self, outstanding: float) -> None:
+        """Requests with so much outstanding service count for it from now on, and for all that it is below."""
+        if self.outer is not None:
+            self.outer.order.charged(self.id, 0.0, outstanding / self.weight)
+            self.outer.expect(outstanding)
 
     def pick(self, eligible: Eligible, besides: Collection[str] = (), blocked: Collection[str] = ()) -> Request | None:
         """The next request below it among the waiting and eligible ones, except those of the tenants `besides` and

@@ -152,14 +152,14 @@ class FairTree:
         if source is not None:
             outstanding = source.order.service_record(after.id).outstanding * before.weight
             if outstanding:
-                source.charged(0.0, -outstanding)
+                source.expect(-outstanding)
             self._unseat(source, before.tier_id, before.id)
         target = self.leaf(after)
         if source is not None:
             source.order.hand_over(after.id, target.order, now)
         reweigh(target.order, after.id, before.weight / after.weight)
         if outstanding:
-            target.charged(0.0, outstanding)
+            target.expect(outstanding)
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:
         """The tenant has a new weight: its counter stays, and outstanding service counts by the new weight."""
@@ -222,10 +222,14 @@ class FairTree:
         service, outstanding = charge
         weight = tenant.weight
         self._noted.add(tenant.id)
-        tier = self.root.nodes[tenant.tier_id]
-        leaf = tier if tier.level is None else self.leaf(tenant)
-        leaf.order.charged(tenant.id, service / weight, outstanding / weight)
-        leaf.charged(service, outstanding)
+        node = self.root.nodes[tenant.tier_id]
+        if node.level is not None:
+            node = node.leaves.get(tenant.id) or self._seat(node, tenant.id, tenant)  # `leaf`, inlined
+        node.order.charged(tenant.id, service / weight, outstanding / weight)
+        outer = node.outer
+        while outer is not None:
+            outer.order.charged(node.id, service / node.weight, outstanding / node.weight)
+            node, outer = outer, outer.outer
 
     def service_record(self, tenant: Tenant) -> ServiceRecord:
         """The tenant's account. That of a tenant with a node of its own is the node's, which compares with groups."""
@@ -283,7 +287,9 @@ class FairTree:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
-        """The counters of all nodes and tenants, or these tenants; takes time in proportion to their number."""
+        """The counters of all nodes and tenants, or these tenants, including such as have not returned yet; takes time
+        in proportion to their number.
+        """
         tiers = {
             tier_id: tier.checkpoint(tenant_ids)
             for tier_id, tier in self.root.nodes.items()

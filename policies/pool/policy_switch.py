@@ -90,7 +90,7 @@ def restore(fair_queues: FairQueues, maker: QueueFactory, checkpoint: ServiceChe
 
 
 def _carry_counters(before: Sequence[FairQueue], after: Sequence[FairQueue]) -> None:
-    part = divide_queue(sum_queues([fair_queue.checkpoint() for fair_queue in before]), max(1, len(after)))
+    part = divide_queue(sum_queues([fair_queue.order.checkpoint() for fair_queue in before]), max(1, len(after)))
     for fair_queue in after:
         fair_queue.restore(part)
 

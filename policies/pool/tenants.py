@@ -5,13 +5,14 @@ forgotten when its last request has ended. A removed tier or group is forgotten 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from policies.accounts.ledger import Ledger
 from policies.admission import AdmissionRules
 from policies.admission.scopes import group_scope, key_scope
+from policies.fairness.node import FairNode
 from policies.group_state import GroupState
 from policies.pool.accounting import Accounting
 from policies.pool.slot_fitting import SlotFitting
@@ -100,8 +101,8 @@ class Tenants:
         self._leaving_groups.discard(group.id)
         state = self.groups.setdefault(group.id, GroupState(group))
         was_full, state.group = state.is_full, group
-        for fair_queue in self.present.fair_queues.all():
-            fair_queue.group_changed(group)
+        for node in self._nodes(group):
+            node.reweigh(group.weight)
         self._hold(state, was_full=was_full)
 
     def _count_group(self, group: GroupState, change: int) -> None:
@@ -117,10 +118,15 @@ class Tenants:
         if group.is_full == was_full:
             return
         group.spells += 1
+        for node in self._nodes(group.group):
+            node.hold(held=group.is_full)
+
+    def _nodes(self, group: Group) -> Iterator[FairNode]:
+        """The group's node in each queue in which it has one."""
         for fair_queue in self.present.fair_queues.all():
-            node = fair_queue.order.group(group.group)
+            node = fair_queue.order.group(group)
             if node is not None:
-                node.hold(held=group.is_full)
+                yield node
 
     def _changed(self, tenant: Tenant, now: float) -> None:
         """Add the tenant, or apply its new settings."""
@@ -295,7 +301,7 @@ class Tenants:
     def _forget(self, tenant: Tenant) -> None:
         """Forget the tenant in all parts."""
         for fair_queue in self.present.fair_queues.all():
-            fair_queue.forget(tenant)
+            fair_queue.order.forget(tenant.tier_id, tenant.id)
         self.present.fair_queues.forget(tenant.id)
         self.accounting.ledger.forget(tenant.id)
         self.slot_fitting.forget(tenant.id)

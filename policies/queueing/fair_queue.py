@@ -24,7 +24,7 @@ from policies.group_state import GroupState
 from policies.queueing.queue_use import QueueUse
 from policies.queueing.share_cap import ShareCap
 from policies.queues import TenantQueues
-from policies.types import Group, Request, Tenant
+from policies.types import Request, Tenant
 
 
 class AccountPlace(NamedTuple):
@@ -152,15 +152,6 @@ class FairQueue:
             self.order.reweighed(before, tenant)
         self.refresh(state)
 
-    def forget(self, tenant: Tenant) -> None:
-        self.order.forget(tenant.tier_id, tenant.id)
-
-    def group_changed(self, group: Group) -> None:
-        """The group's weight or in-flight limit has changed."""
-        node = self.order.group(group)
-        if node is not None:
-            node.reweigh(group.weight)
-
     def regroup(self, tier_id: str, now: float) -> None:
         """Add the level of groups to a tier of whose tenants none has a group, or take it away."""
         level = self.order.root.nodes[tier_id].order.level()
@@ -179,10 +170,6 @@ class FairQueue:
             self.refresh(state)
 
     # -- service received ------------------------------------------------------------------------------------
-
-    def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
-        """The counters of all tiers and tenants, or these tenants, including such as have not returned yet."""
-        return self.order.checkpoint(tenant_ids)
 
     def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
         """Start from these counters, before anything has waited here. With `returning`, tenants are lifted at most to

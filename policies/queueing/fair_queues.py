@@ -98,7 +98,9 @@ class FairQueues(Protocol):
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> dict[str, QueueCheckpoint]:
         """The counters of each queue, by backend id, or BEFORE_ALL; of all tenants, or these."""
-        return {fair_queue.backend_id or SHARED_QUEUE: fair_queue.checkpoint(tenant_ids) for fair_queue in self.all()}
+        return {
+            fair_queue.backend_id or SHARED_QUEUE: fair_queue.order.checkpoint(tenant_ids) for fair_queue in self.all()
+        }
 
     def all_returned(self) -> None:
         """End the time in which restored tenants return (Fairness.all_returned)."""

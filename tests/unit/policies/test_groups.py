@@ -7,7 +7,7 @@ from pools import POOLS, Pool
 
 from policies.accounts.checkpoint import without_lifted_tenants
 from policies.fairness import FAIRNESS, VirtualTokenCounter
-from policies.fairness.node import FairNode
+from policies.fairness.tree import FairTree
 from policies.scheduler import Scheduler
 from policies.types import (
     BackendLoad,
@@ -414,6 +414,9 @@ def test_the_bound_among_groups_is_kept():
 
 @pytest.mark.interpreted
 def test_an_order_without_counters_of_groups_breaks_the_bound(monkeypatch):
-    monkeypatch.setattr(FairNode, "charged", lambda *_: None)
+    def of_the_tenant_alone(tree, tenant, charge):
+        tree.leaf(tenant).order.charged(tenant.id, *(amount / tenant.weight for amount in charge))
+
+    monkeypatch.setattr(FairTree, "charged", of_the_tenant_alone)
     with pytest.raises(ViolationError, match="the groups"):
         judged(CROWD, BOTH)
