@@ -69,11 +69,14 @@ def invalid_problem(error: ValidationError, part: str, *, status: int = 422) -> 
 
 
 def read_checked(model: type[M], value: Mapping[str, Any]) -> M:
-    """Validate the value as JSON, strictly: "5" is no number. Raises AdminProblem."""
+    """Validate the value as JSON, strictly: "5" is no number. Raises AdminProblem: 422 for what the model's JSON schema
+    excludes, 409 for values that it allows, but that are at odds with each other or with what they name.
+    """
     try:
         return model.model_validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:
-        raise invalid_problem(error, "body") from None
+        is_at_odds = all(each["type"] == "value_error" for each in error.errors(include_url=False, include_input=False))
+        raise invalid_problem(error, "body", status=409 if is_at_odds else 422) from None
 
 
 def _field_errors(error: ValidationError, part: str) -> Iterable[FieldError]:

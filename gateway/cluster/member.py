@@ -13,7 +13,7 @@ every limit, where there is no store, or no majority for another leader (rule 25
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -29,14 +29,6 @@ from policies.types import ALONE, BackendLoad, Group, KeyLimits, ReplicaShare, T
 
 L = TypeVar("L", Tenant, Group, KeyLimits)
 
-DIVIDED: Final = (
-    "in_flight_max",
-    "queued_requests_max",
-    "queued_bytes_max",
-    "requests_per_minute_max",
-    "tokens_per_minute_max",
-)
-"""Limits of a tenant, key or group of which a member that is alone has its part."""
 COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand again for so long
 
@@ -419,8 +411,8 @@ class Member:
 
 
 def divided(limited: L, share: ReplicaShare) -> L:
-    """The tenant, key or group with one member's part of its limits."""
-    limits = {name: getattr(limited, name, None) for name in DIVIDED}
+    """The tenant, key or group with one member's part of its limits: of every field that names a maximum."""
+    limits = {each.name: getattr(limited, each.name) for each in fields(limited) if each.name.endswith("_max")}
     parts: dict[str, Any] = {name: share.of(limit) for name, limit in limits.items() if limit is not None}
     if isinstance(limited, Tenant):
         parts["keys"] = {key_id: divided(key, share) for key_id, key in limited.keys.items()}

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.sections import Network, Section, ServerTls, not_bool
+from gateway.config.sections import Section, ServerTls
+from gateway.config.value_types import Network, not_bool
 
 PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
     IPv4Network("10.0.0.0/8"),

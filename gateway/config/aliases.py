@@ -9,10 +9,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.config.sections import POOL_CHARS_MAX, Section, not_bool
+from gateway.config.marks import FormField
+from gateway.config.sections import Section
+from gateway.config.value_types import POOL_CHARS_MAX, not_bool, whole
 
 TARGETS_MAX = 16
-WEIGHT_MAX = 1e6
+SPLIT_WEIGHT_MAX = 1e6
 SHADOWS_MAX = 64
 
 
@@ -23,28 +25,52 @@ def _plain(value: str) -> str:
 
 
 ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX), AfterValidator(_plain)]
-Weight = Annotated[float, Field(ge=0, le=WEIGHT_MAX), BeforeValidator(not_bool)]
+SplitWeight = Annotated[float, Field(ge=0, le=SPLIT_WEIGHT_MAX), BeforeValidator(not_bool)]
 
 
 class ShadowSection(Section):
-    """Copies of calls that are sent to another model, and whose answers are dropped: this part of the calls, at most so
-    many at once in each process.
-    """
+    """Copies of calls that are sent to another model, and whose answers are dropped."""
 
-    model: ModelName
-    ratio: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 1.0
-    in_flight_max: Annotated[int, Field(ge=1, le=SHADOWS_MAX), BeforeValidator(not_bool)] = 1
+    model: Annotated[ModelName, Field(description="where the copies go"), FormField("Copies to")]
+    ratio: Annotated[
+        float,
+        Field(gt=0, le=1, description="the part of the calls that is copied"),
+        BeforeValidator(not_bool),
+        FormField("Part of the calls that is copied"),
+    ] = 1.0
+    in_flight_max: Annotated[
+        int,
+        Field(ge=1, le=SHADOWS_MAX, description="copies at once in each process"),
+        BeforeValidator(whole),
+        FormField("Copies at once"),
+    ] = 1
 
 
 class AliasSection(Section):
-    """What a model name stands for. `models` are tried in order. With `split` one of its models is tried first, by
-    weight: the same one for every call of a tenant (`sticky: tenant`) or of a session.
-    """
+    """What a model name stands for."""
 
-    models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=TARGETS_MAX)]
-    split: Annotated[Mapping[ModelName, Weight], Field(max_length=TARGETS_MAX)] = {}
-    sticky: Literal["tenant", "session"] = "tenant"
-    shadow: ShadowSection | None = None
+    models: Annotated[
+        tuple[ModelName, ...],
+        Field(
+            min_length=1,
+            max_length=TARGETS_MAX,
+            description="tried in order: the next where one has no live backend, or is too slow now",
+        ),
+        FormField("Models, in order"),
+    ]
+    split: Annotated[
+        Mapping[ModelName, SplitWeight],
+        Field(max_length=TARGETS_MAX, description="one of these is tried first, by weight"),
+        FormField("Split by weight"),
+    ] = {}
+    sticky: Annotated[
+        Literal["tenant", "session"],
+        Field(description="the same one for all calls of a tenant, or of a session"),
+        FormField("The same model for"),
+    ] = "tenant"
+    shadow: Annotated[
+        ShadowSection | None, Field(description="copies of calls, to idle backends; answers are dropped")
+    ] = None
 
     @model_validator(mode="after")
     def _is_plain(self) -> Self:

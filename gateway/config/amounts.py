@@ -9,9 +9,12 @@ import re
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+from gateway.config.value_types import InJson, whole
 
 AMOUNT_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
+AMOUNT_MAX = 999_999_999
 
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 # Helm writes 0.000001 as 1e-06, which YAML 1.1 reads as text.
@@ -39,14 +42,21 @@ def _plain(amount: Decimal) -> str:
 Amount = Annotated[
     Decimal,
     BeforeValidator(_amount),
-    PlainSerializer(_plain, return_type=str, when_used="json"),
-    WithJsonSchema(
+    InJson(
+        Annotated[
+            Annotated[str, Field(pattern=AMOUNT_PATTERN)]
+            | Annotated[int, Field(ge=0, le=AMOUNT_MAX), BeforeValidator(whole)],
+            AfterValidator(_amount),
+        ],
         {
             "anyOf": [
                 {"type": "string", "pattern": AMOUNT_PATTERN},
-                {"type": "number", "minimum": 0, "maximum": 999_999_999},
+                {"type": "number", "minimum": 0, "maximum": AMOUNT_MAX},
             ]
-        }
+        },
     ),
+    PlainSerializer(_plain, return_type=str, when_used="json"),
 ]
-"""An amount of money of at most nine digits before the decimal point and six behind it; as JSON it is text."""
+"""An amount of money of at most nine digits before the decimal point and six behind it. JSON has it as text or as a
+whole number, a file as any number, too.
+"""

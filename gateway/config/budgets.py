@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from backends.address_allowlist import ANY, AddressAllowlist, literal
-from gateway.config.sections import Section, not_bool, secret_lines
+from gateway.config.sections import Section, secret_lines
+from gateway.config.value_types import not_bool
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of the Standard Webhooks specification, before a secret in base64
 THRESHOLDS_MAX = 16

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from gateway.config.sections import Name, Section, ServerTls, secret_lines
+from gateway.config.sections import Section, ServerTls, secret_lines
+from gateway.config.value_types import Name
 
 PORT_MAX = 65_535
 

@@ -10,8 +10,10 @@ import re
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
@@ -45,12 +47,10 @@ from gateway.config.sections import (
     LimitsSection,
     Listen,
     Log,
-    Name,
-    PoolName,
     PromptTokens,
     QueueSection,
+    Section,
     Shutdown,
-    TenantName,
     TenantSection,
     TierSection,
     TraceLog,
@@ -58,6 +58,7 @@ from gateway.config.sections import (
 from gateway.config.state import StateSection
 from gateway.config.step_time import read_configured_step_time
 from gateway.config.telemetry import MetricsSection, TracingSection
+from gateway.config.value_types import Name, PoolName, TenantName
 from policies import types as policy
 
 ENV_PREFIX = "FAIRLEAD_"
@@ -214,37 +215,17 @@ class Config(BaseSettings):
 
 def policy_tier(name: str, tier: TierSection) -> policy.Tier:
     """The tier of a section, as policies see it."""
-    return policy.Tier(
-        id=name,
-        weight=tier.weight,
-        reserve_ratio=tier.reserve_ratio,
-        rejects_misses=tier.on_miss == "reject",
-        priority=tier.priority,
-        preemptible=tier.preemptible,
-    )
+    return policy.Tier(id=name, rejects_misses=tier.on_miss == "reject", **_shared(tier, policy.Tier))
 
 
 def policy_group(name: str, group: GroupSection) -> policy.Group:
     """The group of a section, as policies see it."""
-    return policy.Group(
-        id=name,
-        weight=group.weight,
-        tier_id=group.tier,
-        in_flight_max=group.in_flight_max,
-        requests_per_minute_max=group.requests_per_minute_max,
-        tokens_per_minute_max=group.tokens_per_minute_max,
-        tokens_per_day_max=group.tokens_per_day_max,
-        tokens_per_month_max=group.tokens_per_month_max,
-    )
+    return policy.Group(id=name, tier_id=group.tier, **_shared(group, policy.Group))
 
 
 def policy_key(key: LimitedSection) -> policy.KeyLimits | None:
     """The limits of a key's section, as policies see them; None where it has none that they keep."""
-    limits = policy.KeyLimits(
-        in_flight_max=key.in_flight_max,
-        requests_per_minute_max=key.requests_per_minute_max,
-        tokens_per_minute_max=key.tokens_per_minute_max,
-    )
+    limits = policy.KeyLimits(**_shared(key, policy.KeyLimits))
     return None if limits == policy.KeyLimits() else limits
 
 
@@ -260,18 +241,21 @@ def policy_tenant(
     group = None if tenant.group is None else groups.get(tenant.group)
     return policy.Tenant(
         id=name,
-        weight=tenant.weight,
         tier_id=tenant.tier if group is None else group.tier,
         group_id=None if group is None else tenant.group,
-        in_flight_max=tenant.in_flight_max,
-        queued_requests_max=tenant.queued_requests_max,
-        queued_bytes_max=tenant.queued_bytes_max,
-        requests_per_minute_max=tenant.requests_per_minute_max,
-        tokens_per_minute_max=tenant.tokens_per_minute_max,
-        tokens_per_day_max=tenant.tokens_per_day_max,
-        tokens_per_month_max=tenant.tokens_per_month_max,
         keys=dict(keys or {}),
+        **_shared(tenant, policy.Tenant),
     )
+
+
+def _shared(section: Section, made: Any) -> dict[str, Any]:
+    """The settings of a section that the value has under the same name."""
+    return {name: getattr(section, name) for name in _shared_names(type(section), made)}
+
+
+@cache
+def _shared_names(section: type[Section], made: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(made) if each.name in section.model_fields)
 
 
 def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
@@ -284,20 +268,11 @@ def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | 
     """The backend with its credential. Raises ValueError where it cannot be read."""
     key = backend.credential()
     return BackendSpec(
-        id=backend.id,
-        url=backend.url,
         headers={} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"},
-        pool=backend.pool,
-        requests_running_max=backend.requests_running_max,
-        kv_tokens_max=backend.kv_tokens_max,
-        kind=backend.kind,
-        step_time=read_configured_step_time(backend),
-        step_tokens_max=backend.step_tokens_max,
-        prompt_step_tokens_max=backend.prompt_step_tokens_max,
         reads_priority=None if backend.scheduling_policy is None else backend.scheduling_policy == "priority",
-        revision=backend.revision,
         tls=backend_tls(backend),
         address_allowlist=address_allowlist,
+        **_shared(backend, BackendSpec) | {"id": backend.id, "step_time": read_configured_step_time(backend)},
     )
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from gateway.config.sections import BackendSection, Seconds, Section, not_bool
+from gateway.config.sections import BackendSection, Section
+from gateway.config.value_types import Seconds, not_bool
 
 SOURCES_MAX = 16
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}\.?)+")

@@ -7,9 +7,11 @@ fallback. So these are warnings.
 from collections.abc import Iterator
 
 from gateway.config.config import Config
+from gateway.config.marks import Budget, marked
 from gateway.config.problems import did_you_mean, dotted_path
+from gateway.config.sections import LimitedSection
 
-COSTS = ("cost_per_day_max", "cost_per_month_max")
+COSTS = [name for name, budget in marked(LimitedSection, Budget).items() if budget.unit == "cost"]
 
 
 def doubts(config: Config) -> Iterator[str]:

@@ -9,7 +9,9 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gateway.config.amounts import Amount
+from gateway.config.marks import FormField
 from gateway.config.sections import Section
+from gateway.config.value_types import outside_schema
 
 PERIODS_MAX = 100
 
@@ -27,7 +29,7 @@ CURRENCIES = frozenset(_CURRENCIES.split())
 
 def _currency(value: str) -> str:
     if value not in CURRENCIES:
-        raise ValueError("must be a currency code of ISO 4217, like EUR or USD")
+        raise outside_schema("must be a currency code of ISO 4217, like EUR or USD")
     return value
 
 
@@ -35,21 +37,32 @@ Currency = Annotated[str, AfterValidator(_currency), Field(json_schema_extra={"e
 
 
 class PricePeriod(Section):
-    """Prices per million tokens, from the day `valid_from` on (UTC; None: always) until a later period begins.
-    `cached_prompt` is for the prompt tokens that the backend had in its cache; None: the price of `prompt`.
-    """
+    """Prices per million tokens, until a later period begins."""
 
-    valid_from: date | None = None
-    prompt: Amount
-    cached_prompt: Amount | None = None
-    output: Amount
+    valid_from: Annotated[
+        date | None, Field(description="the day in UTC from which on they hold; default: always"), FormField("From")
+    ] = None
+    prompt: Annotated[Amount, Field(description="of prompt tokens"), FormField("Prompt", example="0.10")]
+    cached_prompt: Annotated[
+        Amount | None,
+        Field(description="of prompt tokens that the backend had cached; default: as prompt"),
+        FormField("Cached prompt"),
+    ] = None
+    output: Annotated[Amount, Field(description="of output tokens"), FormField("Output", example="0.40")]
 
 
 class PriceSection(Section):
-    """The price list of one model. All price lists have one currency."""
+    """The price list of one model."""
 
-    currency: Currency
-    periods: Annotated[tuple[PricePeriod, ...], Field(min_length=1, max_length=PERIODS_MAX)]
+    currency: Annotated[Currency, Field(description="of all price lists; ISO 4217"), FormField("Currency")]
+    periods: Annotated[
+        tuple[PricePeriod, ...],
+        Field(
+            min_length=1,
+            max_length=PERIODS_MAX,
+            description="prices per million tokens, at most 6 decimals; no two periods begin on one day",
+        ),
+    ]
 
     @model_validator(mode="after")
     def _has_an_order(self) -> Self:

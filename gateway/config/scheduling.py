@@ -17,7 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 from pydantic_settings import NoDecode
 
-from gateway.config.sections import Count, NotNegative, Positive, Section, not_bool, one_of, read_choice_of
+from gateway.config.sections import Section
+from gateway.config.value_types import Count, NotNegative, Positive, not_bool, one_of, read_choice_of, whole
 from policies.accounts.cost import PRICES
 from policies.admission import WINDOWS
 from policies.capacity.backend import KV_RULES
@@ -82,13 +83,13 @@ class AgentTagsSettings(PolicySettings):
 
 class TenantQuantileSettings(PolicySettings):
     quantile: Ratio = QUANTILE
-    window_outputs: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(not_bool)] = WINDOW_OUTPUTS
+    window_outputs: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = WINDOW_OUTPUTS
     first_tokens: NotNegative = FIRST_TOKENS
 
 
 class MixtureOfExpertsSettings(PolicySettings):
     quantile: Ratio = MIXTURE_QUANTILE
-    window_outputs: Annotated[int, Field(ge=1, le=1_000), BeforeValidator(not_bool)] = MIXTURE_WINDOW_OUTPUTS
+    window_outputs: Annotated[int, Field(ge=1, le=1_000), BeforeValidator(whole)] = MIXTURE_WINDOW_OUTPUTS
 
 
 class NoisyOracleSettings(PolicySettings):

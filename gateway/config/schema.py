@@ -6,6 +6,7 @@ It describes each setting alone. Rules that span settings, and files, are checke
 from typing import Any
 
 from gateway.config.config import Config
+from gateway.config.value_types import FileSchema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -13,7 +14,7 @@ BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exc
 
 def config_schema() -> dict[str, Any]:
     """The schema of a complete configuration file."""
-    schema = _tidied(Config.model_json_schema())
+    schema = _tidied(Config.model_json_schema(schema_generator=FileSchema))
     # A section with nothing but comments is null in YAML: its defaults apply.
     sections = schema["properties"].items()
     schema["properties"] = {name: {"anyOf": [section, {"type": "null"}]} for name, section in sections}

@@ -5,15 +5,12 @@ effect. Fields are validated here one by one; rules that span sections are in `c
 """
 
 import os
-import re
-from collections.abc import Callable, Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -24,80 +21,33 @@ from pydantic import (
     model_validator,
 )
 
-from backends.engine.batching import BATCHING
-from backends.engine.coefficients import COEFFICIENTS
-from backends.kinds import BACKEND_KINDS
 from gateway.api.fields import CacheIsolation
 from gateway.config.amounts import Amount
+from gateway.config.marks import Budget, FormField, QueueLimit, marked
+from gateway.config.value_types import (
+    ERROR_RATIO_MAX,
+    MILLISECONDS_MAX,
+    Batching,
+    Bytes,
+    Coefficient,
+    Coefficients,
+    Count,
+    Kind,
+    Name,
+    Network,
+    Positive,
+    Seconds,
+    TargetMs,
+    Wait,
+    Weight,
+    not_bool,
+    whole,
+)
 from policies.slo.engine_priority import PRIORITY_MAX
 
 SECRET_BYTES_MIN = 16
 SECRETS_MAX = 4  # of a file that holds several, of which one takes the place of another
 SECRET_FILE_BYTES_MAX = 64 << 10
-NAME_CHARS_MAX = 64
-POOL_CHARS_MAX = 256
-
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}")
-# A tenant name can be a model name, which may contain slashes.
-TENANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}")
-
-
-def not_bool(value: object) -> object:
-    """Rejects true and false, which pydantic would read as numbers."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")  # noqa: TRY004 - pydantic collects ValueErrors
-    return value
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(f"must be 1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-'")
-    return value
-
-
-def _tenant_name(value: str) -> str:
-    if not TENANT_NAME.fullmatch(value):
-        raise ValueError("must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'")
-    return value
-
-
-def _network(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return ip_network(value)
-    except ValueError:
-        raise ValueError("must be a network like 10.0.0.0/8 or fc00::/7, with no bit set behind its prefix") from None
-
-
-def read_choice_of(names: tuple[str, ...], value: str) -> str:
-    if value not in names:
-        raise ValueError(f"must be one of {', '.join(names)}")
-    return value
-
-
-def one_of(names: Iterable[str]) -> Any:
-    """A field whose JSON schema lists these values."""
-    return Field(json_schema_extra={"enum": list(names)})
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
-TenantName = Annotated[str, AfterValidator(_tenant_name)]
-PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be named after its model
-Count = Annotated[int, Field(ge=1), BeforeValidator(not_bool)]
-Bytes = Annotated[ByteSize, Field(ge=1), BeforeValidator(not_bool)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(not_bool)]
-NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
-Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
-# Below 1 ms network latency dominates; beyond an hour no client waits.
-TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
-Batching = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BATCHING), value)), one_of(BATCHING)]
-Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
-Kind = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BACKEND_KINDS), value)), one_of(BACKEND_KINDS)]
-Coefficients = Annotated[
-    str, AfterValidator(lambda value: read_choice_of(tuple(COEFFICIENTS), value)), one_of(COEFFICIENTS)
-]
 
 
 class Section(BaseModel):
@@ -130,17 +80,17 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """A model of the time of one engine step: a base, and a cost per token computed, per KV token read and per request
-    in it.
+    """A model of the time of one engine step. Not all of its times can be zero."""
 
-    `error_ratio` is the median relative error of its predictions, as far as known.
-    """
-
-    base_ms: NotNegative
-    token_us: NotNegative
-    context_token_ns: NotNegative = 0.0
-    request_us: NotNegative = 0.0
-    error_ratio: NotNegative = 0.2
+    base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX, description="of each step"), BeforeValidator(not_bool)]
+    token_us: Annotated[Coefficient, Field(description="per token that is computed")]
+    context_token_ns: Annotated[Coefficient, Field(description="per KV token that is read")] = 0.0
+    request_us: Annotated[Coefficient, Field(description="per request in the step")] = 0.0
+    error_ratio: Annotated[
+        float,
+        Field(ge=0, le=ERROR_RATIO_MAX, description="the median relative error of its predictions, as far as known"),
+        BeforeValidator(not_bool),
+    ] = 0.2
 
     @model_validator(mode="after")
     def _takes_time(self) -> Self:
@@ -149,33 +99,49 @@ class StepTimeSection(Section):
         return self
 
 
-class BackendSection(Section):
-    """One server. Settings that are None are queried, measured or learned. `ca_file` (PEM) is for https; so are
-    `cert_file` and `key_file`, the certificate that the gateway shows there, which are read again when they change.
-    """
+class BackendSizes(Section):
+    """What can change of a backend while it serves. None: queried, measured or learned."""
 
-    url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"})]
-    name: Name | None = None
-    pool: Name | None = None
-    api_key: SecretStr | None = None
-    api_key_file: Path | None = None
-    api_key_env: str | None = None
-    requests_running_max: Count | None = None
-    kv_tokens_max: Count | None = None
-    step_tokens_max: Count | None = None
-    prompt_step_tokens_max: Count | None = None
-    step_time: StepTimeSection | None = None
-    step_time_file: Path | None = None
-    kind: Kind | None = None
-    scheduling_policy: Literal["fcfs", "priority"] | None = None
-    revision: Name | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    requests_running_max: Annotated[
+        Count | None, Field(description="its --max-num-seqs; default: learnt as requests begin there")
+    ] = None
+    kv_tokens_max: Annotated[
+        Count | None, Field(description="size of its KV cache in tokens; default: read from its metrics")
+    ] = None
+    step_tokens_max: Annotated[
+        Count | None,
+        Field(description="its --max-num-batched-tokens: the most tokens of one step; default: not known"),
+    ] = None
+    prompt_step_tokens_max: Annotated[
+        Count | None,
+        Field(description="its --long-prefill-token-threshold: tokens of one prompt per step; default: no limit"),
+    ] = None
+    step_time: Annotated[
+        StepTimeSection | None,
+        Field(description="what its steps take at first, which is learned further; default: learnt"),
+    ] = None
 
-    @property
-    def id(self) -> str:
-        return self.name or urlsplit(self.url).netloc
+
+class BackendPlace(BackendSizes):
+    """One server, and what it is. None: detected."""
+
+    url: Annotated[
+        str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")
+    ]
+    pool: Annotated[
+        Name | None,
+        Field(description="backends of one pool share one fair queue; default: those with the same base model"),
+    ] = None
+    kind: Annotated[Kind | None, Field(description="vllm, sglang, llama.cpp, tgi ...; default: detected")] = None
+    api_key_env: Annotated[str | None, Field(description="the environment variable that holds its API key")] = None
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"] | None,
+        Field(description="its --scheduling-policy, if no plugin reports it; priority: it gets calls' urgency"),
+    ] = None
+    revision: Annotated[
+        Name | None,
+        Field(description="of its model: streams go on only where it is the same; default: by the model's root alone"),
+    ] = None
 
     @field_validator("url")
     @classmethod
@@ -189,6 +155,28 @@ class BackendSection(Section):
         if url.endswith("/v1"):
             raise ValueError("must be the server's root, without /v1")
         return url
+
+
+class BackendSection(BackendPlace):
+    """A server of the file, which may name files of this machine and hold a key."""
+
+    name: Annotated[Name | None, Field(description="in logs and metrics; default: host:port")] = None
+    api_key: Annotated[SecretStr | None, Field(description="its API key; a backend never gets a client's")] = None
+    api_key_file: Annotated[Path | None, Field(description="the file that holds its API key")] = None
+    step_time_file: Annotated[Path | None, Field(description="what 'fairlead calibrate' stored")] = None
+    ca_file: Annotated[
+        Path | None,
+        Field(description="the CA of an https backend's certificate; default: those that the system trusts"),
+    ] = None
+    cert_file: Annotated[
+        Path | None,
+        Field(description="a certificate for backends that ask for one (mTLS), read again when renewed"),
+    ] = None
+    key_file: Annotated[Path | None, Field(description="the key of cert_file")] = None
+
+    @property
+    def id(self) -> str:
+        return self.name or urlsplit(self.url).netloc
 
     @model_validator(mode="after")
     def _has_one_key(self) -> Self:
@@ -241,46 +229,119 @@ class EngineSection(Section):
 class EnvelopeSection(Section):
     """Latency targets; None: no such target, or the tier's."""
 
-    ttft_ms: TargetMs | None = None
-    tpot_ms: TargetMs | None = None
+    ttft_ms: Annotated[
+        TargetMs | None,
+        Field(description="time to first token; requests are sent early enough for it, where weights let them"),
+        FormField("TTFT target", "ms"),
+    ] = None
+    tpot_ms: Annotated[
+        TargetMs | None,
+        Field(description="time per output token after the first; backends get so few requests that steps stay below"),
+        FormField("TPOT target", "ms"),
+    ] = None
 
 
 class TierSection(Section):
-    """`on_miss`: what happens to a request that cannot meet its envelope. `priority`: tiers of lower priority are shed
-    first; below 0 a tier is sheddable.
-    """
+    """A class of tenants. Tiers share each pool by weight, whatever number of tenants they have."""
 
-    weight: Positive = 1.0
-    envelope: EnvelopeSection = EnvelopeSection()
-    on_miss: Literal["wait", "reject"] = "wait"
-    reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] = 0.0
-    priority: Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX), BeforeValidator(not_bool)] = 0
-    preemptible: bool = False
+    weight: Annotated[Weight, Field(description="its share of each pool, beside other tiers"), FormField("Weight")] = (
+        1.0
+    )
+    envelope: Annotated[
+        EnvelopeSection, Field(description="latency targets: time to first token, time per output token after it")
+    ] = EnvelopeSection()
+    on_miss: Annotated[
+        Literal["wait", "reject"],
+        Field(description="a request that cannot meet its envelope: reject (429) or wait"),
+        FormField("Late requests"),
+    ] = "wait"
+    reserve_ratio: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="the part of every backend that is reserved for it; of all tiers together less than 1",
+        ),
+        BeforeValidator(not_bool),
+        FormField("Reserve", "of every backend"),
+    ] = 0.0
+    priority: Annotated[
+        int,
+        Field(
+            ge=-PRIORITY_MAX,
+            le=PRIORITY_MAX,
+            description="lower is shed first; below 0: sheddable when others are late or queues are full",
+        ),
+        BeforeValidator(whole),
+        FormField("Priority"),
+    ] = 0
+    preemptible: Annotated[
+        bool,
+        Field(description="its requests without output return to the queue for one that would miss an envelope"),
+        FormField("Preemptible"),
+    ] = False
 
 
 class LimitedSection(Section):
-    """What keys, tenants and groups have. None: no such limit."""
+    """What keys, tenants and groups have. None: no such limit. Days and months are UTC."""
 
-    in_flight_max: Count | None = None
-    requests_per_minute_max: Count | None = None
-    tokens_per_minute_max: Count | None = None
-    tokens_per_day_max: Count | None = None
-    tokens_per_month_max: Count | None = None
-    cost_per_day_max: Amount | None = None
-    cost_per_month_max: Amount | None = None
+    in_flight_max: Annotated[
+        Count | None,
+        Field(description="requests at backends at once"),
+        FormField("In-flight limit", "requests in flight", example="64"),
+    ] = None
+    requests_per_minute_max: Annotated[
+        Count | None,
+        Field(description="beyond it 429; scheduling.rate_window says what a minute is"),
+        FormField("Requests per minute", example="600"),
+    ] = None
+    tokens_per_minute_max: Annotated[
+        Count | None,
+        Field(description="of prompts and outputs; reserved on arrival, settled when an answer has ended"),
+        FormField("Tokens per minute", example="100000"),
+    ] = None
+    tokens_per_day_max: Annotated[
+        Count | None,
+        Field(description="a budget, renewed at 0:00 UTC: beyond it 429 (insufficient_quota); docs/admin.md"),
+        FormField("Tokens per day", example="5000000"),
+        Budget("tokens", "day"),
+    ] = None
+    tokens_per_month_max: Annotated[
+        Count | None,
+        Field(description="a budget, renewed on the first of the month"),
+        FormField("Tokens per month", example="100000000"),
+        Budget("tokens", "month"),
+    ] = None
+    cost_per_day_max: Annotated[
+        Amount | None,
+        Field(description="a budget in money, in the currency of the price lists"),
+        FormField("Cost per day", "in the price lists' currency", example="20.00"),
+        Budget("cost", "day"),
+    ] = None
+    cost_per_month_max: Annotated[
+        Amount | None,
+        Field(description="a budget in money, renewed on the first of the month"),
+        FormField("Cost per month", "in the price lists' currency", example="400.00"),
+        Budget("cost", "month"),
+    ] = None
 
     @property
     def has_budget(self) -> bool:
         """Whether anything is limited per day or month, which has to be counted over restarts."""
-        limits = (self.tokens_per_day_max, self.tokens_per_month_max, self.cost_per_day_max, self.cost_per_month_max)
-        return any(limit is not None for limit in limits)
+        return any(getattr(self, name) is not None for name in marked(LimitedSection, Budget))
 
 
 class SharingSection(Section):
     """What those have that share the pool by weight: tenants and groups."""
 
-    tier: Name = "default"
-    weight: Positive = 1.0
+    tier: Annotated[
+        Name, Field(description="where it shares; a tenant with a group is in the tier of that"), FormField("Tier")
+    ] = "default"
+    weight: Annotated[
+        Weight,
+        Field(description="its share of the tier, or of its group, beside others that wait"),
+        FormField("Weight"),
+    ] = 1.0
 
 
 class GroupSection(LimitedSection, SharingSection):
@@ -288,12 +349,25 @@ class GroupSection(LimitedSection, SharingSection):
 
 
 class TenantSection(LimitedSection, SharingSection):
-    """None: no such limit; for queues: the defaults of `queue`. A tenant with a `group` is in the tier of that."""
+    """None: no such limit; for queues: the defaults of `queue`."""
 
-    group: Name | None = None
-    envelope: EnvelopeSection = EnvelopeSection()
-    queued_requests_max: Count | None = None
-    queued_bytes_max: Bytes | None = None
+    group: Annotated[Name | None, Field(description="its tier is the group's"), FormField("Group")] = None
+    envelope: Annotated[
+        EnvelopeSection,
+        Field(description="overrides its tier's; a request may tighten it (x-llm-d-slo-ttft-ms)"),
+    ] = EnvelopeSection()
+    queued_requests_max: Annotated[
+        Count | None,
+        Field(description="default: queue.tenant_requests_max"),
+        FormField("Queue limit", "requests queued", example="500"),
+        QueueLimit(),
+    ] = None
+    queued_bytes_max: Annotated[
+        Bytes | None,
+        Field(description="default: queue.tenant_bytes_max"),
+        FormField("Queue limit, bytes", "bytes", example="64MiB"),
+        QueueLimit(),
+    ] = None
 
 
 class QueueSection(Section):

@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from gateway.config.sections import Section, file_text, not_bool
+from gateway.config.sections import Section, file_text
+from gateway.config.value_types import not_bool
 
 PREFIX_CHARS_MAX = 64
 SCHEMES = ("redis", "rediss", "unix")

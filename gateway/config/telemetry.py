@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gateway.config.sections import Count, Section, not_bool, one_of, read_choice_of
+from gateway.config.sections import Section
+from gateway.config.value_types import Count, not_bool, one_of, read_choice_of
 
 SAMPLER = "parentbased_traceidratio"
 SAMPLE_RATIO = 0.01

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.jwt import TenantIssuer
 from gateway.config.key_file import KeyRecord, key_hmac, read_keys
-from gateway.config.sections import TENANT_NAME, AuthSection
+from gateway.config.sections import AuthSection
+from gateway.config.value_types import TENANT_NAME
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.token_form import claim, looks_like_token
 from gateway.identity.trusted_hops import is_within

@@ -21,42 +21,42 @@ from pydantic import (
 
 from backends.tls import tls_context_of
 from gateway.config.aliases import AliasSection
+from gateway.config.marks import FormField
 from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
-from gateway.config.sections import (
-    NAME_CHARS_MAX,
-    POOL_CHARS_MAX,
-    TENANT_NAME,
-    BackendSection,
-    GroupSection,
-    LimitedSection,
-    Name,
-    Section,
-    TenantName,
-    TenantSection,
-    TierSection,
-)
+from gateway.config.sections import BackendSection, GroupSection, LimitedSection, Section, TenantSection, TierSection
+from gateway.config.value_types import NAME_CHARS_MAX, POOL_CHARS_MAX, TENANT_NAME, Name, PoolName, TenantName
 
 CA_CHARS_MAX = 16 << 10
+CA_PATTERN = "-----BEGIN CERTIFICATE-----"
 KEY_MODELS_MAX = 256
 LABEL_CHARS_MAX = 256
 
 Role = Literal["viewer", "operator", "admin", "group-admin"]
 Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-ModelName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
 MODEL_NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
 
 
-class ManagedBackend(BackendSection):
-    """A backend as in the file. `draining`: running requests end, and no new ones are sent. `ca_pem` is the content of
-    a `ca_file`: it is replicated to every gateway, and names no file on their disks.
-    """
+class DrainedSection(Section):
+    """A backend that can be drained."""
 
-    draining: bool = False
-    ca_pem: Annotated[str, Field(max_length=CA_CHARS_MAX)] | None = None
+    draining: Annotated[bool, Field(description="running requests end, and no new ones are sent")] = False
+
+
+class CaSection(Section):
+    """A CA as text, which is replicated to every gateway and names no file on their disks."""
+
+    ca_pem: Annotated[
+        str | None,
+        Field(
+            max_length=CA_CHARS_MAX,
+            pattern=CA_PATTERN,
+            description="certificates of the CA that signs the server's certificate; default: the system's CAs",
+        ),
+    ] = None
 
     @field_validator("ca_pem")
     @classmethod
@@ -66,6 +66,10 @@ class ManagedBackend(BackendSection):
                 raise ValueError("holds a private key, which only the CA may have")
             tls_context_of(ca_pem)
         return ca_pem
+
+
+class ManagedBackend(CaSection, DrainedSection, BackendSection):
+    """A backend as in the file, and what the API alone sets."""
 
     @model_validator(mode="after")
     def _has_one_ca(self) -> Self:
@@ -80,19 +84,31 @@ class ManagedBackend(BackendSection):
         return self
 
 
-class ApiKey(LimitedSection):
-    """An API key of a tenant, or with a role one for the admin API; a group-admin's is for one `group`. `models` None:
-    every model.
-    """
+class KeySection(LimitedSection):
+    """What can change of an API key. Its limits and budgets are its alone, within those of its tenant."""
+
+    label: Annotated[
+        str, Field(max_length=LABEL_CHARS_MAX, description="what it is for"), FormField("Label", example="for people")
+    ] = ""
+    models: Annotated[
+        tuple[PoolName, ...] | None, Field(max_length=KEY_MODELS_MAX, description="the only ones that it may call")
+    ] = None
+
+
+class KeyHolder(Section):
+    """A tenant (data port) or a role (admin port)."""
+
+    tenant: Annotated[TenantName | None, Field(description="with it the key is for the data port")] = None
+    role: Annotated[Role | None, Field(description="with it the key is for the admin port")] = None
+    group: Annotated[Name | None, Field(description="the one that the role group-admin is for")] = None
+
+
+class ApiKey(KeySection, KeyHolder):
+    """An API key as it is kept."""
 
     hmac: Hmac
     last_four: Annotated[str, Field(min_length=4, max_length=4)]
     created_at: AwareDatetime
-    tenant: TenantName | None = None
-    role: Role | None = None
-    group: Name | None = None
-    label: Annotated[str, Field(max_length=LABEL_CHARS_MAX)] = ""
-    models: Annotated[tuple[ModelName, ...], Field(max_length=KEY_MODELS_MAX)] | None = None
     expires_at: AwareDatetime | None = None
     revoked: bool = False
 

@@ -3,8 +3,9 @@
 from typing import Literal
 
 from gateway.admin.models.backends import StepsResource
-from gateway.admin.models.resources import Fields, ModelName, Name, Page, ResourceList
+from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
 from gateway.cluster.view import MemberRole
+from gateway.config.value_types import Name
 
 
 class AttainmentResource(Fields):

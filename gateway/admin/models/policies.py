@@ -6,9 +6,9 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
-from gateway.admin.models.resources import Fields, whole
+from gateway.admin.models.resources import Fields
 from gateway.config.scheduling import NAMES, PARAMETERS, POLICY, PolicySettings
 
 LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can change
@@ -17,10 +17,6 @@ LIVE_KINDS = ("fairness", "prediction", "placement")  # what a running pool can 
 def _fields(definitions: dict[str, Any]) -> dict[str, Any]:
     """Types made at run time, which a type checker sees as plain values."""
     return definitions
-
-
-def _whole_numbers(value: object) -> object:
-    return {name: whole(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def _choice(kind: str) -> Any:
@@ -33,7 +29,7 @@ def _choice(kind: str) -> Any:
         )
         for name in NAMES[kind]
     ]
-    return Annotated[reduce(or_, models), Field(discriminator=POLICY), BeforeValidator(_whole_numbers)]
+    return Annotated[reduce(or_, models), Field(discriminator=POLICY)]
 
 
 PoolFields: type[BaseModel] = create_model(

@@ -4,34 +4,27 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.admin.models.resources import (
-    Fields,
-    GroupFields,
-    ModelName,
-    Name,
-    TenantFields,
-    TenantName,
-    TierFields,
-    Weight,
-)
+from gateway.admin.models.resources import Fields, ModelName
+from gateway.config.sections import GroupSection, TenantSection, TierSection
+from gateway.config.value_types import Name, TenantName, Weight
 
 EDITS_MAX = 1000
 
 
-class PreviewedTenant(TenantFields):
+class PreviewedTenant(TenantSection, defer_build=True):
     """Any part of a tenant's fields; null resets one to its default. Only weights, groups and tiers change shares."""
 
     tier: Name | None = None  # type: ignore[assignment]  # null is of a patch
     weight: Weight | None = None  # type: ignore[assignment]
 
 
-class PreviewedGroup(GroupFields):
+class PreviewedGroup(GroupSection, defer_build=True):
     """Any part of a group's fields; null resets one to its default. Only the weight changes shares."""
 
     weight: Weight | None = None  # type: ignore[assignment]
 
 
-class PreviewedTier(TierFields):
+class PreviewedTier(TierSection, defer_build=True):
     """Any part of a tier's fields; null resets one to its default. Only the weight changes shares."""
 
     weight: Weight | None = None  # type: ignore[assignment]

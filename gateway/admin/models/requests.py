@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList, TenantName
+from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
+from gateway.config.value_types import TenantName
 from policies.types import Wait
 
 

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from gateway.admin.models.resources import WHOLE, Fields, ModelName, TenantName, Weight
+from gateway.admin.models.resources import Fields, ModelName
+from gateway.config.value_types import TenantName, Weight, whole
 
 MINUTES_MAX = 60
 WEIGHTS_MAX = 1000
@@ -20,7 +21,7 @@ class WhatIfAsked(Fields):
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None
     weights: Annotated[dict[TenantName, Weight], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
-    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), WHOLE] = MINUTES_MAX
+    minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), BeforeValidator(whole)] = MINUTES_MAX
     pool: ModelName | None = None
 
 

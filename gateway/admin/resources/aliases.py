@@ -6,6 +6,7 @@ from gateway.admin.models import resources as models
 from gateway.admin.models.resources import MODEL_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
+from gateway.config.aliases import AliasSection
 from gateway.registry.registry import Registry
 
 
@@ -17,8 +18,8 @@ def routes(registry: Registry) -> Iterator[Route]:
         registry=registry,
         models=CollectionModels(
             made=models.NewAlias,
-            whole=models.AliasFields,
-            fields=models.AliasFields,
+            whole=AliasSection,
+            fields=AliasSection,
             shown=models.AliasResource,
             listed=models.AliasList,
         ),

@@ -18,7 +18,6 @@ from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.resources.live import steps_of
 from gateway.admin.routes import AdminRequest, Role, Route
-from gateway.config.sections import StepTimeSection
 from gateway.config.step_time import write_configured
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
@@ -79,13 +78,7 @@ class BackendRoutes:
             url=section.url,
             pool=self.backends.catalog.pool_of_backend(entry.name) if there else section.pool,
             kind=(self._kind(entry.name) if there else None) or section.kind,
-            requests_running_max=section.requests_running_max,
-            kv_tokens_max=section.kv_tokens_max,
-            step_tokens_max=section.step_tokens_max,
-            prompt_step_tokens_max=section.prompt_step_tokens_max,
-            step_time=None if section.step_time is None else _named(section.step_time),
             step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
-            draining=section.draining,
             state=str(self.backends[entry.name].health.state) if there else ABSENT,
             trouble=self.backends[entry.name].last_error if there else self.in_force.fault(entry.name),
             models=[card.id for card in self.backends[entry.name].cards] if there else [],
@@ -94,6 +87,7 @@ class BackendRoutes:
             reserved_tokens=view.reserved_tokens if view else 0,
             tokens_limit=view.tokens_limit if view else None,
             steps=steps_of(view) if view else None,
+            **{name: getattr(section, name) for name in backend_models.BackendFields.model_fields},
         )
 
     def _kind(self, backend_id: str) -> str | None:
@@ -114,7 +108,3 @@ class BackendRoutes:
     def _view(self, backend_id: str) -> BackendView | None:
         views = (snapshot.backends.get(backend_id) for snapshot in self.pools.overviews().values())
         return next((view for view in views if view is not None), None)
-
-
-def _named(step_time: StepTimeSection) -> backend_models.StepTimeFields:
-    return backend_models.StepTimeFields.model_construct(**step_time.model_dump())

@@ -13,10 +13,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gateway.admin.models.resources import NAME_PATTERN, Page, ResourceList
+from gateway.admin.models.resources import Page, ResourceList
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
+from gateway.config.value_types import NAME_PATTERN
 from gateway.registry.entries import Entry
 from gateway.registry.merge_patch import merged
 from gateway.registry.registry import (
@@ -170,8 +171,7 @@ class Collection:
         """The entry as the API shows it."""
         if self.show is not None:
             return self.show(entry)
-        fields = entry.section.model_dump(mode="json")
-        return self.models.shown.model_construct(id=entry.name, origin=entry.origin, **fields)
+        return self.models.shown.model_construct(id=entry.name, origin=entry.origin, **dict(entry.section))
 
     def _replaced(self, entry: Entry, given: dict[str, Any]) -> dict[str, Any]:
         """The entry's body with the given values for all fields that can change. Raises AdminProblem where the value of

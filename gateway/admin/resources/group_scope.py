@@ -16,15 +16,15 @@ from typing import Any
 
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminRequest, Caller
-from gateway.config.sections import GroupSection, TenantSection, TierSection
+from gateway.config.marks import Budget, QueueLimit, marked
+from gateway.config.sections import EnvelopeSection, GroupSection, LimitedSection, TenantSection, TierSection
 from gateway.registry.entries import Entry
 from gateway.registry.registry import ANY_THERE, DeclaredInFile, Guard, Registry
 from gateway.registry.resource_kinds import GROUP_ENTRIES_MAX, read_body
 
-BUDGETS = ("tokens_per_day_max", "tokens_per_month_max", "cost_per_day_max", "cost_per_month_max")
-LIMITS = ("in_flight_max", "requests_per_minute_max", "tokens_per_minute_max")
-NOT_GIVEN = ("queued_requests_max", "queued_bytes_max")
-"""Fields that a group's administrator leaves as they are: they are of the queue, which all groups share."""
+BUDGETS = marked(LimitedSection, Budget)
+LIMITS = tuple(name for name in LimitedSection.model_fields if name not in BUDGETS)
+NOT_GIVEN = marked(TenantSection, QueueLimit)
 SEPARATOR = "/"
 
 
@@ -130,7 +130,7 @@ class GroupScope:
         entry = self.registry.get("tiers", group.tier)
         tier = TierSection() if entry is None else entry.section
         assert isinstance(tier, TierSection), "an entry is of its kind"
-        for field in ("ttft_ms", "tpot_ms"):
+        for field in EnvelopeSection.model_fields:
             least, value = getattr(tier.envelope, field), getattr(after.envelope, field)
             if value is None or value == getattr(now.envelope, field):
                 continue

@@ -12,26 +12,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.admin.models import resources as models
-from gateway.admin.models.resources import NAME_PATTERN
 from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
 from gateway.admin.resources.group_scope import GroupScope, check_deletes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
+from gateway.config.value_types import NAME_PATTERN
 from gateway.identity.key_use import KeyUse
 from gateway.registry.entries import Entry
 from gateway.registry.merge_patch import merged
 from gateway.registry.registry import NOT_THERE, Edit, Registry
-from gateway.registry.resource_kinds import ApiKey
+from gateway.registry.resource_kinds import ApiKey, KeyHolder, KeySection
 from gateway.store.base import StoreUnavailable
 
 KIND = "keys"
 ID_BYTES = 8
-LIMITS = frozenset(models.LimitedFields.model_fields)
-CHANGED = {"label", "models", "revoked"} | LIMITS
-INHERITED = (
-    frozenset({"tenant", "role", "group", "label", "models", "expires_at"}) | LIMITS
-)  # by the key that takes another's place
+CHANGED = {"revoked", *KeySection.model_fields}
+INHERITED = {"expires_at", *KeyHolder.model_fields, *KeySection.model_fields}  # by the key that takes another's place
 SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 
@@ -171,7 +168,7 @@ class KeyRoutes:
             guard = self._scope.make_key(asked.caller)
             entry = (await self.registry.apply(edits, actor=asked.caller.name, guard=guard))[0]
         assert entry is not None, "what was just written is there"
-        made = models.KeyMade.model_construct(**show(entry, {}).model_dump(), secret=secret)
+        made = models.KeyMade.model_construct(**dict(show(entry, {})), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 
     def _at(self, in_s: float) -> str:
@@ -194,17 +191,12 @@ def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
     return models.KeyResource.model_construct(
         id=entry.name,
         origin=entry.origin,
-        label=key.label,
-        models=None if key.models is None else list(key.models),
-        tenant=key.tenant,
-        role=key.role,
-        group=key.group,
         last_four=key.last_four,
         last_used_on=last_days.get(entry.name),
         created_at=int(key.created_at.timestamp()),
         expires_at=None if key.expires_at is None else int(key.expires_at.timestamp()),
         revoked=key.revoked,
-        **key.model_dump(mode="json", include=set(LIMITS)),
+        **{name: getattr(key, name) for name in (*KeyHolder.model_fields, *KeySection.model_fields)},
     )
 
 

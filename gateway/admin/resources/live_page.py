@@ -7,10 +7,10 @@ import orjson
 from aiohttp import hdrs, web
 
 from gateway.admin.models.live_page import LiveGroupDocument, LivePageDocument
-from gateway.admin.models.resources import NAME_PATTERN
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.config.value_types import NAME_PATTERN
 from gateway.live.group_part import GroupPart
 from gateway.live.live import Live
 from gateway.live.stream.audience import DocumentPart

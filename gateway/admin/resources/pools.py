@@ -10,7 +10,7 @@ from gateway.admin.problems import AdminProblem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.config.sections import POOL_CHARS_MAX
+from gateway.config.value_types import POOL_CHARS_MAX
 from gateway.registry.registry import ANY_THERE, NOT_THERE, Registry
 from gateway.scheduling.pools import Pools as LivePools
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from gateway.admin.models import resources as models
-from gateway.admin.models.resources import TENANT_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels, EntryScope
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import Role, Route
-from gateway.config.sections import GroupSection, TenantSection
+from gateway.config.sections import GroupSection, TenantSection, TierSection
+from gateway.config.value_types import TENANT_PATTERN
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
 
@@ -22,8 +22,8 @@ def routes(registry: Registry) -> Iterator[Route]:
         registry=registry,
         models=CollectionModels(
             made=models.NewTenant,
-            whole=models.TenantFields,
-            fields=models.TenantFields,
+            whole=TenantSection,
+            fields=TenantSection,
             shown=models.TenantResource,
             listed=models.TenantList,
         ),
@@ -40,8 +40,8 @@ def routes(registry: Registry) -> Iterator[Route]:
         registry=registry,
         models=CollectionModels(
             made=models.NewGroup,
-            whole=models.GroupFields,
-            fields=models.GroupFields,
+            whole=GroupSection,
+            fields=GroupSection,
             shown=models.GroupResource,
             listed=models.GroupList,
         ),
@@ -54,8 +54,8 @@ def routes(registry: Registry) -> Iterator[Route]:
         registry=registry,
         models=CollectionModels(
             made=models.NewTier,
-            whole=models.TierFields,
-            fields=models.TierFields,
+            whole=TierSection,
+            fields=TierSection,
             shown=models.TierResource,
             listed=models.TierList,
         ),
@@ -67,7 +67,7 @@ def _tenant(registry: Registry, entry: Entry) -> models.TenantResource:
     section = entry.section
     assert isinstance(section, TenantSection), "an entry is of its kind"
     group = None if section.group is None else registry.get("groups", section.group)
-    fields = section.model_dump(mode="json")
+    fields = dict(section)
     if group is not None and isinstance(group.section, GroupSection):
         fields["tier"] = group.section.tier
     return models.TenantResource.model_construct(id=entry.name, origin=entry.origin, **fields)

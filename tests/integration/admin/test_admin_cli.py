@@ -81,7 +81,7 @@ async def test_a_create_that_is_repeated_by_its_key_is_done_once(shell):
 async def test_what_is_wrong_is_said_field_by_field(shell):
     refused = await shell("create", "tenants", "id=a", "weight=-1", "speed=2", exit_code=1)
     assert refused.errors.splitlines() == [
-        "body.weight: must be greater than or equal to 0.000001",
+        "body.weight: must be greater than or equal to 0.000000000000001",
         "body.speed: there is no such field",
     ]
     assert "NAME=VALUE" in (await shell("create", "tenants", "alice", exit_code=1)).errors

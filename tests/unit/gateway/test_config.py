@@ -85,7 +85,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         "2: listen.prot: there is no such key (did you mean 'port'?)",
         "3: listen.port: must be a valid integer, unable to parse string as an integer",
         "6: tenants.a: this key is there twice",
-        "6: tenants.a.weight: must be greater than 0",
+        "6: tenants.a.weight: must be greater than or equal to 0.000000000000001",
         "7: tenants.7: a name must be a string: put it in quotes",
         "8: tenants.bad name!: a name must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'",
         "10: backends[0].url: must be the server's root, without /v1",

@@ -1,13 +1,10 @@
-"""A setting of a tenant, group, tier or backend is read by the file, taken by the admin API, and reaches its use.
+"""A setting of a tenant, group, tier or backend reaches its use.
 
-Each is written in four places (sections, the conversion, the models of the API, the scheduler's types). One that is
-forgotten in one of them would be accepted and ignored.
+Each is written in the sections and in the scheduler's types. One that is forgotten there would be accepted and ignored.
 """
 
 import pytest
 
-from gateway.admin.models import backends as backend_models
-from gateway.admin.models import resources as models
 from gateway.budgets.accounts import limits_of
 from gateway.config import sections
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
@@ -100,15 +97,3 @@ def test_a_setting_of_a_tier_reaches_the_scheduler_or_the_envelopes(field):
 @pytest.mark.parametrize("field", BACKEND)
 def test_a_setting_of_a_backend_reaches_what_asks_it(field):
     assert backend(**{field: BACKEND[field]}) != backend()
-
-
-def test_the_admin_api_takes_every_setting_of_the_file_with_its_default():
-    def defaults(model):
-        return {name: str(field.default) for name, field in model.model_fields.items()}
-
-    assert defaults(models.TenantFields) == defaults(sections.TenantSection)
-    assert defaults(models.GroupFields) == defaults(sections.GroupSection)
-    assert defaults(models.TierFields) == defaults(sections.TierSection)
-    taken = set(backend_models.NewBackend.model_fields)
-    # The API names a backend by its id, and takes no file of the gateway's machine and no key in plain text.
-    assert set(sections.BackendSection.model_fields) - {"name", "api_key", *BACKEND_SOURCES} | {"api_key_env"} <= taken

@@ -1,0 +1,140 @@
+"""Types of settings: what a value may be, in Python, in a file and in the JSON of the admin API.
+
+Each type has its bounds once, and its JSON schema says all that its validator checks. So a value that the schema allows
+and a section refuses is at odds with another value (ValueError).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, GetCoreSchemaHandler
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from backends.engine.batching import BATCHING
+from backends.engine.coefficients import COEFFICIENTS
+from backends.kinds import BACKEND_KINDS
+
+NAME_CHARS_MAX = 64
+POOL_CHARS_MAX = 256
+
+BYTES_PATTERN = r"^\s*(\d*\.?\d+)\s*(\w+)?"  # as of pydantic.ByteSize
+
+COUNT_MAX = 2**63 - 1
+"""What JSON readers, msgpack and SQLite hold as an integer."""
+WEIGHT_MAX = 1e15
+"""A double has 15 decimal digits: the sum of a weight beyond it and the default weight of 1 is that weight."""
+WEIGHT_MIN = 1 / WEIGHT_MAX
+COEFFICIENT_MAX = 1e9  # of a step time: microseconds per token, nanoseconds per token read
+MILLISECONDS_MAX = 86_400_000.0  # a day
+ERROR_RATIO_MAX = 1e3
+
+NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
+# A tenant name can be a model name, which may contain slashes.
+TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
+TENANT_NAME = re.compile(TENANT_PATTERN.strip("^$"))
+_NAME = re.compile(NAME_PATTERN.strip("^$"))
+
+
+def not_bool(value: object) -> object:
+    """Rejects true and false, which pydantic would read as numbers."""
+    if isinstance(value, bool):
+        raise outside_schema("must be a number, not true or false")
+    return value
+
+
+def whole(value: object) -> object:
+    """An integer as JSON may write it: 2.0 is one, too (JSON Schema 2020-12, 4.2.3). Rejects true and false."""
+    return int(value) if isinstance(value, float) and value.is_integer() else not_bool(value)
+
+
+def outside_schema(text: str) -> PydanticCustomError:
+    """The error of a value that the field's JSON schema excludes, too."""
+    return PydanticCustomError("outside_schema", "{text}", {"text": text})
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise outside_schema(f"must be 1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-'")
+    return value
+
+
+def _tenant_name(value: str) -> str:
+    if not TENANT_NAME.fullmatch(value):
+        raise outside_schema("must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'")
+    return value
+
+
+def _network(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ip_network(value)
+    except ValueError:
+        raise ValueError("must be a network like 10.0.0.0/8 or fc00::/7, with no bit set behind its prefix") from None
+
+
+def read_choice_of(names: tuple[str, ...], value: str) -> str:
+    if value not in names:
+        raise outside_schema(f"must be one of {', '.join(names)}")
+    return value
+
+
+def one_of(names: Iterable[str]) -> Any:
+    """A field whose JSON schema lists these values."""
+    return Field(json_schema_extra={"enum": list(names)})
+
+
+@dataclass(frozen=True, eq=False)  # by identity: a schema has no hash
+class InJson:
+    """Annotates a type that JSON writes in one way, as the type `form`, and a file in several (64MiB, 12.5), as the
+    JSON schema `in_file` says.
+    """
+
+    form: Any
+    in_file: Mapping[str, Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written: Any = handler(source)
+        written["metadata"] = {"pydantic_js_functions": [lambda _schema, _handler: dict(self.in_file)]}
+        return core_schema.json_or_python_schema(json_schema=handler.generate_schema(self.form), python_schema=written)
+
+
+class FileSchema(GenerateJsonSchema):
+    """Makes the JSON schema of what a file may write."""
+
+    def json_or_python_schema(self, schema: core_schema.JsonOrPythonSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["python_schema"])
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        made = super().dict_schema(schema)
+        return made | {"additionalProperties": False} if "patternProperties" in made else made
+
+
+Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+TenantName = Annotated[str, AfterValidator(_tenant_name), Field(json_schema_extra={"pattern": TENANT_PATTERN})]
+PoolName = Annotated[str, Field(min_length=1, max_length=POOL_CHARS_MAX)]  # a pool may be named after its model
+Count = Annotated[int, Field(ge=1, le=COUNT_MAX), BeforeValidator(whole)]
+Bytes = Annotated[
+    ByteSize,
+    Field(ge=1, le=COUNT_MAX),
+    BeforeValidator(not_bool),
+    InJson(Count, {"anyOf": [{"type": "string", "pattern": BYTES_PATTERN}, {"type": "integer", "minimum": 1}]}),
+]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(not_bool)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(not_bool)]
+Weight = Annotated[float, Field(ge=WEIGHT_MIN, le=WEIGHT_MAX), BeforeValidator(not_bool)]
+Coefficient = Annotated[float, Field(ge=0, le=COEFFICIENT_MAX), BeforeValidator(not_bool)]
+Seconds = Annotated[float, Field(gt=0, le=86_400), BeforeValidator(not_bool)]
+# Below 1 ms network latency dominates; beyond an hour no client waits.
+TargetMs = Annotated[float, Field(ge=1, le=3_600_000), BeforeValidator(not_bool)]
+Batching = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BATCHING), value)), one_of(BATCHING)]
+Wait = Annotated[float, Field(ge=0, le=86_400), BeforeValidator(not_bool)]
+Kind = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(BACKEND_KINDS), value)), one_of(BACKEND_KINDS)]
+Coefficients = Annotated[
+    str, AfterValidator(lambda value: read_choice_of(tuple(COEFFICIENTS), value)), one_of(COEFFICIENTS)
+]
