@@ -17,6 +17,7 @@ from gateway.admin.access.local_access import LocalAccess
 from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.access.one_time_links import OneTimeLinks
 from gateway.admin.access.sign_in import SignIn
+from gateway.admin.models.forms import MODULE, fields_module
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import aliases, prices, tenants
@@ -112,7 +113,7 @@ class AdminPort:
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._server = AdminServer(table, sign_in, pages, ask_leader, StaticFiles())
+        self._server = AdminServer(table, sign_in, pages, ask_leader, StaticFiles(made={MODULE: fields_module()}))
         self._listener = Listener(
             self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
         )

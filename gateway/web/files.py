@@ -1,5 +1,5 @@
-"""The page's files at the admin port: HTML, styles and modules, as they stand in `static/`, with the headers that
-make a browser run nothing else.
+"""The page's files at the admin port: HTML, styles and modules, as they stand in `static/` or are made at start, with
+the headers that make a browser run nothing else.
 
 They are the same for every caller and hold no data, so they are served without a sign-in. All data comes from the API,
 with the caller's key.
@@ -61,11 +61,12 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All files by path, read once."""
+    """All files by path, read once. `made` are files that do not stand in the folder, by their names there."""
 
-    def __init__(self, folder: Path = STATIC) -> None:
+    def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:
         policy = content_security_policy((folder / INDEX).read_text(encoding="utf-8"))
-        self._files = dict(_read(folder, policy))
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        self._files = dict(_files({**files, **made}, policy))
         self._files["/"] = self._files[PREFIX + INDEX]
 
     def __iter__(self) -> Iterator[str]:
@@ -90,17 +91,16 @@ def content_security_policy(index: str) -> str:
     return POLICY.format(inline=" ".join(f"'sha256-{each}'" for each in inline))
 
 
-def _read(folder: Path, policy: str) -> Iterator[tuple[str, StaticFile]]:
-    for path in sorted(folder.rglob("*")):
-        content_type = TYPES.get(path.suffix)
-        if content_type is None or not path.is_file():
+def _files(bodies: Mapping[str, bytes], policy: str) -> Iterator[tuple[str, StaticFile]]:
+    for name, body in sorted(bodies.items()):
+        content_type = TYPES.get(Path(name).suffix)
+        if content_type is None:
             continue
-        body = path.read_bytes()
         compressed = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= COMPRESSED_BYTES_MIN else None
         # Weak: the same for both encodings (RFC 9110, 8.8.1).
         etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {**HEADERS, hdrs.CONTENT_TYPE: content_type, hdrs.ETAG: etag, hdrs.CONTENT_SECURITY_POLICY: policy}
-        yield PREFIX + path.relative_to(folder).as_posix(), StaticFile(body, compressed, headers)
+        yield PREFIX + name, StaticFile(body, compressed, headers)
 
 
 def _knows(request: web.BaseRequest, etag: str) -> bool:

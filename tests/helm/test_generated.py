@@ -1,6 +1,7 @@
 """What of the chart is made from something else is what `make chart` makes of it now."""
 
 import json
+import re
 import runpy
 
 import yaml
@@ -18,6 +19,13 @@ def test_the_schema_of_config_is_that_of_the_gateway():
     schema, own = json.loads(text), config_schema()
     assert schema["properties"]["config"]["properties"] == own["properties"]
     assert schema["$defs"] == own["$defs"]
+
+
+def test_the_example_says_of_every_setting_what_its_section_says():
+    text = (CHART.parent / "gateway" / "fairlead.example.yaml").read_text()
+    assert generate["example"](text) == text, "make chart"
+    poorer = re.sub(r"^#    tokens_per_day_max: .*\n", "", text, flags=re.MULTILINE)
+    assert generate["example"](poorer).count("tokens_per_day_max: 5000000") == 2, "of groups and of tenants"
 
 
 def test_the_readme_is_made_of_the_values():

@@ -199,7 +199,7 @@ def test_a_limit_says_what_is_in_use(visit, loaded, keys):
     expect(row.get_by_role("spinbutton")).to_have_count(0)
 
 
-@pytest.mark.parametrize("typed", ["0", "-1", "", "1e9"])
+@pytest.mark.parametrize("typed", ["0", "-1", "", "1e16"])
 def test_a_wrong_value_cannot_be_saved(visit, loaded, keys, typed):
     page = visit(loaded).sign_in(keys["operator"], "#/tenant/flood")
     before = stored(loaded, "flood")

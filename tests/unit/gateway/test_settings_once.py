@@ -1,8 +1,9 @@
 """Every setting of tenants, groups, tiers, keys, backends, price lists, aliases and pools is the same for the file, the
-admin API and the chart: its type, bounds, default and description.
+admin API, the chart and the page's forms: its type, bounds, default and description.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from gateway.admin.models import backends, policies, resources
+from gateway.admin.models import backends, forms, policies, resources
 from gateway.config.aliases import AliasSection
 from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
@@ -169,3 +170,28 @@ def test_what_the_api_changes_of_a_pool_is_what_a_file_may_say_of_it():
 def test_what_a_file_declares_can_be_put_back_by_the_api(section, fields):
     body = section.model_validate(fields).model_dump_json(exclude_unset=True)
     assert section.model_validate_json(body, strict=True) == section.model_validate(fields)
+
+
+OF_A_FORM_OF_THEIR_OWN = {"models", "tenant", "role", "group"}  # of a key: the page has no input for these
+
+
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_the_pages_form_has_every_setting_with_its_bounds(form):
+    section = forms.FORMS[form]
+    own = {name: facts for name, facts in of_model(section).items() if name not in ("envelope", "shadow")}
+    fields = {field["name"]: field for field in forms.form_fields(section)}
+    assert own.keys() - fields.keys() == (OF_A_FORM_OF_THEIR_OWN if form == "keys" else set())
+    for name, field in fields.items():
+        bounds = {(key, field[ours]) for key, ours in forms.BOUNDS.items() if ours in field}
+        numbers = {(key, value) for key, value in own[name]["bounds"] if key in forms.BOUNDS}
+        assert bounds == numbers, name
+        assert field.get("choices", own[name].get("enum")) in (own[name].get("enum"), [False, True]), name
+        assert field["default"] == own[name].get("default"), name
+        assert field["about"].lower() == f"{own[name]['description']}.".lower(), name
+
+
+def test_the_page_types_no_bound_again():
+    views = ROOT / "gateway/web/static/views"
+    for name in ("settings.js", "keys.js", "models.js"):
+        typed = re.findall(r"\b(?:min|max|maxlength)(?:: |=\")\S+", (views / name).read_text(encoding="utf-8"))
+        assert typed in ([], ['min="0.01"']), name  # a hundredth of a day, until a key expires

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { all, patch, path, post } from "../api.js";
+import { FIELDS } from "../fields.js";
 import { mayChange } from "../session.js";
 import { attempt, html, notify, Table, usePolled } from "../ui.js";
 import { time } from "../words.js";
@@ -9,6 +10,7 @@ import { Sure } from "./making.js";
 
 const POLL_MS = 30000;
 const DAY_S = 86400;
+const [LABEL, EXPIRES_IN_S] = ["label", "expires_in_s"].map((name) => FIELDS.keys.find((field) => field.name === name));
 const OVERLAP_S = 86400; // for which a rotated key goes on
 
 /** The keys of a tenant; with `group`, those of its administrators. */
@@ -69,7 +71,7 @@ function NewKey({ of, made }) {
     if (await made(() => post("/keys", fields))) setLabel("");
   };
   return html`<form class="ask" aria-label="Make a key" onSubmit=${submit}>
-    <label>Label <input type="text" maxlength="100" value=${label} onInput=${(event) => setLabel(event.target.value)} placeholder="for people" /></label>
-    <label>Expires after <input type="number" min="0.01" max="3660" step="any" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never" /> days</label>
+    <label>Label <input type="text" maxlength=${LABEL.maxLength} value=${label} onInput=${(event) => setLabel(event.target.value)} placeholder=${LABEL.example} /></label>
+    <label>Expires after <input type="number" min="0.01" max=${EXPIRES_IN_S.max / DAY_S} step="any" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never" /> days</label>
     <button>Make a key</button></form>`;
 }

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { all, get, patch, path } from "../api.js";
+import { FIELDS } from "../fields.js";
 import { mayChange } from "../session.js";
 import { attempt, Figure, html, link, notify, Table, useLive, usePolled } from "../ui.js";
 import { Changes } from "./changes.js";
@@ -33,11 +34,8 @@ export function Models() {
     ]} fields=${({ id, currency, ...period }) => ({ id, currency, periods: [period] })} />`;
 }
 
-const AMOUNTS = [
-  { name: "prompt", label: "Prompt", placeholder: "0.10", value: amountOf },
-  { name: "cached_prompt", label: "Cached prompt", placeholder: "as prompt", isOptional: true, value: amountOf },
-  { name: "output", label: "Output", placeholder: "0.40", value: amountOf },
-];
+const AMOUNTS = FIELDS.periods.filter((field) => field.isAmount)
+  .map(({ name, label, example, isRequired }) => ({ name, label, placeholder: example || "as prompt", isOptional: !isRequired, value: amountOf }));
 
 const ALIAS_COLUMNS = [
   { id: "id", label: "Alias", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("alias", each.id)}>${each.id}</a>` },

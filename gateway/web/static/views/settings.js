@@ -3,6 +3,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { patch, path, post, put, remove } from "../api.js";
+import { FIELDS } from "../fields.js";
 import { mayChange, ownGroup } from "../session.js";
 import { attempt, html, notify } from "../ui.js";
 import { count, decimal, NONE, percent, plural, seconds } from "../words.js";
@@ -20,46 +21,38 @@ function inFlight(now) {
   return held ? `${text} They wait for this limit: a higher one lets more of them start, where backends have room.` : text;
 }
 
-const LIMITS = [
-  { name: "in_flight_max", label: "In-flight limit", unit: "requests in flight", used: inFlight },
-  { name: "requests_per_minute_max", label: "Requests per minute" },
-  { name: "tokens_per_minute_max", label: "Tokens per minute" },
-  { name: "tokens_per_day_max", label: "Tokens per day" },
-  { name: "tokens_per_month_max", label: "Tokens per month" },
-  { name: "cost_per_day_max", label: "Cost per day", isAmount: true, step: "any", unit: "in the price lists' currency" },
-  { name: "cost_per_month_max", label: "Cost per month", isAmount: true, step: "any", unit: "in the price lists' currency" },
-];
-const TIER = { name: "tier", label: "Tier", options: (settings) => settings.tiers.map((each) => [each.id, `${each.id} (weight ${decimal(each.weight)})`]), shares: true, isOperators: true, isFixed: (settings) => settings.fields.group != null };
+const FIRST = ["group", "tier", "weight", "envelope.ttft_ms", "envelope.tpot_ms"]; // what shares come from, and targets
+const CHOICES = { true: "yes", false: "no" };
+
+/** The fields of a kind as the gateway makes them of the sections that check them (gateway/admin/models/forms.py), and
+ * what the page alone knows of some: `added`, by name. */
+function fieldsOf(kind, added) {
+  const rank = (field) => FIRST.indexOf(field.name) + 1 || FIRST.length + 1;
+  const withOptions = (field) => (field.choices ? { ...field, options: () => field.choices.map((each) => [each, CHOICES[each] ?? each]) } : field);
+  return FIELDS[kind].map((field) => ({ ...withOptions(field), ...added[field.name] })).sort((a, b) => rank(a) - rank(b));
+}
+
+/** What an entry of a kind has that sets nothing. */
+export function defaultsOf(kind) {
+  const fields = {};
+  for (const { name, default: value } of FIELDS[kind]) {
+    const [outer, inner] = name.split(".");
+    if (inner) fields[outer] = { ...fields[outer], [inner]: value };
+    else fields[outer] = value;
+  }
+  return fields;
+}
+
+const TIER = { options: (settings) => settings.tiers.map((each) => [each.id, `${each.id} (weight ${decimal(each.weight)})`]), shares: true, isOperators: true, isFixed: (settings) => settings.fields.group != null };
 /** The group that a tenant is in, whose tier it has then. */
 const GROUP = {
-  name: "group", label: "Group", shares: true, isOperators: true, none: () => "none",
+  shares: true, isOperators: true, none: () => "none",
   options: (settings) => [[null, "none"], ...settings.groups.map((each) => [each.id, each.id])],
   edit: (group, settings) => ({ group, tier: group === null ? settings.fields.tier : null }),
 };
-const TENANT_FIELDS = [
-  GROUP,
-  TIER,
-  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
-  { name: "envelope.ttft_ms", label: "TTFT target", unit: "ms", step: "any", none: ofTier("ttft_ms") },
-  { name: "envelope.tpot_ms", label: "TPOT target", unit: "ms", step: "any", none: ofTier("tpot_ms") },
-  ...LIMITS,
-  { name: "queued_requests_max", label: "Queue limit", unit: "requests queued", isOperators: true, none: () => "the gateway's limit", used: (now) => `${plural(sum(now, "queued"), "request")} queued now.` },
-  { name: "queued_bytes_max", label: "Queue limit, bytes", unit: "bytes", isOperators: true, none: () => "the gateway's limit" },
-];
-const TIER_FIELDS = [
-  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
-  { name: "envelope.ttft_ms", label: "TTFT target", unit: "ms", step: "any", none: () => "no target", about: "Requests with a target are sent early enough to meet it, where weights let them." },
-  { name: "envelope.tpot_ms", label: "TPOT target", unit: "ms", step: "any", none: () => "no target", about: "A backend gets only so many requests that its steps stay below the target." },
-  { name: "on_miss", label: "Late requests", options: () => [["wait", "wait all the same"], ["reject", "are rejected at once"]], about: "A request is late that would miss its target." },
-  { name: "reserve_ratio", label: "Reserve", unit: "of every backend", min: 0, max: 0.99, step: "any", isRequired: true, about: "This part of every backend is kept free for the tier. All reserves together are less than 1." },
-  { name: "priority", label: "Priority", min: -100, max: 100, step: 1, isRequired: true, about: "Tiers of lower priority are shed first. Below 0 a tier is shed when others are late or queues are full." },
-  { name: "preemptible", label: "Preemptible", options: () => [[false, "no"], [true, "yes"]], about: "Its requests without any output yet return to the queue for one that would miss its target." },
-];
-const GROUP_FIELDS = [
-  { ...TIER, shares: false, effect: "Its tenants move with it: from then on they share that tier, and have its targets." },
-  { name: "weight", label: "Weight", min: 1e-6, max: 1e6, step: "any", isRequired: true, shares: true },
-  ...LIMITS,
-];
+const WEIGHT = { shares: true };
+const IN_FLIGHT = { used: inFlight };
+const noTarget = { none: () => "no target" };
 
 /** Text as names, and parts of a split as text and back: "large 9, small 1". */
 export const namesOf = (text) => {
@@ -72,17 +65,38 @@ const splitOf = (text) => {
   if (text.trim() === "") return {};
   return parts.every(Boolean) ? Object.fromEntries(parts.map(([, name, weight]) => [name, Number(weight)])) : undefined;
 };
-const ALIAS_FIELDS = [
-  { name: "models", label: "Models, in order", isText: true, isRequired: true, parse: namesOf, about: "The first is tried first; the next where it has no backend, or would miss the tier's target." },
-  { name: "split", label: "Split by weight", isText: true, parse: splitOf, none: () => "none: the first model is tried first", about: "Like: large 9, small 1. One of the models is tried first, by weight.",
-    edit: (split, settings) => ({ split: { ...Object.fromEntries(Object.keys(settings.fields.split).map((name) => [name, null])), ...split } }) },
-  { name: "sticky", label: "The same model for", options: () => [["tenant", "every call of a tenant"], ["session", "every call of a session"]] },
-  { name: "shadow.model", label: "Copies to", isText: true, none: () => "no model", about: "Copies of calls go there as well; their answers are dropped.",
-    edit: (model, settings) => ({ shadow: model === null ? null : { ...(settings.fields.shadow || {}), model } }) },
-  { name: "shadow.ratio", label: "Part of the calls that is copied", min: 0.000001, max: 1, step: "any", none: () => "1, with a model" },
-  { name: "shadow.in_flight_max", label: "Copies at once", none: () => "1, with a model" },
-];
-const FIELDS = { tenants: TENANT_FIELDS, groups: GROUP_FIELDS, tiers: TIER_FIELDS, aliases: ALIAS_FIELDS }; // by the API's name of the kind
+const FORMS = {
+  tenants: fieldsOf("tenants", {
+    group: GROUP,
+    tier: TIER,
+    weight: WEIGHT,
+    "envelope.ttft_ms": { none: ofTier("ttft_ms") },
+    "envelope.tpot_ms": { none: ofTier("tpot_ms") },
+    in_flight_max: IN_FLIGHT,
+    queued_requests_max: { none: () => "the gateway's limit", used: (now) => `${plural(sum(now, "queued"), "request")} queued now.` },
+    queued_bytes_max: { none: () => "the gateway's limit" },
+  }),
+  groups: fieldsOf("groups", {
+    tier: { ...TIER, shares: false, effect: "Its tenants move with it: from then on they share that tier, and have its targets." },
+    weight: WEIGHT,
+    in_flight_max: IN_FLIGHT,
+  }),
+  tiers: fieldsOf("tiers", {
+    weight: WEIGHT,
+    "envelope.ttft_ms": noTarget,
+    "envelope.tpot_ms": noTarget,
+    on_miss: { options: () => [["wait", "wait all the same"], ["reject", "are rejected at once"]] },
+  }),
+  aliases: fieldsOf("aliases", {
+    models: { isText: true, parse: namesOf },
+    split: { isText: true, parse: splitOf, none: () => "none: the first model is tried first", about: "Like: large 9, small 1. One of the models is tried first, by weight.",
+      edit: (split, settings) => ({ split: { ...Object.fromEntries(Object.keys(settings.fields.split).map((name) => [name, null])), ...split } }) },
+    sticky: { options: () => [["tenant", "every call of a tenant"], ["session", "every call of a session"]] },
+    "shadow.model": { none: () => "no model", edit: (model, settings) => ({ shadow: model === null ? null : { ...(settings.fields.shadow || {}), model } }) },
+    "shadow.ratio": { none: () => "1, with a model" },
+    "shadow.in_flight_max": { none: () => "1, with a model" },
+  }),
+}; // by the API's name of the kind
 const ORIGINS = { declared: "from the configuration file", admin: "made here", overridden: "changed here; the file says otherwise" };
 /** The name of a field inside of a sentence. */
 const lowered = (field) => (/^[A-Z]{2}/.test(field.label) ? field.label : field.label.toLowerCase());
@@ -97,12 +111,12 @@ export function Settings({ kind, id, settings, now, again, wanted = null }) {
   const [edited, setEdited] = useState(null);
   const place = useRef(null);
   useEffect(() => {
-    if (!FIELDS[kind].some((field) => field.name === wanted)) return;
-    if (mayEdit(kind, FIELDS[kind].find((field) => field.name === wanted), settings)) setEdited(wanted);
+    if (!FORMS[kind].some((field) => field.name === wanted)) return;
+    if (mayEdit(kind, FORMS[kind].find((field) => field.name === wanted), settings)) setEdited(wanted);
     place.current.querySelector(`[data-field="${wanted}"]`).scrollIntoView({ block: "center" });
   }, [kind, id, wanted]);
   return html`<h2>Settings <small class="dim">${settings.isStored ? ORIGINS[settings.origin] : "none of its own: these are the defaults"}</small></h2>
-    <dl class="settings" ref=${place}>${FIELDS[kind].map((field) => html`<${Setting} key=${field.name} kind=${kind} id=${id} field=${field} settings=${settings} now=${now}
+    <dl class="settings" ref=${place}>${FORMS[kind].map((field) => html`<${Setting} key=${field.name} kind=${kind} id=${id} field=${field} settings=${settings} now=${now}
       isWanted=${wanted === field.name} isEdited=${edited === field.name} edit=${() => setEdited(field.name)} close=${() => setEdited(null)} again=${again} />`)}</dl>`;
 }
 
@@ -159,8 +173,8 @@ function parsed(field, draft, options) {
   if (field.isAmount) return amountOf(draft);
   if (field.isText) return draft.trim();
   const number = Number(draft);
-  const isAllowed = Number.isFinite(number) && (field.min === undefined ? number > 0 : number >= field.min) && number <= (field.max ?? Infinity);
-  return isAllowed ? number : undefined;
+  const { min = -Infinity, above = -Infinity, max = Infinity, below = Infinity } = field;
+  return Number.isFinite(number) && number >= min && number > above && number <= max && number < below ? number : undefined;
 }
 
 /** A value as it is typed, or as an option is named. */
@@ -196,8 +210,8 @@ function Editor({ kind, id, field, value, settings, now, close, again }) {
           ${options.map(([each, text]) => html`<option key=${each} value=${String(each)}>${text}</option>`)}</select>`
       : field.isText
         ? html`<input ref=${input} type="text" aria-label=${label} value=${draft} placeholder=${field.isRequired ? "" : without(field, settings)} onInput=${(event) => setDraft(event.target.value)} />`
-        : html`<input ref=${input} type="number" aria-label=${label} value=${draft} min=${field.min ?? (field.step ? 0 : 1)} max=${field.max}
-          step=${field.step || 1} placeholder=${field.isRequired ? "" : without(field, settings)} onInput=${(event) => setDraft(event.target.value)} />`}
+        : html`<input ref=${input} type="number" aria-label=${label} value=${draft} min=${field.min ?? field.above} max=${field.max ?? field.below}
+          step=${field.step} placeholder=${field.isRequired ? "" : without(field, settings)} onInput=${(event) => setDraft(event.target.value)} />`}
     ${field.unit || ""}
     <button class="primary" disabled=${isBusy || !isReady}>Save</button>
     <button type="button" onClick=${close}>Cancel</button>

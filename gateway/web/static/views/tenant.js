@@ -11,7 +11,7 @@ import { Remove } from "./making.js";
 import { dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
 import { count, COUNTED, due, NONE, percent, seconds, short } from "../words.js";
-import { Settings } from "./settings.js";
+import { defaultsOf, Settings } from "./settings.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
@@ -66,8 +66,7 @@ async function readSettings(id, signal) {
     return { fields: body, etag, isStored: true, origin: body.origin, tier: tiers.find((each) => each.id === body.tier), tiers, groups };
   } catch (error) {
     if (error.status !== 404) throw error;
-    const fields = { tier: "default", weight: 1, envelope: {} };
-    return { fields, etag: null, isStored: false, origin: null, tier: tiers.find((each) => each.id === "default"), tiers, groups };
+    return { fields: defaultsOf("tenants"), etag: null, isStored: false, origin: null, tier: tiers.find((each) => each.id === "default"), tiers, groups };
   }
 }
 

@@ -5,7 +5,7 @@ import { get, path } from "../api.js";
 import { mayChange } from "../session.js";
 import { Changes } from "./changes.js";
 import { entries, Tenants } from "./now.js";
-import { Settings } from "./settings.js";
+import { defaultsOf, Settings } from "./settings.js";
 import { Figure, html, ShareBar, useLive, usePolled } from "../ui.js";
 import { count, decimal, NONE, percent, short } from "../words.js";
 
@@ -35,8 +35,7 @@ async function readSettings(id, signal) {
     return { fields: body, etag, isStored: true, origin: body.origin };
   } catch (error) {
     if (error.status !== 404) throw error;
-    const fields = { weight: 1, envelope: {}, on_miss: "wait", reserve_ratio: 0, priority: 0, preemptible: false };
-    return { fields, etag: null, isStored: false, origin: null };
+    return { fields: defaultsOf("tiers"), etag: null, isStored: false, origin: null };
   }
 }
 
