@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, util
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ PRELOADED = [
 ]
 FAIRLEAD = "from gateway.cli import main; main()"
 ENDED_POLL_S = 0.002
+
+util.get_temp_dir()  # where the server listens; later, a test may have a folder for it that goes with the test
 
 
 def context() -> Any:

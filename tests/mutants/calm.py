@@ -59,7 +59,7 @@ MUTANTS = (
         calm("test_05_a_hog_beside_nine.py::test_first_tokens_of_a_tier_with_a_reserve_come_as_without_it"), check=5,
     ),
     Mutant(
-        "service counts over the tenant's weight", "policies/fairness/tiers.py",
+        "service counts over the tenant's weight", "policies/fairness/tree.py",
         "charged(tenant.id, service / weight, outstanding / weight)", "charged(tenant.id, service, outstanding)",
         calm("test_06_tokens_by_weights.py"), check=6,
     ),
