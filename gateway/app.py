@@ -7,18 +7,10 @@ handlers/handlers.py makes what answers requests; scheduling/assembly.py makes t
 """
 
 import asyncio
-import ctypes
-import gc
-import logging
 import os
-import shlex
-import shutil
-import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +18,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import uvloop
 from aiohttp import web
 
 from backends.poll import PollTimes
@@ -51,7 +42,6 @@ from gateway.live.ended import EndedView
 from gateway.live.live import Live
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
-from gateway.observability.logs import configure_logging
 from gateway.observability.metrics.instruments import (
     CLIENTS_CUT,
     LINES_LOST,
@@ -68,7 +58,6 @@ from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
-from gateway.store.assembly import make_store
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.scheduler_protocol import SchedulerProtocol
@@ -83,17 +72,11 @@ CONNECT_TIMEOUT_S = 3.0
 IDLE_CONNECTION_S = 4.0
 IDLE_CONNECTIONS_MAX = 1024
 DRAIN_POLL_S = 0.05
-# A leader that takes over 100,000 requests makes 400,000 objects that stay. A collection of those that survived one
-# looks at 20,000 of them, which takes 10 ms; one of all objects comes once in 20 million.
-GC_THRESHOLDS = (5_000, 3, 1_300)
-M_MMAP_THRESHOLD = -3  # of mallopt(3)
-LARGE_BYTES = 1 << 20  # larger blocks are mapped, which costs a page fault for every 4 KiB
 STOP_S_MAX = 1.0  # for responses that are being written when the listener stops
 
 LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """The address of this machine's own clients, by the address of a port that all may reach."""
 
-log = logging.getLogger(__name__)
 
 Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
 
@@ -457,140 +440,3 @@ def _make_tracing(config: Config) -> "Tracing | None":
     from gateway.observability.tracing.tracing import make_tracing  # noqa: PLC0415 - it takes a third of a second
 
     return make_tracing(settings, version=metadata.version("fairlead"), rng=Random())  # noqa: S311 - ids, no secrets
-
-
-def serve(config: Config, config_file: Path | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. SIGTERM drains first; a second SIGTERM ends the drain. State is stored next to the
-    configuration file unless that file sets another place. Raises what `Gateway.start` raises.
-    """
-    gc.freeze()  # modules stay, so no collection looks at them
-    configure_logging(config.log.level, config.log.format)
-    log.info("the configuration is %s", config_file or "the environment and the defaults: no file")
-    if config.workers != 1:
-        from gateway.workers_app import serve_workers  # noqa: PLC0415 - only where it is set
-
-        gc.enable()
-        serve_workers(config, config_file)
-        return
-    uvloop.run(serve_one(config, config_file, make_gateway))
-
-
-def make_gateway(config: Config, config_file: Path | None) -> Gateway:
-    """A gateway of one process: alone, or one of several replicas. Raises ValueError, OSError."""
-    store = make_store(config.state, config_file if config.keeps_state else None)
-    if config.is_clustered:
-        from gateway.replica_app import make_replica  # noqa: PLC0415 - only with a shared Redis
-
-        return make_replica(config, store)
-    return Gateway(config, store=store)
-
-
-async def serve_one(
-    config: Config, config_file: Path | None, make: Callable[[Config, Path | None], Gateway], *, greets: bool = True
-) -> None:
-    """Serve with the gateway that `make` makes, in this process. Raises what `Gateway.start` raises."""
-    loop, gateway = asyncio.get_running_loop(), make(config, config_file)
-    reloading = None if config_file is None else gateway.reloading(config_file, config)
-    terminated, interrupted = asyncio.Event(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, _terminate, terminated, interrupted)
-    loop.add_signal_handler(signal.SIGINT, interrupted.set)
-    if reloading is not None:
-        loop.add_signal_handler(signal.SIGHUP, reloading.ask)
-    try:
-        url = await gateway.start()
-        _give_memory_back()
-        _spare_collections()
-        if greets:
-            _greet(config, config_file, url, gateway)
-        watching = asyncio.ensure_future(_watched(reloading))
-        interruption = asyncio.ensure_future(interrupted.wait())
-        termination = asyncio.ensure_future(_drained(terminated, gateway))
-        await asyncio.wait((interruption, termination), return_when=asyncio.FIRST_COMPLETED)
-        for task in (watching, interruption, termination):
-            task.cancel()
-    finally:
-        await gateway.stop()
-
-
-async def _watched(reloading: Reloading | None) -> None:
-    """Reload the configuration file when it changes, or on SIGHUP."""
-    if reloading is not None:
-        await reloading.watch()
-
-
-def _terminate(terminated: asyncio.Event, interrupted: asyncio.Event) -> None:
-    """On SIGTERM: drain; on a second SIGTERM: stop without waiting for running calls."""
-    (interrupted if terminated.is_set() else terminated).set()
-
-
-async def _drained(terminated: asyncio.Event, gateway: Gateway) -> None:
-    await terminated.wait()
-    await gateway.drain()
-
-
-def _give_memory_back() -> None:
-    """Have glibc return the memory of large bodies to the system as soon as they are freed.
-
-    By default glibc raises its threshold when it frees a large block, and takes the next one of that size from the
-    heap, where newer blocks keep it resident (mallopt(3), M_MMAP_THRESHOLD). After a few answers of 20 MB the process
-    holds twice the bytes that wait.
-    """
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-
-
-def _spare_collections() -> None:
-    """Exempt the objects made at the start, which stay, from garbage collection, and collect less often than every 700
-    objects.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(*GC_THRESHOLDS)
-
-
-def _greet(config: Config, config_file: Path | None, url: str, gateway: Gateway) -> None:
-    """Print the URLs: with examples to try on stderr, or as one log line where the log format is JSON."""
-    admin = None if gateway.admin_url is None else f"The admin port is {gateway.admin_url}."
-    if config.log.format == "json":
-        log.info("fairlead serves %s. %s", url, admin or "There is no admin port.")
-        return
-    models = [card.id for card in gateway.backends.catalog.models()]
-    key_for = next(iter(config.tenants), "TENANT") if config.auth.mode == "keys" else None
-    sys.stderr.write(greeting(url, models, key_for=key_for, config_file=config_file))
-    if config.is_trial:
-        is_on_path = shutil.which("fairlead") or Path(sys.argv[0]).name != "fairlead"
-        command = "fairlead" if is_on_path else shlex.quote(sys.argv[0])  # `make run` starts one that is not
-        sys.stderr.write(
-            f"page: {gateway.page_link()} (opens once, within ten minutes)\n"
-            f"A new link: {command} admin link. The same in a terminal: {command} top\n"
-        )
-    elif admin is not None:
-        sys.stderr.write(f"{admin} Try it: fairlead admin state\n")
-    if gateway.metrics_url is not None:
-        sys.stderr.write(f"Metrics are at {gateway.metrics_url}, for every client that can reach that port.\n")
-    sys.stderr.flush()
-
-
-def greeting(url: str, models: list[str], *, key_for: str | None = None, config_file: Path | None = None) -> str:
-    """Two examples, for curl and for Python, that work as pasted. `key_for`: the tenant that a key is made for first;
-    None: any key is accepted.
-    """
-    if not models:
-        return f"fairlead serves {url}. No backend has answered yet.\n"
-    model = models[0]
-    messages = '[{"role": "user", "content": "Hello"}]'
-    first, header, api_key = "", "", '"alice"'
-    if key_for is not None:
-        option = "" if config_file is None else f" --config {shlex.quote(str(config_file))}"
-        first = f"export FAIRLEAD_KEY=$(fairlead keys new {shlex.quote(key_for)}{option})\n"
-        header, api_key = ' -H "Authorization: Bearer $FAIRLEAD_KEY"', '__import__("os").environ["FAIRLEAD_KEY"]'
-    return f"""fairlead serves {url}. Try it:
-
-{first}curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{header} \\
-  -d '{{"model": "{model}", "stream": true, "max_tokens": 32, "messages": {messages}}}'
-
-from openai import OpenAI
-chat = OpenAI(base_url="{url}/v1", api_key={api_key}).chat.completions
-print(chat.create(model="{model}", max_tokens=32, messages={messages}))
-"""

@@ -85,7 +85,7 @@ def serve(
     """
     import gc  # noqa: PLC0415
 
-    gc.disable()  # until the gateway serves (gateway.app): collections are a fifth of the time of its imports
+    gc.disable()  # until the gateway serves (gateway/process.py): collections are a fifth of the time of its imports
     try:
         _serve(config, host, port)
     finally:
@@ -99,8 +99,8 @@ def _serve(config: Path | None, host: str | None, port: int | None) -> None:
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
     settings = settings.model_copy(update={"listen": listen})
-    from gateway.app import serve as run  # noqa: PLC0415
     from gateway.config.trial import made_trial  # noqa: PLC0415
+    from gateway.serve import serve as run  # noqa: PLC0415
     from gateway.store.base import StateFileError, StoreUnavailable  # noqa: PLC0415
 
     try:

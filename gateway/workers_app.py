@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from backends.spec import BackendSpec
 from gateway.admin.management import Management
-from gateway.app import STOP_S_MAX, Gateway, serve_one
+from gateway.app import STOP_S_MAX, Gateway
 from gateway.budgets.budgets import Budgets
 from gateway.cluster.view import MemberRole
 from gateway.config import Config, ConfigError, load_config
@@ -32,6 +32,7 @@ from gateway.member_app import MemberGateway, pack
 from gateway.observability.access_log import AccessLog
 from gateway.observability.telemetry import Telemetry
 from gateway.ports.listener import BACKLOG, Listener
+from gateway.process import serve_one
 from gateway.shared_order.backends import EMBEDDED, url_of
 from gateway.shared_order.budgets import EXCHANGE_S
 from gateway.shared_order.leader_store import store_services

@@ -128,14 +128,12 @@ class SharedDispatcher(Dispatcher):
     # -- turns of the order ----------------------------------------------------------------------------------
 
     def report(self, now: float, *, brings_all: bool) -> None:
-        """Tell the usage that was recorded; with `brings_all` also what has passed untold."""
         if brings_all:
             self._usages.report_all(now)
         else:
             self._usages.report(now)
 
     def carry_out(self, now: float) -> None:
-        """Carry out what the leader has decided for this worker."""
         if not self._closed:
             self._decide(now)
 

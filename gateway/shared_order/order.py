@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import aiohttp
 from aiohttp import web
@@ -32,15 +32,24 @@ from gateway.store.base import StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
 
-if TYPE_CHECKING:
-    from gateway.shared_order.dispatching import SharedDispatcher
-
 RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
 ALONE_RETRY_S: Final = 0.5  # and while this process is alone: the leader of before may still have a majority
 LAST_S_MAX: Final = 0.5  # for the last calls and frames when this process stops
 FLUSH_S: Final = 0.005  # between looks whether they were sent
 
 log = logging.getLogger(__name__)
+
+
+class OrderedDispatcher(Protocol):
+    """The Dispatcher of one pool, as the turns of the order use it."""
+
+    def report(self, now: float, *, brings_all: bool) -> None:
+        """Tell the usage that was recorded; with `brings_all` also what has passed untold."""
+        ...
+
+    def carry_out(self, now: float) -> None:
+        """Carry out what the leader has decided for this process."""
+        ...
 
 
 class _LeaderAddress(NamedTuple):
@@ -87,7 +96,7 @@ class SharedOrder:
         self.joined = asyncio.Event()
         """Set while a leader decides for this process."""
         self.roles = Roles(place.name)
-        self._dispatchers: dict[str, SharedDispatcher] = {}
+        self._dispatchers: dict[str, OrderedDispatcher] = {}
         self._followers: dict[str, OrderConnection] = {}
         self._upstream: OrderConnection | None = None  # to the leader
         self._target: _LeaderAddress | None = None  # that is followed, or tried
@@ -165,7 +174,7 @@ class SharedOrder:
         """The member that this process follows; None: there is none, or it leads itself."""
         return None if self.member.leader is not None else self.member.follower.link.leader
 
-    def add(self, pool: str, dispatcher: "SharedDispatcher") -> None:
+    def add(self, pool: str, dispatcher: OrderedDispatcher) -> None:
         """Carry out the actions of this pool with this dispatcher."""
         self._dispatchers[pool] = dispatcher
 

@@ -7,7 +7,7 @@ policies/ may not reach a clock, chance, the system or the network. Only composi
 import ast
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -155,6 +155,29 @@ def imports_of_later_folders(file: str, tree: ast.Module) -> list[str]:
     return [each for each in modules if ".".join(each.split(".")[:2]) in later]
 
 
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def arrows(files: Iterable[str]) -> dict[str, set[str]]:
+    """The modules that each module names in an import, wherever it stands, for types alone too."""
+    trees = {module_of(file): parse(file) for file in files}
+    named = {
+        module: {full for name, taken in imports(tree) for full in (name, *(f"{name}.{each}" for each in taken))}
+        for module, tree in trees.items()
+    }
+    return {module: (full & trees.keys()) - {module} for module, full in named.items()}
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, and those that lead to them; empty where there are none."""
+    left = dict(graph)
+    while ends := [module for module, to in left.items() if not to & left.keys()]:
+        for module in ends:
+            del left[module]
+    return sorted(left)
+
+
 def offences(files: Iterable[str], found: Callable[[str, ast.Module], object]) -> dict[str, object]:
     """What a rule finds, by file: all of it at once, so that a failing test names every offence."""
     return {file: each for file in files if (each := found(file, parse(file)))}
@@ -188,6 +211,16 @@ def test_a_folder_imports_only_those_below_it():
     assert offences(FILES, imports_of_later_folders) == {}
 
 
+def test_no_files_import_each_other_in_a_circle():
+    assert circle(arrows(FILES)) == []
+
+
+def test_no_module_imports_what_runs_a_gateway():
+    graph = arrows(FILES)
+    assert {module for module, to in graph.items() if "gateway.serve" in to} == {"gateway.cli"}
+    assert {module for module, to in graph.items() if "gateway.cli" in to} == set()
+
+
 def test_a_class_has_few_enough_methods_to_know():
     def found(_: str, tree: ast.Module) -> list[str]:
         return [each.name for each in classes(tree) if len(methods(each)) > METHODS_MAX_OF.get(each.name, METHODS_MAX)]
@@ -210,6 +243,11 @@ def test_the_rules_find_a_folder_that_imports_one_above_it():
     tree = ast.parse("from gateway import admin, api\nfrom gateway.cluster import wire")
     assert imports_of_later_folders("gateway/api/x.py", tree) == ["gateway.admin"]
     assert imports_of_later_folders("gateway/x.py", tree) == []
+
+
+def test_the_rules_find_a_circle():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
 
 
 def test_the_rules_are_about_files_that_exist():

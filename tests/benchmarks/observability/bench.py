@@ -26,12 +26,12 @@ if __name__ == "__main__":  # before the rest of the imports, which take seconds
 sys.path[:0] = [str(Path(__file__).parents[2] / "integration")]
 from gateway_rig import MODEL, gateway, scripted, until  # noqa: E402
 
-from gateway.app import _spare_collections  # noqa: E402
 from gateway.observability.metrics.call_counts import CallMeter  # noqa: E402
 from gateway.observability.metrics.instruments import Histograms  # noqa: E402
 from gateway.observability.telemetry import CallTrace, Telemetry  # noqa: E402
 from gateway.observability.tracing.sampling import Sampling  # noqa: E402
 from gateway.observability.tracing.tracing import Tracing  # noqa: E402
+from gateway.process import _spare_collections  # noqa: E402
 from policies.types import Outcome, Request, SloEnvelope, Tenant, Timing, Usage  # noqa: E402
 
 CALLS = 20_000

@@ -15,7 +15,6 @@ import time
 from heapq import heappop, heappush
 from itertools import count, pairwise
 
-from gateway.app import GC_THRESHOLDS
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.follower.follower import Follower
 from gateway.cluster.leader.leader import Leader
@@ -23,6 +22,7 @@ from gateway.cluster.promise import SILENT_S
 from gateway.cluster.records import Taken, member_record
 from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import AskBackends
+from gateway.process import GC_THRESHOLDS
 from policies.admission.bounded import BoundedQueues
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage

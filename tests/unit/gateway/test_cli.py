@@ -86,9 +86,9 @@ def test_a_start_loads_only_what_is_on(tmp_path, yaml, off):
     if yaml is not None:
         (tmp_path / "fairlead.yaml").write_text(yaml)
     code = (
-        "import gc, os, signal, sys, gateway.app, gateway.cli\n"
+        "import gc, os, signal, sys, gateway.process, gateway.cli\n"
         "collects = []\n"
-        "gateway.app._greet = lambda *_: (collects.append(gc.isenabled()), os.kill(os.getpid(), signal.SIGINT))\n"
+        "gateway.process._greet = lambda *_: (collects.append(gc.isenabled()), os.kill(os.getpid(), signal.SIGINT))\n"
         "sys.argv = ['fairlead', 'serve', '--port', '0']\n"
         "try:\n    gateway.cli.main()\n"
         "except SystemExit:\n    print(*collects, *sys.modules, file=open('modules', 'w'))"
@@ -171,7 +171,7 @@ def test_a_revoked_key_is_gone(keys_config):
 def test_serve_passes_the_configuration_with_host_and_port_from_the_command_line(keys_config, monkeypatch):
     run("keys", "new", "alice", "--config", keys_config)
     served = []
-    monkeypatch.setitem(sys.modules, "gateway.app", types.SimpleNamespace(serve=lambda *given: served.append(given)))
+    monkeypatch.setitem(sys.modules, "gateway.serve", types.SimpleNamespace(serve=lambda *given: served.append(given)))
     result = run("serve", "--config", keys_config, "--port", "9000")
     assert result.exit_code == 0
     ((config, file),) = served
