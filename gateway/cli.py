@@ -85,7 +85,7 @@ def serve(
     """
     import gc  # noqa: PLC0415
 
-    gc.disable()  # until the gateway serves (gateway/process.py): collections are a fifth of the time of its imports
+    gc.disable()  # until the gateway serves (gateway/serve.py): collections are a fifth of the time of its imports
     try:
         _serve(config, host, port)
     finally:

@@ -15,7 +15,7 @@ from backends.engine.coefficients import StepCoefficients
 from backends.engine.fair_batching import prefill_budget
 from backends.engine.kv_memory import BlockMemory, KvMemory
 from backends.engine.sequence import EngineRequest, Sequence
-from backends.engine.slots import ORDERS, Order, Slots
+from backends.engine.slots import ORDERS, SlotOrder, Slots
 from policies.types import SloEnvelope
 
 BLOCK_TOKENS = 16
@@ -82,7 +82,7 @@ class Engine:
         requests_running_max: int = REQUESTS_RUNNING_MAX,
         batching: Batching | None = None,
         memory: KvMemory | None = None,
-        order: Order | None = None,
+        order: SlotOrder | None = None,
     ) -> None:
         self.coefficients = coefficients
         self.kv_tokens_max = kv_tokens_max or coefficients.kv_tokens_max

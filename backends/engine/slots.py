@@ -13,7 +13,7 @@ from backends.engine.kv_memory import KvMemory
 from backends.engine.sequence import Sequence
 
 
-class Order(Protocol):
+class SlotOrder(Protocol):
     """A waiting order: the next sequence to admit, and the first one to preempt."""
 
     def push(self, sequence: Sequence) -> None: ...
@@ -103,13 +103,13 @@ def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.request.priority, sequence.order
 
 
-ORDERS: dict[str, type[Order]] = {"fcfs": FirstComeFirstServed, "priority": ByPriority}
+ORDERS: dict[str, type[SlotOrder]] = {"fcfs": FirstComeFirstServed, "priority": ByPriority}
 
 
 class Slots:
     """The running batch, in order of admission, and the queue in front of it."""
 
-    def __init__(self, *, memory: KvMemory, order: Order, requests_running_max: int) -> None:
+    def __init__(self, *, memory: KvMemory, order: SlotOrder, requests_running_max: int) -> None:
         self.memory = memory
         self.waiting = order
         self.running: list[Sequence] = []

@@ -3,19 +3,15 @@
 import asyncio
 import logging
 import socket
-import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
-from backends.pool import BackendPool
-from backends.spec import BackendSpec
 from gateway.admin.reconciler import Reconciler
 from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
 from gateway.budgets.budgets import BUDGETED, Budgets
@@ -23,7 +19,7 @@ from gateway.budgets.deleted_tenants import deleted_tenants
 from gateway.budgets.usage import UsageBook
 from gateway.checkpoint.checkpoint import Checkpoint
 from gateway.checkpoint.learning import Learning
-from gateway.cluster.view import ClusterView, lone_view
+from gateway.cluster.view import ClusterView
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
@@ -31,43 +27,45 @@ from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import TenantSection
 from gateway.config.trial import admin_ports
-from gateway.forwarding.backend_client import BackendClient
-from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.key_secret import FingerprintCheck
-from gateway.live.live import Live
 from gateway.money.pricing import PriceBook
 from gateway.notices.assembly import BudgetNotices
+from gateway.parts import GatewayParts
 from gateway.registry.declaration import Declaration
 from gateway.registry.discovering import make_source
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
-from gateway.scheduling.pools import Pools
-from gateway.steering.steering import Steering
 from gateway.store.base import Store, StoreUnavailable
-from policies.types import Group, Tier
 
 if TYPE_CHECKING:  # loaded only where the admin port is on
     from gateway.admin.port import AdminPort, Parts
     from gateway.admin.routes import Caller
-    from gateway.admin.server import AskLeader
     from gateway.identity.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """The parts of a gateway that a configuration change affects."""
+class Members(Protocol):
+    """The processes that are one gateway, as one of them has them."""
 
-    handlers: RequestHandlers
-    pools: Pools
-    backends: BackendPool
-    backend_clients: MutableMapping[str, BackendClient]
-    make_backend_client: Callable[[BackendSpec], BackendClient]
-    tiers: MutableMapping[str, Tier]
-    groups: MutableMapping[str, Group]
-    live: Live | None  # None without an admin port
-    steering: Steering | None  # as `live`
+    @property
+    def has_state(self) -> bool:
+        """Whether this one has the state, discovers backends and serves the admin API. Another one does without; this
+        one applies what it says.
+        """
+        ...
+
+    def cluster_view(self) -> ClusterView: ...
+
+    async def ask_leader(self, target: str) -> bytes | None:
+        """The live view at this path and query, of the process that leads; None where this one does. Raises
+        StoreUnavailable.
+        """
+        ...
+
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        """The source of discovery of this number has found these servers."""
+        ...
 
 
 class Management:
@@ -75,14 +73,12 @@ class Management:
     Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it.
     """
 
-    def __init__(self, config: Config, store: Store, *, has_state: bool = True) -> None:
-        """Without `has_state` another process of this gateway has the state, discovers backends and serves the admin
-        API; this one applies it. Raises ValueError where the key file cannot be read, or a discovery source cannot be
-        set up.
-        """
+    def __init__(self, config: Config, store: Store, members: Members) -> None:
+        """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
         self._config = config
         self._store = store
-        self._has_state = has_state
+        self._members = members
+        self._has_state = has_state = members.has_state
         self._declaration = Declaration(config)
         self._sources = [make_source(section) for section in config.discovery] if has_state else []
         self._searches: list[asyncio.Task[None]] = []
@@ -95,26 +91,19 @@ class Management:
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
         self.notices: BudgetNotices | None = None  # from `open` on, in the process that has the state
-        self.on_found: Callable[[int, frozenset[str]], None] = lambda _number, _urls: None
-        """Called with what each source of discovery has found."""
-        name, started_s = config.cluster.name or socket.gethostname(), time.time()
-        self.cluster_view: Callable[[], ClusterView] = lambda: lone_view(name, started_s)
-        """The processes that share one order."""
-        self.ask_leader: AskLeader | None = None
-        """Asks the process that leads for a live view, where several share one order."""
         self._writes_learnt = not config.is_clustered  # in a cluster its leader does
         self._is_open = False
         self._fingerprint_check: FingerprintCheck | None = None
         self._reconciler: Reconciler | None = None
         self._port: AdminPort | None = None
-        self._running: Running | None = None
+        self._running: GatewayParts | None = None
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
 
     async def open(self) -> None:
         """Read the stored state. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot
         be written.
         """
-        self.make_secret()
+        make_admin_secret(self._config)
         await self.registry.start()
         self._is_open = True
         secret = self._config.auth.secret_bytes()
@@ -143,12 +132,10 @@ class Management:
             )
             self.notices.start()
 
-    def make_secret(self) -> None:
-        """Where there is none, make the secret for the HMACs of admin keys, which outlive this process. May raise
-        OSError.
-        """
-        if self._config.admin.enabled and self._config.auth.secret is None:
-            make_secret(self._config.auth.secret_file)
+    @property
+    def keeps_state(self) -> bool:
+        """Whether usage is counted, and kept."""
+        return self._config.keeps_state
 
     @property
     def has_backends(self) -> bool:
@@ -165,7 +152,7 @@ class Management:
         # The admin API's settings of a pool override the file's settings of it as a whole.
         return config.scheduling.overridden_by(entry.section.scheduling)
 
-    def begin(self, running: Running) -> None:
+    def begin(self, running: GatewayParts) -> None:
         """Start the reconciler, the checkpoint and the discovery sources over these parts."""
         self._running = running
         if self._memory is not None:
@@ -176,13 +163,7 @@ class Management:
             self._memory.is_writing = self._writes_learnt
         self._reconciler = Reconciler(
             self.registry,
-            handlers=running.handlers,
-            pools=running.pools,
-            backends=running.backends,
-            backend_clients=running.backend_clients,
-            make_backend_client=running.make_backend_client,
-            tiers=running.tiers,
-            groups=running.groups,
+            running,
             address_allowlist=self._address_allowlist(),
             folder=self._config.folder,
             scheduling_of=self.scheduling_of,
@@ -258,7 +239,7 @@ class Management:
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """The source of this number has found these servers, here or in the leading process."""
-        self.on_found(number, urls)
+        self._members.found(number, urls)
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.declared())
 
@@ -286,7 +267,7 @@ class Management:
             address_allowlist=self._address_allowlist(),
             tenant_keys=self._running.handlers.keys,
             clock=asyncio.get_running_loop().time,
-            cluster_view=self.cluster_view,
+            cluster_view=self._members.cluster_view,
             live=self._running.live,
             steering=self._running.steering,
         )
@@ -317,7 +298,7 @@ class Management:
             secret=secret,
             tokens=self._tokens,
             render_metrics=render_metrics,
-            ask_leader=self.ask_leader,
+            ask_leader=self._members.ask_leader,
             has_first_key=not self._config.is_trial,
         )
         try:
@@ -367,3 +348,11 @@ class Management:
 
     def _address_allowlist(self) -> AddressAllowlist:
         return AddressAllowlist(self._config.admin.backend_networks)
+
+
+def make_admin_secret(config: Config) -> None:
+    """Where there is none, make the secret for the HMACs of admin keys, which outlive this process. May raise
+    OSError.
+    """
+    if config.admin.enabled and config.auth.secret is None:
+        make_secret(config.auth.secret_file)

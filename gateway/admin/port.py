@@ -90,9 +90,9 @@ class AdminPort:
         parts: Parts,
         *,
         secret: bytes,
+        ask_leader: AskLeader,
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
-        ask_leader: AskLeader | None = None,
         has_first_key: bool = True,
     ) -> None:
         """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Without
@@ -113,7 +113,7 @@ class AdminPort:
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._server = AdminServer(table, sign_in, pages, ask_leader, StaticFiles(made={MODULE: fields_module()}))
+        self._server = AdminServer(table, sign_in, ask_leader, pages, StaticFiles(made={MODULE: fields_module()}))
         self._listener = Listener(
             self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
         )

@@ -8,14 +8,12 @@ it runs none of this gateway's requests; until then a new backend of the same na
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
 from backends.address_allowlist import AddressAllowlist
-from backends.pool import BackendPool
-from backends.spec import BackendSpec
 from backends.tls import tls_context_of
 from gateway.config.aliases import AliasSection
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_key, policy_tenant, policy_tier
@@ -23,15 +21,13 @@ from gateway.config.files import resolve_files
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import GroupSection, Section, TenantSection, TierSection
 from gateway.config.step_time import read_configured_step_time
-from gateway.forwarding.backend_client import BackendClient
-from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity
 from gateway.identity.key_limits import KeyLimitsByTenant
+from gateway.parts import GatewayParts
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 from gateway.scheduling.assembly import policy_choices
-from gateway.scheduling.pools import Pools
 from policies import types as policy
 
 REMOVE_RETIRED_S = 0.1
@@ -47,14 +43,8 @@ class Reconciler:
     def __init__(
         self,
         registry: Registry,
+        parts: GatewayParts,
         *,
-        handlers: RequestHandlers,
-        pools: Pools,
-        backends: BackendPool,
-        backend_clients: MutableMapping[str, BackendClient],
-        make_backend_client: Callable[[BackendSpec], BackendClient],
-        tiers: MutableMapping[str, policy.Tier],
-        groups: MutableMapping[str, policy.Group],
         address_allowlist: AddressAllowlist,
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
@@ -63,13 +53,9 @@ class Reconciler:
         `scheduling_of`: the scheduling settings of a pool.
         """
         self._registry = registry
-        self._handlers = handlers
-        self._pools = pools
-        self._backends = backends
-        self._backend_clients = backend_clients
-        self._make_backend_client = make_backend_client
-        self._tiers = tiers
-        self._groups = groups
+        self._handlers, self._pools = parts.handlers, parts.pools
+        self._backends, self._clients = parts.backends, parts.clients
+        self._tiers, self._groups = parts.tiers, parts.groups
         self._group_sections: dict[str, GroupSection] = {}
         self._key_limits = KeyLimitsByTenant()
         self._address_allowlist = address_allowlist
@@ -223,7 +209,7 @@ class Reconciler:
         if backend_id in self._backends.leaving_ids():
             self._faults[backend_id] = "another backend of this name is leaving"
             return
-        if backend_id not in self._backend_clients:
+        if backend_id not in self._clients.by_id:
             try:
                 self._add(backend_id, entry)
             except ValueError as error:
@@ -252,9 +238,9 @@ class Reconciler:
         spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
         if section.ca_pem is not None:
             spec = replace(spec, tls=tls_context_of(section.ca_pem))
-        backend_client = self._make_backend_client(spec)
+        backend_client = self._clients.make(spec)
         self._backends.add(spec)
-        self._backend_clients[backend_id] = backend_client
+        self._clients.by_id[backend_id] = backend_client
         self._urls[backend_id] = section.url
 
     async def _remove_retired(self) -> None:
@@ -273,11 +259,11 @@ class Reconciler:
 
     async def _forget_if_idle(self, backend_id: str) -> None:
         """Remove a retired backend that runs none of this gateway's requests, which frees its name."""
-        upstream = self._backend_clients[backend_id].upstream
+        upstream = self._clients.by_id[backend_id].upstream
         if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
             return
         await self._backends.forget(backend_id)
-        del self._backend_clients[backend_id], self._urls[backend_id]
+        del self._clients.by_id[backend_id], self._urls[backend_id]
         try:
             await upstream.aclose()
         finally:

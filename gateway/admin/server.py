@@ -66,8 +66,8 @@ class AdminServer(web.Server):
         self,
         table: RouteTable,
         sign_in: SignIn,
+        ask_leader: AskLeader,
         pages: Mapping[str, Page] | None = None,
-        ask_leader: AskLeader | None = None,
         files: StaticFiles | None = None,
     ) -> None:
         super().__init__(
@@ -129,7 +129,7 @@ class AdminServer(web.Server):
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
-        if route.live and self._ask_leader is not None:
+        if route.live:
             told = await self._ask(_target(request, caller))
             if told is not None:
                 return web.Response(body=told, headers={**HEADERS, hdrs.CONTENT_TYPE: JSON})
@@ -154,7 +154,6 @@ class AdminServer(web.Server):
         return route.is_for(caller) and caller.group == before.group
 
     async def _ask(self, target: str) -> bytes | None:
-        assert self._ask_leader is not None, "checked"
         try:
             return await self._ask_leader(target)
         except StoreUnavailable:

@@ -20,15 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Watches the file of a running gateway. `apply` is called with every new Config, and rejects it by ValueError.
+    """Watches the file of a gateway. Make it before the gateway reads the file's settings.
 
     `has_failed`: the file as it was last read is not in force.
     """
 
-    def __init__(self, path: Path, config: Config, apply: Callable[[Config], None], *, look_s: float = LOOK_S) -> None:
+    def __init__(self, path: Path, config: Config, *, look_s: float = LOOK_S) -> None:
         self._path = path
         self._files = (path, config.auth.keys_file)
-        self._apply = apply
         self.has_failed = False
         self._look_s = look_s
         self._asked = asyncio.Event()
@@ -38,8 +37,10 @@ class Reloading:
         """Read the file now, changed or not (SIGHUP)."""
         self._asked.set()
 
-    async def watch(self) -> None:
-        """Reload on every change or request, until cancelled."""
+    async def watch(self, apply: Callable[[Config], None]) -> None:
+        """Reload on every change or request, until cancelled. `apply` is called with every new Config, and rejects it
+        by ValueError.
+        """
         while True:
             try:
                 async with asyncio.timeout(self._look_s):
@@ -49,13 +50,13 @@ class Reloading:
                     continue
             self._asked.clear()
             self._seen = self._marks()
-            await self._read()
+            await self._read(apply)
 
-    async def _read(self) -> None:
+    async def _read(self, apply: Callable[[Config], None]) -> None:
         self.has_failed = True
         try:
             config = await asyncio.to_thread(load_config, self._path)
-            self._apply(config)
+            apply(config)
         except ConfigError as error:
             log.error("%s is not valid, and the last one that was stays in force:\n%s", self._path, error)  # noqa: TRY400
         except ValueError as error:

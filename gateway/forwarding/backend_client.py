@@ -1,11 +1,24 @@
-"""BackendClient: what the gateway keeps of one backend between calls: connections, credentials, learnt values."""
+"""BackendClient: what the gateway keeps of one backend between calls: connections, credentials, learnt values.
 
-from collections.abc import Mapping
+BackendClients has those of all backends of one gateway.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from backends.meters.events import StreamMemo
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
 from backends.upstream import Upstream
+from gateway.config import Config
 from gateway.forwarding.answers.decode_pace import DecodePace
+
+CONNECT_TIMEOUT_S: Final = 3.0
+# Below uvicorn's 5 s, so that the gateway and not the backend closes an idle connection.
+IDLE_CONNECTION_S: Final = 4.0
+IDLE_CONNECTIONS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +29,49 @@ class BackendClient:
     credentials: Mapping[str, str]
     memo: StreamMemo = field(default_factory=StreamMemo)
     pace: DecodePace = field(default_factory=DecodePace)
+
+
+class BackendClients:
+    """Opens clients, and has those that are open. Mutable."""
+
+    def __init__(self, config: Config, backends: BackendPool, specs: Iterable[BackendSpec]) -> None:
+        self._config = config
+        self._backends = backends
+        self.by_id: dict[str, BackendClient] = {}
+        """Live: each look-up sees the present ones."""
+        for spec in specs:
+            self.by_id[spec.id] = self.make(spec)
+
+    def make(self, spec: BackendSpec) -> BackendClient:
+        """A client of this backend, which connects with its first call."""
+        upstream = Upstream(
+            spec.url,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            idle_s_max=IDLE_CONNECTION_S,
+            idle_connections_max=IDLE_CONNECTIONS_MAX,
+            silence_s_max=self._config.limits.answer_silence_s_max,
+            silence_s_least=self._config.continuation.silence_s if self._config.continuation.enabled else None,
+            ssl_context=spec.tls,
+            address_allowlist=spec.address_allowlist,
+            resends=self._config.limits.resends_max > 0,
+            is_away=partial(self._backends.is_away, spec.id),
+        )
+        return BackendClient(upstream, spec.headers, pace=DecodePace(partial(self._backends.decoded, spec.id)))
+
+    def replace(self, spec: BackendSpec) -> BackendClient | None:
+        """The backend is at another address now. Returns the client of before, to close."""
+        before = self.by_id.get(spec.id)
+        self.by_id[spec.id] = self.make(spec)
+        return before
+
+    def measured_pace(self, backend_id: str) -> float | None:
+        """Seconds for a token of one sequence at a backend, as it counts its steps, or as answers came."""
+        client = self.by_id.get(backend_id)
+        if backend_id not in self._backends.states() or client is None:
+            return None
+        counts = self._backends[backend_id].step_counts
+        return counts.token_s if counts.is_counting else client.pace.token_s
+
+    async def close(self) -> None:
+        for client in self.by_id.values():
+            await client.upstream.aclose()

@@ -8,9 +8,9 @@ GatewayServer -> CallMiddleware -> Generation: RequestAdmission (RequestParser) 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -58,6 +58,27 @@ if TYPE_CHECKING:
     from gateway.identity.tokens import Tokens
 
 
+class RequestOrder(Protocol):
+    """The order that requests are in, as their handlers know it."""
+
+    @property
+    def processes(self) -> int:
+        """That serve on this machine."""
+        ...
+
+    @property
+    def responses(self) -> StoredResponses: ...
+
+    @property
+    def secret(self) -> bytes | None:
+        """Of all processes: it counts where none is configured."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether it is decided on requests."""
+        ...
+
+
 class RequestHandlers:
     """The server for clients with all its handlers. Made and used on the gateway's loop."""
 
@@ -65,6 +86,7 @@ class RequestHandlers:
         self,
         config: Config,
         *,
+        order: RequestOrder,
         pools: Pools,
         backends: BackendPool,
         backend_clients: Mapping[str, BackendClient],
@@ -72,32 +94,27 @@ class RequestHandlers:
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         budgets: Budgets | None = None,
-        responses: StoredResponses | None = None,
-        secret: bytes | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
-        processes: int = 1,
     ) -> None:
-        """`tiers` and `backend_clients` are live: each look-up sees the present ones. `responses` and `secret` are of
-        several `processes` that are one gateway; the secret counts where none is configured, and `is_ready` says
-        whether a leader decides. Raises ValueError where a secret cannot be read.
+        """`tiers` and `backend_clients` are live: each look-up sees the present ones. Raises ValueError where a secret
+        cannot be read.
         """
-        self._secret, self._config = secret, config
+        self._secret, self._config = order.secret, config
         self._pools, self._backends = pools, backends
         self._backend_clients = backend_clients
         self._budgets = budgets
         listen = config.listen
         self._names = RequestIds()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
-        self._responses = StoredResponses() if responses is None else responses
+        self._responses = order.responses
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
         self._unread = UnreadBytes(config.limits.unread_bytes_max)
-        auth, self.keys = make_authenticator(config.auth, secret)
+        auth, self.keys = make_authenticator(config.auth, order.secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
         auth = _accepting(auth, self.keys_beside, tokens)
         self.tenants = self._make_tenants()
         self.envelopes = _make_envelopes(config)
-        self.memory = _make_memory_guard(config, processes)
+        self.memory = _make_memory_guard(config, order.processes)
         self._request_parser = self._make_request_parser(auth)
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()
@@ -121,7 +138,7 @@ class RequestHandlers:
             ended=telemetry.ended,
         )
         self._utilities = self._make_utilities()
-        self._probes = Probes(pools, is_ready)
+        self._probes = Probes(pools, order.is_ready)
         cors = Cors(listen.allowed_origins)
         self._middleware = self._make_middleware(cors, telemetry)
         self.server = GatewayServer(

@@ -5,11 +5,11 @@ what its own calls experience it reports to the leader, which decides on the hea
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -29,8 +29,21 @@ LOOK_S: Final = 0.25  # between looks for what no callback tells, such as a kind
 FIRST_S_MAX: Final = 3.0  # a follower's start waits so long to be told of its backends
 _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, GENERIC_WITHOUT_OPTIONS)}
 
-Report = Callable[[str, Evidence, float], None]
-"""Tells the leader of evidence about a backend: of which, what, and how many seconds ago the request was sent."""
+
+class BackendShell(Protocol):
+    """The process around backends, which tells the leader what they need to tell."""
+
+    def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
+        """Tell the leader of evidence about a backend; `ago_s`: how many seconds ago the request was sent."""
+        ...
+
+    def moved(self, spec: BackendSpec) -> None:
+        """A backend is elsewhere now."""
+        ...
+
+    def lacks(self, backend_ids: frozenset[str]) -> None:
+        """These backends are all that the leader tells of and this process does not know."""
+        ...
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
@@ -119,25 +132,24 @@ class SharedBackends(BackendPool):
     def __init__(
         self,
         specs: Iterable[BackendSpec],
+        shell: BackendShell,
         *,
         member: str,
         is_leading: bool,
-        report: Report,
-        moved: Callable[[BackendSpec], None],
-        lacks: Callable[[frozenset[str]], None],
-        news: dict[str, bytes],
+        told: Mapping[str, bytes],
         **options: Any,
     ) -> None:
-        """`member` is this process's name, `report` tells the leader of evidence, `moved` is called with the new spec
-        of a backend that is elsewhere now, `lacks` with the backends that the leader tells of and this process does not
-        know. `news` was told until now, by id. `options` as of BackendPool.
+        """`member` is this process's name. `told` is what the leader has told until now, by topic. `options` as of
+        BackendPool.
         """
         self._member = member
         super().__init__(specs, **options)
         self._is_leading, self._is_started = is_leading, False
-        self._report, self._moved, self._lacks = report, moved, lacks
+        self._shell = shell
         self._is_told = asyncio.Event()
-        self._news = {backend_id: _DECODER.decode(body) for backend_id, body in news.items()}
+        self._news = {
+            topic.removeprefix(TOPIC): _DECODER.decode(body) for topic, body in told.items() if topic.startswith(TOPIC)
+        }
         self.lacked: frozenset[str] = frozenset()
         """The backends that the leader tells of and this process does not know."""
         self._homes = {spec.id: spec.url for spec in specs}
@@ -208,10 +220,11 @@ class SharedBackends(BackendPool):
         self._take(self._backends[spec.id])
         self._know_all()
 
-    def told(self, backend_id: str, body: bytes) -> None:
+    def told(self, topic: str, body: bytes) -> None:
         """The leader has told this of a backend."""
         if self._is_leading:
             return
+        backend_id = topic.removeprefix(TOPIC)
         self._news[backend_id] = _DECODER.decode(body)
         self._is_told.set()
         backend = self._backends.get(backend_id)
@@ -222,8 +235,8 @@ class SharedBackends(BackendPool):
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
         if self._is_leading:
             super().report(backend_id, evidence, sent_at=sent_at, now=now)
-        else:
-            self._report(backend_id, evidence, now - sent_at)
+        elif evidence is not Evidence.SERVED or self._backends[backend_id].health.state is HealthState.TRIAL:
+            self._shell.report(backend_id, evidence, now - sent_at)
 
     def _make_backend(self, spec: BackendSpec) -> LiveBackend:
         made = super()._make_backend(spec)
@@ -234,13 +247,13 @@ class SharedBackends(BackendPool):
         lacked = frozenset(self._news.keys() - self._backends.keys())
         if lacked != self.lacked:
             self.lacked = lacked
-            self._lacks(lacked)
+            self._shell.lacks(lacked)
 
     def _return_home(self, backend: LiveBackend) -> None:
         home = self._homes.get(backend.spec.id)
         if home is not None and home != backend.spec.url:
             backend.spec = replace(backend.spec, url=home)
-            self._moved(backend.spec)
+            self._shell.moved(backend.spec)
 
     def _take(self, backend: LiveBackend) -> None:
         news = self._news.get(backend.spec.id)
@@ -248,7 +261,7 @@ class SharedBackends(BackendPool):
             return
         if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
             backend.spec = replace(backend.spec, url=news.url)
-            self._moved(backend.spec)
+            self._shell.moved(backend.spec)
         was_available = backend.health.available
         backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
         if backend.health.available and not was_available:

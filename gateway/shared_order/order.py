@@ -22,7 +22,7 @@ from gateway.cluster.election import Candidate, ElectionStore, StoreCall
 from gateway.cluster.hello import HelloError, OtherMemberError
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.view import MemberRole
+from gateway.cluster.view import ClusterView, MemberRole
 from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode
 from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.shared_order.place import MemberPlace, open_session
@@ -52,6 +52,34 @@ class OrderedDispatcher(Protocol):
         ...
 
 
+class OrderShell(Protocol):
+    """The process around an order: what it looks up for it, and what it does on its behalf."""
+
+    def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
+        """A new leader's Scheduler of this pool."""
+        ...
+
+    def tenant(self, tenant_id: str) -> Tenant | None:
+        """None: the registry does not know it."""
+        ...
+
+    def heard(self, topic: str, body: bytes) -> None:
+        """The leader has told this to all."""
+        ...
+
+    def asks_for(self, wish: Wish) -> None:
+        """The leader, which is in this process, asks this of the backends."""
+        ...
+
+    def role_changed(self, role: MemberRole) -> None:
+        """The role of this process, or its leader, is another one now."""
+        ...
+
+    def ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
+        """Ask the leader for the limits per minute of a tenant and key in a pool; call `then` with the answer."""
+        ...
+
+
 class _LeaderAddress(NamedTuple):
     """A leader to follow. Workers know where theirs listens, and learn its name when they meet."""
 
@@ -63,36 +91,22 @@ class SharedOrder:
     """One process's part in the order of all. Made and used on its loop; `start` it, `stop` it."""
 
     def __init__(
-        self,
-        place: MemberPlace,
-        *,
-        make_scheduler: Callable[[str], SharedSchedulerProtocol],
-        tenant_of: Callable[[str], Tenant | None],
-        wait_s_max: float,
-        elections: ElectionStore | None = None,
+        self, place: MemberPlace, shell: OrderShell, *, wait_s_max: float, elections: ElectionStore | None = None
     ) -> None:
-        """`make_scheduler` makes the Scheduler of a pool; `tenant_of` looks a tenant up. Without `elections` the place
-        names the leader.
-        """
+        """Without `elections` the place names the leader."""
         self.place = place
         self._loop = asyncio.get_running_loop()
+        self._shell = shell
+        self.ask_limits = shell.ask_limits
         self._elections = elections
         self.member = Member(
             place.name,
-            make_scheduler=make_scheduler,
-            tenant_of=tenant_of,
+            make_scheduler=shell.make_scheduler,
+            tenant_of=shell.tenant,
             wait_s_max=wait_s_max,
             candidate=None,  # until it starts
             now=self._loop.time(),
         )
-        self.on_shared: Callable[[str, bytes], None] = lambda _topic, _body: None
-        """Called on a follower with every state that the leader tells all: its topic and its body."""
-        self.on_wish: Callable[[Wish], None] = lambda _wish: None
-        """Called on the leader with what it asks of the backends."""
-        self.on_role: Callable[[MemberRole], None] = lambda _role: None
-        """Called when this process's role has changed."""
-        self.ask_limits: Callable[[str, LimitsOf, Callable[[RateLimits], None]], None] = lambda _pool, _of, _then: None
-        """Asks the leader for the limits per minute of a tenant in a pool; calls the last argument with the answer."""
         self.joined = asyncio.Event()
         """Set while a leader decides for this process."""
         self.roles = Roles(place.name)
@@ -182,9 +196,22 @@ class SharedOrder:
         """The names of the processes that are connected to this one, while it leads."""
         return list(self._followers) if self.member.is_leading else []
 
+    def view(self) -> ClusterView:
+        """The members, which of them leads, and since when, as this process knows."""
+        place, addresses = self.place, dict(self.place.addresses)
+        if place.leader_address is not None:
+            addresses = {name: place.addresses[name] for name in self.followers()}
+        addresses[place.name] = place.address
+        return self.roles.view(self.member, addresses)
+
     def died(self, name: str) -> None:
         """The parent saw this process end (rule 17)."""
         self.member.lost_from(name, self._loop.time(), is_dead=True)
+        self.soon()
+
+    def lacks(self, backend_ids: frozenset[str]) -> None:
+        """Tell the leader that this process cannot reach these backends, which it may name (rule 8)."""
+        self.member.follower.unreachable(backend_ids, self._loop.time())
         self.soon()
 
     def soon(self) -> None:
@@ -309,7 +336,7 @@ class SharedOrder:
     def _hear_shared(self, frame: Frame) -> None:
         for message in frame.messages:
             if isinstance(message, Shared) and self.member.follower.shared.get(message.topic) == message.body:
-                self.on_shared(message.topic, message.body)
+                self._shell.heard(message.topic, message.body)
 
     def _connections(self) -> list[OrderConnection]:
         return [*self._followers.values(), *([] if self._upstream is None else [self._upstream])]
@@ -400,7 +427,7 @@ class SharedOrder:
                 self._read_checkpoint()
         elif not self.member.follower.link.is_joined:
             self.joined.clear()
-        self.on_role(self.roles.role)
+        self._shell.role_changed(self.roles.role)
 
     def _send(self, now: float) -> None:
         up = self._upstream if self.member.leader is None else None
@@ -429,7 +456,7 @@ class SharedOrder:
                     log.warning("%s is dropped: %s", wish.member, wish.reason)
                     connection.close()
             case AskBackends() | BackendFailed():
-                self.on_wish(wish)
+                self._shell.asks_for(wish)
             case StoreCheckpoint():
                 if self._elections is not None and not self.member.is_standalone:
                     self._in_background(self._elections.put_checkpoint(wish.body))

@@ -4,6 +4,7 @@ An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP an
 Unix sockets in a private folder, which only their own user can open.
 """
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +36,10 @@ class MemberPlace:
     leader_address: str | None = None
     epoch: int = 0
     others: tuple[str, ...] = ()
+    processes: int = 1
+    """That serve on this machine."""
+    listening: socket.socket | None = None
+    """For clients, which all of them share."""
     version: int = VERSION
     """Of the protocol: processes of unequal ones do not join."""
     credentials: "Credentials | None" = None
@@ -48,6 +53,13 @@ class MemberPlace:
     def is_appointed(self) -> bool:
         """Whether a parent process has appointed this one to lead."""
         return self.leader_address is not None and self.leader_address == self.listen
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this process has the state, its discovery, and the ports for operators: of the processes of one
+        machine the one that leads.
+        """
+        return self.leader_address is None or self.is_appointed
 
 
 def open_session(address: str) -> tuple[aiohttp.ClientSession, str]:

@@ -49,6 +49,8 @@ class WorkerPlace:
             leader_address=leader,
             epoch=self.epoch,
             others=self.others,
+            processes=self.workers,
+            listening=self.listening,
             addresses=_Sockets(self.folder),
         )
 

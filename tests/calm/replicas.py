@@ -41,5 +41,5 @@ async def joined(folder, redis_url, count, *backends, **tenants):
 
 def is_together(rig, count):
     """Whether the gateway follows a leader, or leads, with so many members."""
-    view = rig.gateway.cluster_view()
+    view = rig.gateway.order.cluster_view()
     return view.leader is not None and len(view.members) == count

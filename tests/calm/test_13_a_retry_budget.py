@@ -41,7 +41,7 @@ def refuse(rig, budget):
     calls that were refused, moments beyond the budget, and the shares of retries.
     """
     refused, beyond, shares = [], [], [0.0]
-    upstream = rig.gateway._backend_clients["b3"].upstream
+    upstream = rig.gateway._clients.by_id["b3"].upstream
     dead_open = upstream.open
     upstream._port = 1  # nothing listens there
 

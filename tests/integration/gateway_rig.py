@@ -18,9 +18,10 @@ from multidict import CIMultiDict
 from backends.engine.http.server import EngineOptions, EngineServer
 from backends.engine.text import text_prompt
 from backends.model_identity import TEXT
-from gateway.app import Gateway
+from gateway.app import Gateway, open_gateway
 from gateway.config import Config
-from gateway.replica_app import make_replica
+from gateway.order import OwnOrder
+from gateway.replicas import open_replica
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -164,9 +165,9 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
     }
     made = Config(**settings).placed_in(folder)
     if made.is_clustered:
-        served: Gateway = make_replica(made, store)
+        served = await open_replica(made, store)
     else:
-        served = Gateway(made, wrap_scheduler=wrap_scheduler, store=store)
+        served = await open_gateway(made, order=OwnOrder(made, wrap_scheduler=wrap_scheduler), store=store)
     try:
         url = await served.start()
         headers = {"Content-Type": "application/json"}

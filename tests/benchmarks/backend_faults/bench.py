@@ -26,7 +26,7 @@ from statistics import median, quantiles
 import aiohttp
 import uvloop
 
-from gateway.app import Gateway
+from gateway.app import open_gateway
 from gateway.config import Config
 
 STREAMS = 17
@@ -75,7 +75,7 @@ async def gateway(*backends):
     for backend in backends:
         await backend.start()
     entries = [{"name": f"b{number}", "url": backend.url} for number, backend in enumerate(backends)]
-    served = Gateway(
+    served = await open_gateway(
         Config(listen={"port": 0}, backends=entries, access_log={"enabled": False}, shutdown={"lame_duck_s": 0.0})
     )
     url = await served.start()

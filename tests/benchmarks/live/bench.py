@@ -106,7 +106,7 @@ async def bench_page(folder, options):
     from admin_rig import admin  # noqa: PLC0415 - the viewers do not wait for them
     from gateway_rig import MODEL, scripted, until  # noqa: PLC0415
 
-    from gateway.process import _spare_collections  # noqa: PLC0415
+    from gateway.serve import _spare_collections  # noqa: PLC0415
 
     health = {"idle_s": 60.0, "busy_s": 60.0}  # what its polls cost is not the page's
     async with scripted() as backend:

@@ -31,7 +31,7 @@ from gateway.observability.metrics.instruments import Histograms  # noqa: E402
 from gateway.observability.telemetry import CallTrace, Telemetry  # noqa: E402
 from gateway.observability.tracing.sampling import Sampling  # noqa: E402
 from gateway.observability.tracing.tracing import Tracing  # noqa: E402
-from gateway.process import _spare_collections  # noqa: E402
+from gateway.serve import _spare_collections  # noqa: E402
 from policies.types import Outcome, Request, SloEnvelope, Tenant, Timing, Usage  # noqa: E402
 
 CALLS = 20_000

@@ -28,7 +28,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.app import Gateway
+from gateway.app import open_gateway
 from gateway.config.config import Config
 from gateway.observability.telemetry import Telemetry
 
@@ -181,7 +181,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[float], Calls]:
     loop, load, calls = asyncio.get_running_loop(), Load(), Calls()
     backend = await loop.create_server(Backend, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{backend.sockets[0].getsockname()[1]}"
-    gateway = Gateway(
+    gateway = await open_gateway(
         Config.model_validate({"listen": {"port": 0}, "backends": [{"url": url, "requests_running_max": 8192}]})
     )
     await load.connect(int((await gateway.start()).rpartition(":")[2]), options.clients)

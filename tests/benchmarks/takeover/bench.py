@@ -22,7 +22,7 @@ from gateway.cluster.promise import SILENT_S
 from gateway.cluster.records import Taken, member_record
 from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import AskBackends
-from gateway.process import GC_THRESHOLDS
+from gateway.serve import GC_THRESHOLDS
 from policies.admission.bounded import BoundedQueues
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage

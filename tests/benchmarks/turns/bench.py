@@ -37,7 +37,7 @@ async def bench(folder, tenants, rounds):
     from admin_rig import admin  # noqa: PLC0415 - they take seconds, which --help does not wait for
     from gateway_rig import MODEL, scripted, until  # noqa: PLC0415
 
-    from gateway.process import _spare_collections  # noqa: PLC0415
+    from gateway.serve import _spare_collections  # noqa: PLC0415
 
     async with (
         scripted() as backend,

@@ -36,7 +36,7 @@ async def test_a_backend_is_added_used_drained_and_taken_away_while_it_runs(api)
         replies = await asyncio.gather(*calls)
         assert [reply.status for reply in replies] == [200] * 8
         assert [reply.json["usage"]["completion_tokens"] for reply in replies] == [40] * 4 + [4] * 4
-        await until(lambda: "other" not in api.rig.gateway._backend_clients)
+        await until(lambda: "other" not in api.rig.gateway._clients.by_id)
         assert (await api.get("/backends/other")).status == 404
 
 
@@ -111,7 +111,7 @@ async def test_one_backend_that_cannot_be_taken_away_keeps_no_other_and_is_told_
     async with scripted() as one, scripted() as two:
         for name, backend in (("stuck", one), ("other", two)):
             await api.post("/backends", {"id": name, "url": backend.url})
-        backend_clients, runs_at = api.rig.gateway._backend_clients, api.rig.gateway.pools.runs_at
+        backend_clients, runs_at = api.rig.gateway._clients.by_id, api.rig.gateway.pools.runs_at
         asked = []
 
         def broken(backend_id):
@@ -185,5 +185,5 @@ async def test_a_kept_response_goes_with_the_backend_that_keeps_it(api):
         path = f"/v1/responses/{made.json['id']}"
         assert (await api.rig.get(path, headers=key)).status == 200
         await api.delete("/backends/other")
-        await until(lambda: "other" not in api.rig.gateway._backend_clients)
+        await until(lambda: "other" not in api.rig.gateway._clients.by_id)
         assert (await api.rig.get(path, headers=key)).status == 404

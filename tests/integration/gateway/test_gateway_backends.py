@@ -86,7 +86,7 @@ async def test_a_call_put_back_keeps_its_deadline():
 
 async def test_a_refused_connection_puts_the_call_to_another_backend_and_charges_once():
     async with scripted() as dying, scripted() as well, gateway(dying, well, health={"idle_s": 30}) as rig:
-        rig.gateway._backend_clients["b0"].upstream._port = free_port()  # it has gone, and no poll has seen it yet
+        rig.gateway._clients.by_id["b0"].upstream._port = free_port()  # it has gone, and no poll has seen it yet
         replies = await asyncio.gather(*(rig.post() for _ in range(4)))
         assert [reply.status for reply in replies] == [200] * 4
         assert rig.service() == 4 * CHARGE

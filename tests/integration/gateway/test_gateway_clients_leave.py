@@ -208,7 +208,7 @@ async def test_hundreds_of_streams_that_come_and_leave_at_random_leave_nothing(c
             assert tenant.in_flight_tokens == tenant.queued_bytes == 0
         assert all(not view.reserved_tokens for view in rig.snapshot().backends.values())
         assert set(rig.gateway.backends.states().values()) == {"healthy"}
-        upstreams = [backend_client.upstream for backend_client in rig.gateway._backend_clients.values()]
+        upstreams = [backend_client.upstream for backend_client in rig.gateway._clients.by_id.values()]
         await until(lambda: all(upstream.open_connections == upstream.idle_connections for upstream in upstreams))
         assert (await rig.post()).status == 200
     await until(lambda: asyncio.all_tasks() <= tasks_before)

@@ -169,7 +169,7 @@ async def play(case, body):
             connection.send(http(body))
             reply = await connection.reply()
             del backend.script[:]
-            (upstream,) = [backend_client.upstream for backend_client in rig.gateway._backend_clients.values()]
+            (upstream,) = [backend_client.upstream for backend_client in rig.gateway._clients.by_id.values()]
             if case.reused:
                 assert upstream.idle_connections == 1
             else:

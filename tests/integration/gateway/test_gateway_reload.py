@@ -14,6 +14,7 @@ from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scrip
 
 from gateway.config.key_file import add_key
 from gateway.config.load import load_config
+from gateway.config.reloading import Reloading
 from gateway.store.sqlite import SqliteStore
 
 SECRET = "0123456789abcdef"
@@ -50,8 +51,8 @@ class File:
         sections = {name: section for name, section in self.sections.items() if name != "backends"}
         config = load_config(self.path)
         async with gateway(*entries, store=SqliteStore(None), folder=self.path.parent, **sections) as rig:
-            reloading = rig.gateway.reloading(self.path, config, look_s=0.02)
-            task = asyncio.create_task(reloading.watch())
+            reloading = Reloading(self.path, config, look_s=0.02)
+            task = asyncio.create_task(rig.gateway.watch(reloading))
             try:
                 yield rig, reloading
             finally:

@@ -11,7 +11,7 @@ import pytest
 from gateway_rig import PATIENCE_S, answer, bearer, call, engine, fall_silent, gateway, running, scripted, until
 from redis_server import RedisServer
 
-from gateway import replica_app
+from gateway import replicas
 from gateway.cluster import member as cluster_member
 from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key, read_keys
@@ -84,7 +84,7 @@ def short_order(monkeypatch):
 
 
 def view(rig):
-    return rig.gateway.cluster_view()
+    return rig.gateway.order.cluster_view()
 
 
 async def flood(rig, key, seconds, *, at_once=8):
@@ -169,21 +169,21 @@ async def test_gateways_of_unequal_versions_are_each_alone_within_the_limit_of_a
     join, key, monkeypatch, caplog
 ):
     """Takes seconds: clients ask for two, and a leader is elected once one version is left."""
-    made, versions = replica_app.place_of, iter((VERSION, VERSION, VERSION + 1))
+    made, versions = replicas.place_of, iter((VERSION, VERSION, VERSION + 1))
 
     def place_of(config):
         place = made(config)
         place.version = next(versions)
         return place
 
-    monkeypatch.setattr(replica_app, "place_of", place_of)
+    monkeypatch.setattr(replicas, "place_of", place_of)
     async with scripted() as backend, join(3, backend, needs=0, requests_per_minute_max=30) as rigs:
         await until(lambda: all(view(rig).is_standalone for rig in rigs))
         assert "another version of the cluster protocol is spoken by" in caplog.text
         assert await asyncio.gather(*(flood(rig, key, 2.0) for rig in rigs)) == [10, 10, 10]
-        (newer,) = (rig for rig in rigs if rig.gateway._place.version != VERSION)
+        (newer,) = (rig for rig in rigs if rig.gateway.order.place.version != VERSION)
         older = [rig for rig in rigs if rig is not newer]
-        await newer.gateway.order.stop()
+        await newer.gateway.order.shared.stop()
         await until(lambda: sorted(view(rig).role for rig in older) == [MemberRole.FOLLOWER, MemberRole.LEADER])
 
 
@@ -260,12 +260,12 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
 async def test_a_response_is_found_where_it_was_not_told_of(join, key):
     async with scripted() as backend, join(3, backend) as (leader, one, two):
         kept = StoredResponse("alice", "b0", "tiny")
-        StoredResponses.made(one.gateway._responses, "resp_1", kept)  # and its others are not told
+        StoredResponses.made(one.gateway.order.responses, "resp_1", kept)  # and its others are not told
         for rig in (two, leader):
-            assert rig.gateway._responses.find("resp_1", "alice") is None
-            await rig.gateway._responses.fetch("resp_1")
-            assert rig.gateway._responses.find("resp_1", "alice") == kept
-            assert rig.gateway._responses.find("resp_1", "bob") is None
+            assert rig.gateway.order.responses.find("resp_1", "alice") is None
+            await rig.gateway.order.responses.fetch("resp_1")
+            assert rig.gateway.order.responses.find("resp_1", "alice") == kept
+            assert rig.gateway.order.responses.find("resp_1", "bob") is None
 
 
 async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leaves(join, key):
@@ -274,7 +274,7 @@ async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leave
         assert polling == [True, False, False]
         assert [(await rig.post(headers=bearer(key))).status for rig in rigs] == [200] * 3
         leader, *followers = rigs
-        leader.gateway.order.resign()
+        leader.gateway.order.shared.resign()
         asked = await asyncio.gather(*(rig.post(headers=bearer(key)) for rig in rigs * 3))
         assert [reply.status for reply in asked] == [200] * 9, "the one that left the lead follows the next one"
         assert sum(view(rig).role is MemberRole.LEADER for rig in followers) == 1
@@ -309,7 +309,7 @@ async def test_a_keys_limit_per_minute_is_one_for_all_gateways_and_a_part_of_it_
 
 
 def max_of(rig, key_id):
-    return rig.gateway.order.member._tenant("alice").keys[key_id].requests_per_minute_max
+    return rig.gateway.order.shared.member._tenant("alice").keys[key_id].requests_per_minute_max
 
 
 async def test_a_keys_limit_in_flight_is_one_for_all_gateways(join, key, key_id):

@@ -200,7 +200,7 @@ async def test_without_an_endpoint_there_are_no_traces_and_the_variable_of_opent
     async with otlp_collector() as collector, scripted() as backend:
         async with gateway(backend) as rig:
             await rig.post()
-            assert rig.gateway._tracing is None
+            assert rig.gateway._logs.tracing is None
         assert "traceparent" not in backend.calls[0].headers
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
@@ -241,7 +241,7 @@ async def test_a_collector_that_takes_nothing_moves_one_counter_and_nothing_else
         url = {"down": closed_port(), "never answers": hole}.get(fault, collector.url)
         async with gateway(backend, **tracing(url)) as rig:
             assert (await rig.post()).status == 200
-            await until(lambda: rig.gateway._tracing.spans_lost == 3)
+            await until(lambda: rig.gateway._logs.tracing.spans_lost == 3)
             assert await spans_lost(rig) == 3
     assert not said(caplog)
     assert capfd.readouterr() == ("", "")
@@ -256,7 +256,7 @@ async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
             assert (await rig.post()).status == 200
         assert time.perf_counter() - started < 5 * collector.delay_s
         await until(lambda: len(collector.spans) == 15)
-        assert rig.gateway._tracing.spans_lost == 0
+        assert rig.gateway._logs.tracing.spans_lost == 0
 
 
 @pytest.mark.alone

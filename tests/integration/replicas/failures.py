@@ -18,7 +18,7 @@ from network import Network
 from redis_server import RedisServer, slow_proxy
 
 from gateway.cluster.promise import SILENT_S
-from gateway.replica_app import PURPOSE
+from gateway.replicas import PURPOSE
 
 FROZEN_S = SILENT_S + 1.5  # longer than the lease, its margin, and the silence that is noticed
 LONG_S = 10.0
@@ -27,13 +27,13 @@ DOWN_S = 3.0
 
 OF_ANOTHER_VERSION = """
 from dataclasses import replace
-from gateway import replica_app
+from gateway import replicas
 
-def place_of(config, before=replica_app.place_of):
+def place_of(config, before=replicas.place_of):
     place = before(config)
     return replace(place, version=place.version + 1)
 
-replica_app.place_of = place_of
+replicas.place_of = place_of
 from gateway.cli import main
 main()
 """

@@ -73,7 +73,7 @@ OFF_BEHIND_BACKENDS = OFF | {
     "backends.engine.http.server",
     "gateway.admin.port",
     "gateway.web.files",
-    "gateway.workers_app",
+    "gateway.serve_workers",
 }
 BACKEND_YAML = "listen: {port: 0}\nbackends: [{url: 'http://127.0.0.1:9'}]\n"
 
@@ -86,9 +86,9 @@ def test_a_start_loads_only_what_is_on(tmp_path, yaml, off):
     if yaml is not None:
         (tmp_path / "fairlead.yaml").write_text(yaml)
     code = (
-        "import gc, os, signal, sys, gateway.process, gateway.cli\n"
+        "import gc, os, signal, sys, gateway.serve, gateway.cli\n"
         "collects = []\n"
-        "gateway.process._greet = lambda *_: (collects.append(gc.isenabled()), os.kill(os.getpid(), signal.SIGINT))\n"
+        "gateway.serve._greet = lambda *_: (collects.append(gc.isenabled()), os.kill(os.getpid(), signal.SIGINT))\n"
         "sys.argv = ['fairlead', 'serve', '--port', '0']\n"
         "try:\n    gateway.cli.main()\n"
         "except SystemExit:\n    print(*collects, *sys.modules, file=open('modules', 'w'))"

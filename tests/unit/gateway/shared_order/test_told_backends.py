@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from backends.catalog import ModelCard
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
+from gateway.shared_order.backends import Announcer, SharedBackends
 
 SPECS = [BackendSpec("a", "http://127.0.0.1:1"), BackendSpec("b", "http://127.0.0.1:2", revision="v2")]
 CARDS = (ModelCard("tiny", "org/tiny", None, 4096, {}),)
@@ -33,10 +33,7 @@ async def test_a_follower_knows_which_model_a_backend_serves():
     told = {}
     leader = SimpleNamespace(share=told.__setitem__)
     Announcer(SimpleNamespace(leader=leader, soon=nothing), led).announce()
-    news = {topic.removeprefix(TOPIC): body for topic, body in told.items()}
-    following = SharedBackends(
-        SPECS, member="m", is_leading=False, report=nothing, moved=nothing, lacks=nothing, news=news, **options()
-    )
+    following = SharedBackends(SPECS, SimpleNamespace(), member="m", is_leading=False, told=told, **options())
     await following.start()
     for backend_id in "ab":
         assert following[backend_id].identified("tiny")() == led[backend_id].identified("tiny")() is not None

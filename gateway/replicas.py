@@ -1,6 +1,7 @@
-"""The composition root of a replica: one of several gateways that share a Redis, which elects the one that leads.
+"""Replicas: gateways that share a Redis, which elects the one that leads.
 
-Each has a whole copy of the state (gateway/store/mirrored.py) and every part of a gateway (gateway/member_app.py).
+Each has a whole copy of the state (gateway/store/mirrored.py) and every part of a gateway, and may become the leader of
+their order (gateway/shared_order/member_order.py).
 """
 
 import asyncio
@@ -10,12 +11,21 @@ import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from aiohttp import web
+
+from backends.spec import BackendSpec
+from gateway.admin.management import make_admin_secret
+from gateway.app import Gateway, open_gateway
 from gateway.config import Config
-from gateway.member_app import MemberGateway
+from gateway.observability.metrics.page import Metrics
+from gateway.order import StartEngine
+from gateway.parts import GatewayParts
 from gateway.shared_order.credentials import derived_credentials, given_credentials
+from gateway.shared_order.member_order import MemberOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.store.assembly import make_elections
 from gateway.store.base import Store, StoreUnavailable
@@ -32,38 +42,42 @@ ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 log = logging.getLogger(__name__)
 
 
-class ReplicaGateway(MemberGateway):
-    """One of several gateways that share a Redis, each with its whole copy of the state."""
+class Elected:
+    """The entrance of one replica, which stands for election. An Entrance."""
 
-    def __init__(self, place: MemberPlace, config: Config, store: Store, elections: RedisElection) -> None:
-        super().__init__(place, config, store, elections=elections)
-        self._elections = elections
-        elections.on_connected, elections.version = self.order.reconnected, place.version
+    def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
+        self._order, self._config, self._elections = order, config, elections
+        elections.on_connected, elections.version = order.shared.reconnected, order.place.version
 
-    async def start(self) -> str:
-        if self._management is not None:
-            self._management.make_secret()  # what is read next
+    async def open(self) -> None:
+        make_admin_secret(self._config)  # what is read next
         secrets_known = secrets_of(self._config)
         if secrets_known:
             self._knows(secrets_known)
         else:
             await self._learn_secret()
-        return await super().start()
 
-    async def stop(self) -> None:
-        await super().stop()
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        return await start()
+
+    async def begin(self, _parts: GatewayParts) -> None:
+        await self._order.port.start()
+        self._order.shared.start()
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        return await metrics.page()
+
+    async def drained(self) -> None:
+        """The next leader serves all others."""
+
+    async def close(self) -> None:
         await self._elections.close()
-
-    async def _assembled(self) -> None:
-        await self._port.start()
-        self.order.start()
-        await super()._assembled()
 
     def _knows(self, known: Sequence[bytes]) -> None:
         """These are the secrets of all; the first one issues certificates, where none are configured."""
-        self._place.secret = known[0]
+        self._order.place.secret = known[0]
         if self._config.cluster.tls is None:
-            self._place.credentials = derived_credentials(known, self._place.name)
+            self._order.place.credentials = derived_credentials(known, self._order.place.name)
 
     async def _learn_secret(self) -> None:
         """No secret is configured: take the one that the store has for all."""
@@ -73,7 +87,7 @@ class ReplicaGateway(MemberGateway):
         except (TimeoutError, StoreUnavailable) as error:
             log.warning("the secret of the cluster is not known yet: %s", error)
             self._knows([secrets.token_bytes(SECRET_BYTES)])
-            self._in_background(self._learn_secret_later())
+            self._order.tasks.start(self._learn_secret_later())
 
     async def _learn_secret_later(self) -> None:
         while True:
@@ -83,9 +97,14 @@ class ReplicaGateway(MemberGateway):
                 return
 
 
-def make_replica(config: Config, store: Store) -> ReplicaGateway:
-    """A replica of this configuration. Raises ValueError where a file of the section cannot be read."""
-    return ReplicaGateway(place_of(config), config, store, make_elections(config.state))
+async def open_replica(config: Config, store: Store) -> Gateway:
+    """A replica of this configuration. Raises as `open_gateway`, ValueError where a file of the section cannot be
+    read.
+    """
+    elections = make_elections(config.state)
+    enter = partial(Elected, config=config, elections=elections)
+    order = MemberOrder(config, place_of(config), enter, elections=elections)
+    return await open_gateway(config, order=order, store=store)
 
 
 def place_of(config: Config) -> MemberPlace:

@@ -1,0 +1,195 @@
+"""Order: what decides on a gateway's requests. OwnOrder: Schedulers of its own do, in the one process that it is.
+
+Where several processes share one order, each is handed its part in it (gateway/shared_order/member_order.py).
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from backends.poll import PollTimes
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
+from gateway.admin.management import Management
+from gateway.cluster.view import ClusterView, lone_view
+from gateway.config import Config
+from gateway.intake.stored_responses import StoredResponses
+from gateway.observability.metrics.instruments import Family, Values
+from gateway.observability.metrics.page import Metrics
+from gateway.parts import GatewayParts
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from policies.scheduler_protocol import SchedulerProtocol, SharedSchedulerProtocol
+
+MakeScheduler = Callable[[str], SharedSchedulerProtocol]
+"""Makes the Scheduler of a pool, as the settings are now."""
+StartEngine = Callable[[], Awaitable[BackendSpec]]
+Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
+
+
+class Order(Protocol):
+    """The order that a gateway's requests are in, and this process's part in it. `open` it before the gateway reads any
+    state, `begin` when it is put together, `end` before it stops, `close` when it has.
+    """
+
+    @property
+    def name(self) -> str:
+        """Of this process among those of its gateway."""
+        ...
+
+    @property
+    def processes(self) -> int:
+        """That serve on this machine, this one included."""
+        ...
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this process has the gateway's state, its discovery, and the ports for operators and metrics."""
+        ...
+
+    @property
+    def listening(self) -> socket.socket | None:
+        """A socket that listens for clients already, for several processes."""
+        ...
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether the Schedulers run in this process."""
+        ...
+
+    @property
+    def responses(self) -> StoredResponses: ...
+
+    @property
+    def secret(self) -> bytes | None:
+        """Of all its processes, from `open` on: it counts where none is configured."""
+        ...
+
+    async def open(self) -> None:
+        """Raises OSError, ValueError."""
+        ...
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        """The engine of a gateway without backends: this process's own, which `start` starts, or another's. Raises
+        OSError.
+        """
+        ...
+
+    def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher: ...
+
+    def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
+        """The backends, which tell the pools of their changes."""
+        ...
+
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
+        """All parts are there, and nothing serves yet."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether it is decided on requests, or was a moment ago."""
+        ...
+
+    def cluster_view(self) -> ClusterView:
+        """The processes that share the order, as this one knows."""
+        ...
+
+    async def ask_leader(self, target: str) -> bytes | None:
+        """The answer of the process that leads to this path and query of the admin API; None where this one does.
+        Raises StoreUnavailable.
+        """
+        ...
+
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        """Discovery has found these servers, by the source of this number."""
+        ...
+
+    def values(self) -> dict[Family, Values]:
+        """What the metrics tell of it."""
+        ...
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        """The metrics of this process, with those of all that it answers for."""
+        ...
+
+    async def resign(self) -> None:
+        """Have another process lead: the gateway drains."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait for the processes that this one serves: the gateway has drained."""
+        ...
+
+    async def end(self) -> None:
+        """Begin nothing more: the parts are stopped next."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def poll_options(config: Config) -> dict[str, Any]:
+    """What a BackendPool needs besides its backends and its callbacks."""
+    health = config.health
+    times = PollTimes(idle_s=health.idle_s, busy_s=health.busy_s, timeout_s=health.timeout_s)
+    return {"clock": asyncio.get_running_loop().time, "rng": Random(), "times": times}  # noqa: S311 - jitter
+
+
+class OwnOrder:
+    """The order of one process alone: there is nothing to open, to close or to ask."""
+
+    processes = 1
+    has_state = True
+    listening = None
+    is_leading = True
+    secret = None
+
+    def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:
+        """`wrap_scheduler` may wrap the Scheduler of the named pool, for example in a recorder."""
+        self._config = config
+        self._wrap_scheduler = wrap_scheduler
+        self._started_s = time.time()
+        self.name = config.cluster.name or socket.gethostname()
+        self.responses = StoredResponses()
+
+    async def open(self) -> None: ...
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        return await start()
+
+    def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher:
+        scheduler: SchedulerProtocol = make_scheduler(pool)
+        return Dispatcher(scheduler if self._wrap_scheduler is None else self._wrap_scheduler(pool, scheduler))
+
+    def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
+        return BackendPool(specs, on_change=pools.changed, on_load=pools.load_changed, **poll_options(self._config))
+
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None: ...
+
+    def is_ready(self) -> bool:
+        return True
+
+    def cluster_view(self) -> ClusterView:
+        return lone_view(self.name, self._started_s)
+
+    async def ask_leader(self, _target: str) -> bytes | None:
+        return None
+
+    def found(self, number: int, urls: frozenset[str]) -> None: ...
+
+    def values(self) -> dict[Family, Values]:
+        return {}
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        return await metrics.page()
+
+    async def resign(self) -> None: ...
+
+    async def drained(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,32 @@
+"""GatewayParts: the parts of a gateway that is put together, for what changes them while it runs."""
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+
+from backends.pool import BackendPool
+from gateway.forwarding.backend_client import BackendClients
+from gateway.handlers.handlers import RequestHandlers
+from gateway.live.live import Live
+from gateway.observability.metrics.page import Metrics
+from gateway.scheduling.pools import Pools
+from gateway.steering.steering import Steering
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import Group, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayParts:
+    """`tiers` and `groups` are live: each look-up sees the present ones. `make_scheduler` makes the Scheduler of a pool
+    as the settings are now.
+    """
+
+    handlers: RequestHandlers
+    pools: Pools
+    backends: BackendPool
+    clients: BackendClients
+    metrics: Metrics
+    tiers: MutableMapping[str, Tier]
+    groups: MutableMapping[str, Group]
+    make_scheduler: Callable[[str], SharedSchedulerProtocol]
+    live: Live | None  # None without an admin port
+    steering: Steering | None  # as `live`

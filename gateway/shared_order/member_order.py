@@ -1,0 +1,304 @@
+"""MemberOrder: the order that a gateway shares with others, as one of its processes is handed it.
+
+client -> any of them: RequestHandlers -> SharedDispatcher -> SharedOrder -> the leader's Schedulers, and back as a
+Dispatch -> backend -> relay -> client.
+
+Every process has the same parts; which of them work follows its role (role_work.py). How a process comes into the order
+is its Entrance: a store elects replicas (gateway/replicas.py), a parent process appoints among workers
+(gateway/workers/appointed.py).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from backends.health import Evidence
+from backends.pool import BackendPool
+from backends.spec import BackendSpec
+from gateway.admin.management import Management
+from gateway.cluster.checkpoints import Mark
+from gateway.cluster.election import ElectionStore
+from gateway.cluster.leader.leader import Leader
+from gateway.cluster.view import ClusterView, MemberRole
+from gateway.cluster.wire import LimitsOf
+from gateway.cluster.wishes import AskBackends, Wish
+from gateway.config import Config
+from gateway.observability.metrics.instruments import (
+    CLUSTER_ELECTIONS,
+    CLUSTER_EPOCH,
+    CLUSTER_FACTS,
+    CLUSTER_LEADS,
+    CLUSTER_ROUND_TRIP,
+    CUT_OFF,
+    REPLICAS,
+    Family,
+    Values,
+)
+from gateway.observability.metrics.page import Metrics
+from gateway.order import MakeScheduler, StartEngine, poll_options
+from gateway.parts import GatewayParts
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from gateway.shared_order.backends import SharedBackends
+from gateway.shared_order.dispatching import SharedDispatcher
+from gateway.shared_order.order import SharedOrder
+from gateway.shared_order.place import MemberPlace
+from gateway.shared_order.responses import SharedResponses
+from gateway.shared_order.role_work import RoleWork, pack
+from gateway.shared_order.services import MemberPort, Peers
+from gateway.shared_order.tasks import Tasks
+from gateway.store.base import StoreFull, StoreUnavailable
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import RateLimits, Tenant
+
+LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready: it refuses what it is sent (rule 24)
+
+_LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
+
+
+class Entrance(Protocol):
+    """How one process comes into the order, and leaves it."""
+
+    async def open(self) -> None:
+        """Before the gateway reads any state. Raises OSError, ValueError."""
+        ...
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        """As of an Order."""
+        ...
+
+    async def begin(self, parts: GatewayParts) -> None:
+        """All parts are there: take part. Raises OSError."""
+        ...
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        """As of an Order."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait for the processes that this one serves: the gateway has drained."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemberOrder:
+    """One process's part in the order of several. Made on the loop that runs it; an Order (gateway/order.py)."""
+
+    def __init__(
+        self,
+        config: Config,
+        place: MemberPlace,
+        enter: "Callable[[MemberOrder], Entrance]",
+        *,
+        elections: ElectionStore | None = None,
+    ) -> None:
+        """`elections` says which process leads; without it the place does."""
+        self._config = config
+        self.place = place
+        self.name, self.has_state = place.name, place.has_state
+        self.processes, self.listening = place.processes, place.listening
+        self.tasks = Tasks()
+        self.shared = SharedOrder(place, self, wait_s_max=config.queue.wait_s_max, elections=elections)
+        self.peers = Peers(place, lambda: self.shared.leader_name)
+        self.port = MemberPort(place, order=self.shared.accept)
+        self.responses = SharedResponses(self.shared, self.peers, self.tasks.start)
+        self.port.services |= self.responses.services
+        self.told: dict[str, bytes] = {}
+        """What the leader has told all, by topic."""
+        self._backends: SharedBackends  # from `make_backends` on
+        self._work: RoleWork | None = None  # from `begin` on, until it ends
+        self._leaderless_since: float | None = None
+        self._led: Leader | None = None  # the present leadership of this process
+        self._facts = 0  # of leaderships that are over
+        self._entrance = enter(self)
+
+    # -- as the Order of a gateway ---------------------------------------------------------------------------
+
+    @property
+    def is_leading(self) -> bool:
+        return self.shared.leader is not None
+
+    @property
+    def secret(self) -> bytes:
+        return self.place.secret
+
+    async def open(self) -> None:
+        await self._entrance.open()
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        return await self._entrance.embedded_engine(start)
+
+    def make_dispatcher(self, pool: str, _make_scheduler: MakeScheduler) -> Dispatcher:
+        return SharedDispatcher(self.shared, pool)
+
+    def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
+        def changed() -> None:
+            if self._work is not None:
+                self._work.changed()
+            pools.changed()
+
+        def load_changed(backend_id: str) -> None:
+            if self._work is not None:
+                self._work.changed(backend_id)
+            pools.load_changed(backend_id)
+
+        self._backends = SharedBackends(
+            specs,
+            self,
+            member=self.name,
+            is_leading=self.is_leading,
+            told=self.told,
+            on_change=changed,
+            on_load=load_changed,
+            **poll_options(self._config),
+        )
+        return self._backends
+
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
+        if management is None:
+            raise ValueError("processes that share an order share a store")
+        self._work = RoleWork(
+            self.shared,
+            peers=self.peers,
+            tasks=self.tasks,
+            backends=self._backends,
+            parts=parts,
+            management=management,
+        )
+        self.port.services |= self._work.services
+        self._work.hear(self.told)
+        if self.shared.roles.role is not MemberRole.LEADERLESS:
+            self.role_changed(self.shared.roles.role)
+        await self._entrance.begin(parts)
+
+    def is_ready(self) -> bool:
+        """Whether a leader decides for this process, or did a moment ago: between two leaders requests wait."""
+        if self.shared.roles.role is not MemberRole.LEADERLESS:
+            return True
+        since = self._leaderless_since
+        return since is not None and asyncio.get_running_loop().time() - since < LEADERLESS_S_MAX
+
+    def cluster_view(self) -> ClusterView:
+        return self.shared.view()
+
+    async def ask_leader(self, target: str) -> bytes | None:
+        return None if self.is_leading else await self.peers.ask_leader("view", target.encode())
+
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        if self._work is not None:
+            self._work.found(number, urls)
+
+    def values(self) -> dict[Family, Values]:
+        view, leader = self.cluster_view(), self.shared.leader
+        facts = self._facts + (0 if leader is None else leader.facts)
+        found: dict[Family, Values] = {
+            REPLICAS: {(): len(view.members)},
+            CUT_OFF: {(): view.is_standalone},
+            CLUSTER_LEADS: {(): view.role is MemberRole.LEADER},
+            CLUSTER_EPOCH: {(): view.epoch},
+            CLUSTER_ELECTIONS: {(): view.elections},
+            CLUSTER_FACTS: {(): facts},
+        }
+        if view.round_trip_s is not None:
+            found[CLUSTER_ROUND_TRIP] = {(): view.round_trip_s}
+        return found
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        return await self._entrance.metrics_page(metrics)
+
+    async def resign(self) -> None:
+        """A leader hands the lead over, and follows the next one while it drains."""
+        if self._work is not None:
+            await self._work.resign()
+        self.shared.resign()
+
+    async def drained(self) -> None:
+        await self._entrance.drained()
+
+    async def end(self) -> None:
+        if self._work is not None:
+            self._work.stop()
+            self._work = None  # no role is taken up any more: it would ask a store that is closed next
+        await self.tasks.cancel()
+
+    async def close(self) -> None:
+        await self.tasks.cancel()
+        await self.shared.stop()
+        await self.port.stop()
+        await self.peers.close()
+        await self._entrance.close()
+
+    # -- as the process around the SharedOrder ---------------------------------------------------------------
+
+    def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
+        """A new leader's Scheduler of this pool, with what has changed since the start."""
+        assert self._work is not None, "a pool has backends"
+        parts, now = self._work.parts, asyncio.get_running_loop().time()
+        scheduler = parts.make_scheduler(pool)
+        scheduler.tenants_changed(now=now, **self.shared.member.own_part(parts.pools.changed_settings()))
+        if self.shared.member.checkpoint.mark == Mark() and not self.place.others:
+            kept = parts.pools.checkpoint_of(pool)
+            if kept is not None:  # of the time before all processes of the cluster were started
+                scheduler.restored(kept, now)
+        return scheduler
+
+    def tenant(self, tenant_id: str) -> Tenant | None:
+        return None if self._work is None else self._work.parts.handlers.tenants.find(tenant_id)
+
+    def heard(self, topic: str, body: bytes) -> None:
+        self.told[topic] = body
+        if self._work is not None:
+            self._work.hear({topic: body})
+
+    def asks_for(self, wish: Wish) -> None:
+        """Rules 22 and 27: measure backends now. Whether one fails for all, its health decides by all evidence."""
+        if isinstance(wish, AskBackends) and self._work is not None:
+            self._backends.measure_anew(wish.backend_ids)
+
+    def role_changed(self, role: MemberRole) -> None:
+        self._leaderless_since = asyncio.get_running_loop().time() if role is MemberRole.LEADERLESS else None
+        before, self._led = self._led, self.shared.leader
+        if before is not None and before is not self._led:
+            self._facts += before.facts
+        if self._work is not None:
+            self._work.take_up(role, is_other=before is not self._led)
+
+    def ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
+        async def ask() -> None:
+            with suppress(StoreUnavailable, StoreFull):
+                then(_LIMITS.decode(await self.peers.ask_leader("limits", pack((pool, of)))))
+
+        self.tasks.start(ask())
+
+    def died(self, name: str) -> None:
+        """The parent process saw this one end."""
+        self.shared.died(name)
+        if self._work is not None:
+            self._work.gone(name)
+        self.peers.forget(name)
+
+    # -- as the process around its backends ------------------------------------------------------------------
+
+    def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
+        if evidence is Evidence.UNREACHABLE:
+            self.shared.member.follower.failed(backend_id, asyncio.get_running_loop().time())
+            self.shared.soon()
+        self.tasks.start(self._tell_leader("evidence", (backend_id, evidence, ago_s)))
+
+    def moved(self, spec: BackendSpec) -> None:
+        """The embedded engine is another one now: the leader's."""
+        before = None if self._work is None else self._work.parts.clients.replace(spec)
+        if before is not None:
+            self.tasks.start(before.upstream.aclose())
+
+    def lacks(self, backend_ids: frozenset[str]) -> None:
+        self.shared.lacks(backend_ids)
+
+    async def _tell_leader(self, service: str, said: Any) -> None:
+        with suppress(StoreUnavailable, StoreFull):
+            await self.peers.ask_leader(service, pack(said))

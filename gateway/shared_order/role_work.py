@@ -1,0 +1,160 @@
+"""RoleWork: what one process does by its role in the shared order.
+
+The leader asks the backends, tells the others of them, admits to budgets for all, and writes what is learnt; a follower
+is told. The role may change while the process runs.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from backends.health import Evidence
+from gateway.admin.management import Management
+from gateway.cluster.view import MemberRole
+from gateway.cluster.wire import LimitsOf
+from gateway.parts import GatewayParts
+from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
+from gateway.shared_order.budgets import BudgetShares, FollowerBudgets
+from gateway.shared_order.live import share_live
+from gateway.shared_order.order import SharedOrder
+from gateway.shared_order.services import Peers, Service
+from gateway.shared_order.steering import share_steering
+from gateway.shared_order.tasks import Tasks
+from gateway.store.base import StoreUnavailable
+from policies.types import RateLimits
+
+FOUND: Final = "found"
+"""The topic of what discovery has found, where one process discovers for all."""
+
+pack: Final = msgspec.msgpack.Encoder().encode
+_EVIDENCE: Final = msgspec.msgpack.Decoder(tuple[str, Evidence, float])
+_LIMITS_OF: Final = msgspec.msgpack.Decoder(tuple[str, LimitsOf])
+_FOUND: Final = msgspec.msgpack.Decoder(dict[int, frozenset[str]])
+
+
+class RoleWork:
+    """Made on the loop when all parts of the gateway are there; `stop` it before they are stopped."""
+
+    def __init__(
+        self,
+        order: SharedOrder,
+        *,
+        peers: Peers,
+        tasks: Tasks,
+        backends: SharedBackends,
+        parts: GatewayParts,
+        management: Management,
+    ) -> None:
+        """`backends` are those of the parts."""
+        self._order, self._tasks = order, tasks
+        self._backends, self.parts, self._management = backends, parts, management
+        self._announcer = Announcer(order, backends)
+        self._announcer.start()
+        self._budget_shares: BudgetShares | None = None  # while it leads
+        self._found: dict[int, frozenset[str]] = {}
+        self.services: dict[str, Service] = {
+            "budgets": self._hear_budgets,
+            "evidence": self._hear_evidence,
+            "limits": self._limits,
+            "view": self._view,
+        }
+        """What the other processes tell and ask this one."""
+        if parts.live is not None:
+            self.services |= share_live(parts.live, order, peers)
+        if parts.steering is not None:
+            self.services |= share_steering(parts.steering, order, peers)
+        if management.keeps_state:
+            budgets = FollowerBudgets(
+                order.place.name,
+                management.budgets,
+                management.usage.writer,
+                is_leading=lambda: order.leader is not None,
+                ask=peers.ask_leader,
+            )
+            tasks.start(budgets.run())
+
+    def stop(self) -> None:
+        self._announcer.stop()
+
+    # -- the role of this process ----------------------------------------------------------------------------
+
+    def take_up(self, role: MemberRole, *, is_other: bool) -> None:
+        """The role of this process, or its leader, is this one now. `is_other`: so is its own leadership."""
+        if is_other:
+            self.parts.metrics.schedulers_replaced()
+        budgets, is_leading = self._management.budgets, self._order.leader is not None
+        budgets.cut_off(self._order.member.share.replicas if role is MemberRole.STANDALONE else 1)
+        if is_leading:
+            self._budget_shares = BudgetShares(budgets, self._management.usage.writer)
+            self._backends.lead()
+            self._announcer.begin()
+        else:
+            self._budget_shares = None
+            self._backends.follow()
+            self._order.lacks(self._backends.lacked)
+        self._tasks.start(self._management.lead(is_leading=is_leading))
+        self._share_found()
+
+    async def resign(self) -> None:
+        """Write what is learnt before another process leads."""
+        await self._management.write_learnt()
+
+    def gone(self, name: str) -> None:
+        """A process has ended."""
+        if self._budget_shares is not None:
+            self._budget_shares.gone(name)
+
+    # -- what the leader tells -------------------------------------------------------------------------------
+
+    def changed(self, backend_id: str | None = None) -> None:
+        """A backend has changed here; None: any."""
+        self._announcer.announce(None if backend_id is None else [backend_id])
+
+    def hear(self, told: Mapping[str, bytes]) -> None:
+        """The leader has told this, by topic."""
+        for topic, body in told.items():
+            if topic.startswith(TOPIC):
+                self._backends.told(topic, body)
+            elif topic == FOUND:
+                for number, urls in _FOUND.decode(body).items():
+                    self._management.found(number, urls)
+
+    def found(self, number: int, urls: frozenset[str]) -> None:
+        """Discovery has found this, here or in the process that discovers for all."""
+        self._found[number] = urls
+        self._share_found()
+
+    def _share_found(self) -> None:
+        discovers_for_all = self._order.place.is_appointed
+        if discovers_for_all and self._found and self._order.leader is not None:
+            self._order.leader.share(FOUND, pack(self._found))
+            self._order.soon()
+
+    # -- what followers tell and ask -------------------------------------------------------------------------
+
+    async def _view(self, body: bytes) -> bytes:
+        if self._order.leader is None:
+            raise StoreUnavailable("this process does not lead")
+        return await self._management.answer_peer(body.decode())
+
+    async def _hear_budgets(self, body: bytes) -> bytes:
+        if self._budget_shares is None:
+            raise StoreUnavailable("this process does not lead")
+        return self._budget_shares.told(body, asyncio.get_running_loop().time())
+
+    async def _hear_evidence(self, body: bytes) -> bytes:
+        backend_id, evidence, ago_s = _EVIDENCE.decode(body)
+        now = asyncio.get_running_loop().time()
+        is_known = backend_id in {*self._backends.backend_ids(), *self._backends.leaving_ids()}
+        if is_known and self._order.leader is not None:
+            self._backends.report(backend_id, evidence, sent_at=now - ago_s, now=now)
+        return b""
+
+    async def _limits(self, body: bytes) -> bytes:
+        pool, of = _LIMITS_OF.decode(body)
+        leader = self._order.leader
+        order = None if leader is None else leader.pools.get(pool)
+        limits = RateLimits() if order is None else order.tenants.rate_limits(of, asyncio.get_running_loop().time())
+        return pack(limits)
