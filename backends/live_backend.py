@@ -10,7 +10,7 @@ from backends.health import BackendHealth
 from backends.kinds import GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind, Sizes
 from backends.metrics import EngineMetrics
 from backends.model_identity import ModelIdentity, identity
-from backends.plugin_reports import EngineNews, PluginReports
+from backends.plugin_reports import EngineNews, PluginReports, name_at_plugin
 from backends.spec import BackendSpec
 from backends.step_counts import StepCounts
 from backends.step_times import StepTimes
@@ -24,6 +24,8 @@ class LiveBackend:
     spec: BackendSpec
     health: BackendHealth
     step_times: StepTimes
+    member: str = ""
+    """The process of this gateway, where it has several: they share the gateway's name at a plugin."""
     step_counts: StepCounts = field(default_factory=StepCounts)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     plugin: PluginReports = field(default_factory=PluginReports)
@@ -51,8 +53,10 @@ class LiveBackend:
 
     @property
     def plugin_name(self) -> str | None:
-        """The gateway's name at the plugin inside this backend, None if it has no plugin that answers."""
-        return None if self.plugin.engines is None else self.plugin.gateway
+        """The name of this process at the plugin inside this backend, None if it has no plugin that answers."""
+        if self.plugin.engines is None:
+            return None
+        return name_at_plugin(self.plugin.gateway, self.member) if self.member else self.plugin.gateway
 
     @property
     def reads_priority(self) -> bool:

@@ -41,7 +41,10 @@ class BackendPool:
         clock: Callable[[], float],
         rng: Random,
         times: PollTimes | None = None,
+        member: str = "",
     ) -> None:
+        """`member` is this process, where several are one gateway."""
+        self._member = member
         self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
         self._backends = {spec.id: self._make_backend(spec) for spec in specs}
         assert len(self._backends) <= BACKENDS_MAX, "the configuration is checked before it comes here"
@@ -189,7 +192,8 @@ class BackendPool:
             self._settle(backend, was, evidence)
 
     def _make_backend(self, spec: BackendSpec) -> LiveBackend:
-        return LiveBackend(spec, BackendHealth(spec.id), StepTimes(spec.id, self._step_time_of(spec)))
+        step_times = StepTimes(spec.id, self._step_time_of(spec))
+        return LiveBackend(spec, BackendHealth(spec.id), step_times, self._member)
 
     def _serves(self, backend: LiveBackend) -> None:
         """Report its models to the catalog if they, or their context lengths, changed."""

@@ -7,7 +7,7 @@ what its own calls experience it reports to the leader, which decides on the hea
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,7 @@ from backends.catalog import ModelCard
 from backends.health import Evidence, HealthState
 from backends.kinds import BACKEND_KINDS, GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind
 from backends.live_backend import LiveBackend
-from backends.plugin_reports import EngineNews, name_at_plugin
+from backends.plugin_reports import EngineNews
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.shared_order.order import SharedOrder
@@ -61,18 +61,6 @@ class BackendNews(msgspec.Struct, frozen=True, array_like=True):
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
-
-
-@dataclass(slots=True)
-class MemberBackend(LiveBackend):
-    """A backend of one of several processes, which share the gateway's name at the plugin and add their own."""
-
-    member: str = ""
-
-    @property
-    def plugin_name(self) -> str | None:
-        name = LiveBackend.plugin_name.__get__(self)
-        return None if name is None else name_at_plugin(name, self.member)
 
 
 class Announcer:
@@ -134,15 +122,11 @@ class SharedBackends(BackendPool):
         specs: Iterable[BackendSpec],
         shell: BackendShell,
         *,
-        member: str,
         is_leading: bool,
         told: Mapping[str, bytes],
         **options: Any,
     ) -> None:
-        """`member` is this process's name. `told` is what the leader has told until now, by topic. `options` as of
-        BackendPool.
-        """
-        self._member = member
+        """`told` is what the leader has told until now, by topic. `options` as of BackendPool."""
         super().__init__(specs, **options)
         self._is_leading, self._is_started = is_leading, False
         self._shell = shell
@@ -237,10 +221,6 @@ class SharedBackends(BackendPool):
             super().report(backend_id, evidence, sent_at=sent_at, now=now)
         elif evidence is not Evidence.SERVED or self._backends[backend_id].health.state is HealthState.TRIAL:
             self._shell.report(backend_id, evidence, now - sent_at)
-
-    def _make_backend(self, spec: BackendSpec) -> LiveBackend:
-        made = super()._make_backend(spec)
-        return MemberBackend(made.spec, made.health, made.step_times, member=self._member)
 
     def _know_all(self) -> None:
         """Rule 8: say which backends the leader may name and this process cannot reach, as it does not know them."""
