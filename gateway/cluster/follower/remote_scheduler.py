@@ -1,18 +1,19 @@
 """RemoteScheduler: a pool's Scheduler as its Dispatcher sees it where the order is shared with other processes.
 
 Facts of requests go to the leader, and its decisions come back, through this process's Follower. Facts about backends,
-tenants and policies are the leader's own: they take effect where this process leads, and are ignored elsewhere. So are
-views: what only the leader knows is empty here, and its shell asks the leader instead.
+tenants and policies are the leader's own: they take effect where this process leads, and are ignored elsewhere. Views
+are of the Scheduler itself where this process leads; elsewhere what only the leader knows is empty.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Unpack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
+from typing import Final, Unpack
 
 from gateway.cluster.member import Member
 from gateway.cluster.wire import LimitsOf
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.forwarding import ForwardingFacts
-from policies.scheduler_protocol import PolicyChoices, TenantChanges
+from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
 from policies.types import (
     Action,
     BackendLoad,
@@ -25,17 +26,35 @@ from policies.types import (
     WaitView,
 )
 
+LIMITS_S: Final = 0.25
+PREFILL_ALPHA: Final = 0.1
+"""Of the average of prefill times, as of the decode pace (gateway/forwarding/answers/decode_pace.py)."""
+
+AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
+"""Asks the leader for the limits per minute of a tenant and key in a pool; calls the last argument with the answer."""
+
 
 class RemoteScheduler(ForwardingFacts):
     """One pool, with the interface of a Scheduler (SchedulerProtocol). Its driver calls `Member.tick` before `poll`
     where frames came, and brings all usages up to date whenever `is_usage_due`.
     """
 
-    def __init__(self, pool: str, member: Member) -> None:
+    def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
         super().__init__(member.follower)
         self._pool = pool
         self._member = member
         self._follower = member.follower
+        self._ask_limits = ask_limits
+        self._prefill_s: dict[str, float] = {}  # of a prompt token, by backend
+        self._asked: dict[LimitsOf, float] = {}  # when they were asked for
+        self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
+
+    @property
+    def led(self) -> SharedSchedulerProtocol | None:
+        """The Scheduler itself, where this process leads and the pool exists."""
+        leader = self._member.leader
+        order = None if leader is None else leader.pools.get(self._pool)
+        return None if order is None else order.scheduler
 
     # -- facts of requests ----------------------------------------------------------------------------------------
 
@@ -44,6 +63,13 @@ class RemoteScheduler(ForwardingFacts):
 
     def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
         self._follower.spent(self._pool, tenant_id, usage, now, key_id)
+
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None:
+        own = self._follower.own(request_id)
+        is_first = own is not None and own.usage is None and not own.is_begun
+        if is_first and own is not None and own.dispatch is not None and usage.output_tokens:
+            self._prefilled_within(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
+        super().tokens(request_id, usage, now)
 
     # -- facts of the leader's process -------------------------------------------------------------------------------
 
@@ -54,6 +80,9 @@ class RemoteScheduler(ForwardingFacts):
         self._member.measured(self._pool, load, now)
 
     def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
+        """Only of tiers and groups: the leader looks tenants up itself."""
+        changes.pop("changed", None)
+        changes.pop("removed", None)
         if self._member.leader is not None:
             self._member.leader.tenants_changed(self._pool, now=now, **self._member.own_part(changes))
 
@@ -62,16 +91,16 @@ class RemoteScheduler(ForwardingFacts):
             self._member.leader.policy_changed(self._pool, now=now, **choices)
 
     def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        """Nothing: a leader goes on from the cluster's checkpoint."""
+        """Nothing: a leader's Schedulers are restored when they are made."""
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> list[Action]:
         return self._follower.poll(self._pool, now)
 
-    def next_wakeup(self) -> float | None:
-        """When this member's Follower has something to do; the leader's own times are `Member.wakeup`."""
-        return self._follower.due()
+    def next_wakeup(self) -> None:
+        """Nothing: `Member.wakeup` says when there is something to do."""
+        return
 
     def is_usage_due(self, now: float) -> bool:
         """Whether the driver is to tell all usages, with `tokens`, now (rule 11)."""
@@ -80,7 +109,9 @@ class RemoteScheduler(ForwardingFacts):
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        """The member's own requests; the pool's state is the leader's."""
+        """Of all members at the leader; elsewhere the counts of the member's own requests."""
+        if self.led is not None:
+            return self.led.snapshot(now, tenant_ids)
         own = [each for each in self._follower.requests().values() if each.pool == self._pool]
         tenants: dict[str, TenantView] = {}
         for tenant_id in {each.request.tenant_id for each in own} if tenant_ids is None else tenant_ids:
@@ -99,28 +130,60 @@ class RemoteScheduler(ForwardingFacts):
         return Snapshot(now, len(queued), sum(each.body_bytes for each in queued), len(own) - len(queued), tenants)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
-        """As last told by the leader, with a decision on a request of this tenant and key."""
-        return self._follower.limits(self._pool, LimitsOf(tenant_id, key_id))
+        leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
+        if leader is None or self._pool not in leader.pools:
+            return self._limits_told(of, now)
+        return leader.pools[self._pool].tenants.rate_limits(of, now)
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
-        """The newest of the cluster's that this member was told, of all tenants."""
+        """Elsewhere the newest of the cluster's that this member was told, of all tenants."""
+        if self.led is not None:
+            return self.led.checkpoint(tenant_ids)
         newest = self._follower.checkpoint.read()
         pool = None if newest is None else newest.pools.get(self._pool)
         return {} if pool is None else pool.service
 
     def counter(self, tenant_id: str) -> float:
-        """0: lifts come with the Dispatch (`Follower.own(request_id).lift`)."""
-        return 0.0
+        """Elsewhere 0: lifts come with the Dispatch (`Follower.own(request_id).lift`)."""
+        return 0.0 if self.led is None else self.led.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
         """None: why a request waited comes with its Dispatch."""
         return None
 
     def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
-        """None: the leader's process knows."""
-        return {}
+        """Of all members' requests at the leader, by wire id; nothing elsewhere."""
+        return {} if self.led is None else self.led.wait_views(request_ids, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """All of the prompt, as a Scheduler answers where too little is known of a backend's steps."""
+        """Estimated by the time since the dispatch, and the time that prompts took at this backend so far."""
         own = self._follower.own(request_id)
-        return None if own is None or own.dispatch is None else own.told
+        if own is None or own.dispatch is None:
+            return None
+        if own.request.produced_tokens:
+            return own.usage
+        request, cached = own.request, own.dispatch.cached_tokens
+        token_s = self._prefill_s.get(own.dispatch.backend_id, 0.0)
+        computed = (now - own.dispatched_at) / token_s if token_s > 0 else request.prompt_tokens
+        return Usage(min(request.prompt_tokens, cached + int(computed)), min(cached, request.prompt_tokens), 0)
+
+    def _prefilled_within(self, backend_id: str, prompt_tokens: int, seconds: float) -> None:
+        """A prompt was answered after so long, its wait in the engine included."""
+        token_s = seconds / max(1, prompt_tokens)
+        before = self._prefill_s.get(backend_id, token_s)
+        self._prefill_s[backend_id] = before + PREFILL_ALPHA * (token_s - before)
+
+    def _limits_told(self, of: LimitsOf, now: float) -> RateLimits:
+        """As last told: with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S
+        at most.
+        """
+        told = self._follower.limits(self._pool, of)
+        if now - self._asked.get(of, -inf) >= LIMITS_S:
+            self._asked[of] = now
+
+            def answered(limits: RateLimits) -> None:
+                self._answered[of] = limits, told
+
+            self._ask_limits(self._pool, of, answered)
+        limits, before = self._answered.get(of, (told, told))
+        return limits if told is before else told

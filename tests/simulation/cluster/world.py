@@ -214,7 +214,7 @@ class ClusterWorld:
             candidate=candidate,
             now=local,
         )
-        node = self.nodes[name] = Node(name, clock, member, RemoteScheduler(POOL, member))
+        node = self.nodes[name] = Node(name, clock, member, RemoteScheduler(POOL, member, lambda *_: None))
         return node
 
     def _make_scheduler(self, name: str, pool: str) -> SharedRecorder:
