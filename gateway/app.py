@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from backends.spec import BackendSpec
-from gateway.admin.management import Management
+from gateway.admin.management import Administration, Management
 from gateway.budgets.call_pricing import CallPricing
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
@@ -168,7 +169,7 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
         logs = CallLogs(config, writes_lines=order.listening is not None)
         closing.push_async_callback(logs.close)
         management = None if store is None else Management(config, store, order)
-        await order.open()
+        await order.process.open()
         engine = EmbeddedEngine(config.engine)
         closing.push_async_callback(engine.stop)
         if management is not None:
@@ -176,7 +177,7 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
             await management.open()
         specs = config.backend_specs()
         if not specs and not (management is not None and management.has_backends):
-            specs = [await order.embedded_engine(engine.start)]
+            specs = [await order.process.embedded_engine(engine.start)]
         tokens = await tenant_tokens(config.jwt.data)
         if tokens is not None:
             closing.push_async_callback(tokens.stop)
@@ -253,10 +254,7 @@ class Gateway:
             inherited=self.order.listening,
         )
         self._descriptors = Descriptors()
-
-    async def start(self) -> str:
-        """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
-        parts = GatewayParts(
+        self._parts = GatewayParts(
             handlers=self._handlers,
             pools=self.pools,
             backends=self.backends,
@@ -268,13 +266,19 @@ class Gateway:
             live=self.live,
             steering=self.steering,
         )
-        management, metrics = self._management, self._config.metrics
+        self._administration = None
         if management is not None:
-            management.begin(parts)
-        await self.order.begin(parts, management)
+            self._administration = Administration(config, management, self._parts, self.order)
+
+    async def start(self) -> str:
+        """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
+        administration, metrics = self._administration, self._config.metrics
+        if administration is not None:
+            administration.start()
+        await self.order.begin(self._parts, administration)
         await self.backends.start()
-        if management is not None:
-            self.admin_url = await management.serve(self._metrics_page)
+        if administration is not None:
+            self.admin_url = await administration.serve(self._metrics_page)
         if metrics.port is not None and self.order.has_state:
             self.metrics_url = await self.metrics.serve(metrics.host, metrics.port, self._metrics_page)
         self.metrics.start()
@@ -286,7 +290,7 @@ class Gateway:
 
     def page_link(self) -> str | None:
         """The address of the page with a new one-time link; None without an admin port."""
-        token = None if self._management is None else self._management.make_link()
+        token = None if self._administration is None else self._administration.make_link()
         return None if token is None else f"{self.admin_url}/#once={token}"
 
     async def watch(self, reloading: Reloading) -> None:
@@ -296,9 +300,9 @@ class Gateway:
 
     def reload(self, config: Config) -> None:
         """Apply another configuration; the listener keeps its settings. Raises ValueError."""
-        if self._management is None:
+        if self._administration is None:
             raise ValueError("nothing can be changed without a store")
-        self._management.reload(config.model_copy(update={"listen": self._config.listen}))
+        self._administration.reload(config.model_copy(update={"listen": self._config.listen}))
 
     async def drain(self) -> None:
         """Answer "not ready" but serve for `lame_duck_s`; then reject new calls and wait for the running ones, for
@@ -312,7 +316,7 @@ class Gateway:
         give_up_at = loop.time() + shutdown.drain_s
         while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - any of many calls may end last
             await asyncio.sleep(DRAIN_POLL_S)
-        await self.order.drained()
+        await self.order.process.drained()
 
     async def stop(self) -> None:
         """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
@@ -322,8 +326,8 @@ class Gateway:
             await self.live.stop()
         if self.steering is not None:
             await self.steering.stop()
-        if self._management is not None:
-            await self._management.stop()
+        if self._administration is not None:
+            await self._administration.stop()
         await self.metrics.stop()
         self._handlers.memory.stop()
         await self._handlers.stop()
@@ -334,7 +338,7 @@ class Gateway:
         await self._closing.aclose()
 
     async def _metrics_page(self) -> web.Response:
-        return await self.order.metrics_page(self.metrics)
+        return await self.order.process.metrics_page(self.metrics)
 
     def _make_telemetry(self) -> Telemetry:
         """What is told of every call. Its cost is set before it is counted, and usage is counted before its reservation
@@ -353,8 +357,7 @@ class Gateway:
     def _connect(self, management: Management, live: Live, steering: Steering) -> None:
         """Connect what the admin port shows."""
         demo = Demo(management.registry, self._handlers.keys_beside, self._demo_target)
-        live.is_demo_running = lambda: demo.is_running
-        live.connect(self._led_dispatchers, self.metrics.look, self._live_sources)
+        live.connect(self._led_dispatchers, self.metrics.look, partial(self._live_sources, demo))
         steering.connect(
             self.pools,
             self._handlers.active,
@@ -384,9 +387,9 @@ class Gateway:
     def _scheduling_of(self, pool: str) -> Scheduling:
         return (self._config if self._management is None else self._management).scheduling_of(pool)
 
-    def _live_sources(self, ended: EndedView) -> Sources:
+    def _live_sources(self, demo: Demo, ended: EndedView) -> Sources:
         return Sources(
-            gateway=self._live_gateway,
+            gateway=partial(self._live_gateway, demo),
             cluster=lambda: self.order.cluster_view().document(),
             policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
             tiers=self._tiers,
@@ -398,7 +401,7 @@ class Gateway:
             wall_clock=time.time,
         )
 
-    def _live_gateway(self) -> Document:
+    def _live_gateway(self, demo: Demo) -> Document:
         """What the live document says of this process."""
         view = self.order.cluster_view()
         return {
@@ -406,7 +409,7 @@ class Gateway:
             "version": metadata.version("fairlead"),
             "role": view.role,
             "embedded_engine": self._engine.is_running,
-            "demo": None if self._demo_target() is None else self.live is not None and self.live.is_demo_running(),
+            "demo": demo.is_running if demo.is_possible() else None,
         }
 
     def _lost(self) -> dict[Family, Values]:

@@ -15,7 +15,7 @@ from aiohttp import web
 from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.admin.management import Management
+from gateway.admin.management import Administration
 from gateway.cluster.view import ClusterView, lone_view
 from gateway.config import Config
 from gateway.intake.stored_responses import StoredResponses
@@ -32,10 +32,51 @@ StartEngine = Callable[[], Awaitable[BackendSpec]]
 Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
 
 
+class Process(Protocol):
+    """What a process does by its place among those of a gateway."""
+
+    async def open(self) -> None:
+        """Come into the order: the gateway has read no state yet. Raises OSError, ValueError."""
+        ...
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        """The engine of a gateway without backends: this process's own, which `start` starts, or another's. Raises
+        OSError.
+        """
+        ...
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        """The metrics of this process, with those of all that it answers for."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait for the processes that this one serves: the gateway has drained."""
+        ...
+
+
+class LoneProcess:
+    """A process that needs no other one, and is needed by none."""
+
+    async def open(self) -> None: ...
+
+    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
+        return await start()
+
+    async def metrics_page(self, metrics: Metrics) -> web.Response:
+        return await metrics.page()
+
+    async def drained(self) -> None: ...
+
+
 class Order(Protocol):
-    """The order that a gateway's requests are in, and this process's part in it. `open` it before the gateway reads any
-    state, `begin` when it is put together, `end` before it stops, `close` when it has.
+    """The order that a gateway's requests are in, and this process's part in it. `begin` it when the gateway is put
+    together, `end` it before the gateway stops, `close` it when it has.
     """
+
+    @property
+    def process(self) -> Process:
+        """Open it before the gateway reads any state."""
+        ...
 
     @property
     def name(self) -> str:
@@ -67,17 +108,7 @@ class Order(Protocol):
 
     @property
     def secret(self) -> bytes | None:
-        """Of all its processes, from `open` on: it counts where none is configured."""
-        ...
-
-    async def open(self) -> None:
-        """Raises OSError, ValueError."""
-        ...
-
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        """The engine of a gateway without backends: this process's own, which `start` starts, or another's. Raises
-        OSError.
-        """
+        """Of all its processes, from when this one is open: it counts where none is configured."""
         ...
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher: ...
@@ -86,7 +117,7 @@ class Order(Protocol):
         """The backends, which tell the pools of their changes."""
         ...
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
+    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None:
         """All parts are there, and nothing serves yet."""
         ...
 
@@ -112,16 +143,8 @@ class Order(Protocol):
         """What the metrics tell of it."""
         ...
 
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
-        """The metrics of this process, with those of all that it answers for."""
-        ...
-
     async def resign(self) -> None:
         """Have another process lead: the gateway drains."""
-        ...
-
-    async def drained(self) -> None:
-        """Wait for the processes that this one serves: the gateway has drained."""
         ...
 
     async def end(self) -> None:
@@ -152,13 +175,9 @@ class OwnOrder:
         self._config = config
         self._wrap_scheduler = wrap_scheduler
         self._started_s = time.time()
+        self.process = LoneProcess()
         self.name = config.cluster.name or socket.gethostname()
         self.responses = StoredResponses()
-
-    async def open(self) -> None: ...
-
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        return await start()
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher:
         scheduler: SchedulerProtocol = make_scheduler(pool)
@@ -167,7 +186,7 @@ class OwnOrder:
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
         return BackendPool(specs, on_change=pools.changed, on_load=pools.load_changed, **poll_options(self._config))
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None: ...
+    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None: ...
 
     def is_ready(self) -> bool:
         return True
@@ -183,12 +202,7 @@ class OwnOrder:
     def values(self) -> dict[Family, Values]:
         return {}
 
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
-        return await metrics.page()
-
     async def resign(self) -> None: ...
-
-    async def drained(self) -> None: ...
 
     async def end(self) -> None: ...
 

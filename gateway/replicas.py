@@ -15,14 +15,10 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
-from backends.spec import BackendSpec
 from gateway.admin.management import make_admin_secret
 from gateway.app import Gateway, open_gateway
 from gateway.config import Config
-from gateway.observability.metrics.page import Metrics
-from gateway.order import StartEngine
+from gateway.order import LoneProcess
 from gateway.parts import GatewayParts
 from gateway.shared_order.credentials import derived_credentials, given_credentials
 from gateway.shared_order.member_order import MemberOrder
@@ -42,7 +38,7 @@ ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 log = logging.getLogger(__name__)
 
 
-class Elected:
+class Elected(LoneProcess):
     """The entrance of one replica, which stands for election. An Entrance."""
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
@@ -57,18 +53,9 @@ class Elected:
         else:
             await self._learn_secret()
 
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        return await start()
-
     async def begin(self, _parts: GatewayParts) -> None:
         await self._order.port.start()
         self._order.shared.start()
-
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
-        return await metrics.page()
-
-    async def drained(self) -> None:
-        """The next leader serves all others."""
 
     async def close(self) -> None:
         await self._elections.close()

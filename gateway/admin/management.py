@@ -1,4 +1,4 @@
-"""Management of a running gateway: opens the stored state, and runs the reconciler and the admin port."""
+"""Management: the stored state of a gateway. Administration: what changes it while it runs, by that state."""
 
 import asyncio
 import logging
@@ -69,19 +69,19 @@ class Members(Protocol):
 
 
 class Management:
-    """The managed state of a gateway: registry, usage, budgets, checkpoint, reconciler and admin port.
-    Call `open` before the gateway is assembled, `begin` before it serves. Create it on the loop that runs it.
+    """The managed state of a gateway: registry, usage, budgets, prices and checkpoint. `open` it before the gateway is
+    put together, `close` it once nothing runs any more. Create it on the loop that runs it.
     """
 
     def __init__(self, config: Config, store: Store, members: Members) -> None:
         """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
         self._config = config
-        self._store = store
+        self.store = store
         self._members = members
         self._has_state = has_state = members.has_state
         self._declaration = Declaration(config)
-        self._sources = [make_source(section) for section in config.discovery] if has_state else []
-        self._searches: list[asyncio.Task[None]] = []
+        self.sources = [make_source(section) for section in config.discovery] if has_state else []
+        """Of discovery: what each finds is told with `found`."""
         self.registry = Registry(
             store, self._declaration.declared(), replica=config.cluster.name or socket.gethostname()
         )
@@ -94,10 +94,6 @@ class Management:
         self._writes_learnt = not config.is_clustered  # in a cluster its leader does
         self._is_open = False
         self._fingerprint_check: FingerprintCheck | None = None
-        self._reconciler: Reconciler | None = None
-        self._port: AdminPort | None = None
-        self._running: GatewayParts | None = None
-        self._tokens: Tokens[AdminIssuer, Caller] | None = None
 
     async def open(self) -> None:
         """Read the stored state. Raises StateFileError, StoreUnavailable, SecretMismatch; OSError where a secret cannot
@@ -108,7 +104,7 @@ class Management:
         self._is_open = True
         secret = self._config.auth.secret_bytes()
         if secret is not None and self._has_state:
-            self._fingerprint_check = FingerprintCheck(self._store, secret)
+            self._fingerprint_check = FingerprintCheck(self.store, secret)
             await self._fingerprint_check.start()
         if self._memory is not None:
             await self._memory.open()
@@ -124,7 +120,7 @@ class Management:
             self.notices = BudgetNotices(
                 self._config.budgets,
                 self.budgets,
-                self._store,
+                self.store,
                 prices=self.prices,
                 today=self.usage.today,
                 replica=self._config.cluster.name or socket.gethostname(),
@@ -152,27 +148,16 @@ class Management:
         # The admin API's settings of a pool override the file's settings of it as a whole.
         return config.scheduling.overridden_by(entry.section.scheduling)
 
-    def begin(self, running: GatewayParts) -> None:
-        """Start the reconciler, the checkpoint and the discovery sources over these parts."""
-        self._running = running
+    def learn(self, learning: Learning) -> None:
+        """Recall what the checkpoint has, and write from time to time what is learnt."""
         if self._memory is not None:
-            handlers = running.handlers
-            self._memory.start(
-                Learning(running.pools, running.backends, handlers.prompt_tokens, lambda: handlers.is_serving)
-            )
+            self._memory.start(learning)
             self._memory.is_writing = self._writes_learnt
-        self._reconciler = Reconciler(
-            self.registry,
-            running,
-            address_allowlist=self._address_allowlist(),
-            folder=self._config.folder,
-            scheduling_of=self.scheduling_of,
-        )
-        self._reconciler.start()
-        self._searches = [
-            asyncio.create_task(source.watch(partial(self.found, number)))
-            for number, source in enumerate(self._sources)
-        ]
+
+    async def stop_learning(self) -> None:
+        """Write the checkpoint: requests are disconnected next."""
+        if self._memory is not None:
+            await self._memory.stop()
 
     async def lead(self, *, is_leading: bool) -> None:
         """Where one order is shared: write what is learnt while this process leads; begin with what others learnt."""
@@ -187,18 +172,16 @@ class Management:
         if self._memory is not None:
             await self._memory.try_write()
 
-    def reload(self, config: Config) -> None:
-        """Apply a reloaded configuration file, and log the settings that wait for the next start. Raises ValueError."""
-        assert self._reconciler is not None, "begun before it serves"
-        before = self._declaration.config.scheduling
+    def declare(self, config: Config) -> list[str]:
+        """The file declares this now. Returns the settings that wait for the next start. Raises ValueError."""
         late = self._declaration.read_anew(config)
         self.registry.redeclare(self._declaration.declared())
-        if config.scheduling != before:
-            self._reconciler.scheduling_changed()
-        if late:
-            log.warning("the configuration is in force, but for what waits for the next start: %s", ", ".join(late))
-        else:
-            log.info("the configuration is in force")
+        return late
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """The scheduling settings of the file, which all pools have by default."""
+        return self._declaration.config.scheduling
 
     def _prices_changed(self, changed: Changed) -> None:
         if any(kind == "prices" for kind, _ in changed):
@@ -243,33 +226,80 @@ class Management:
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.declared())
 
+    async def close(self) -> None:
+        """Write usage and budgets, and close the store."""
+        if self._fingerprint_check is not None:
+            await self._fingerprint_check.stop()
+        if self.notices is not None:
+            await self.notices.stop()
+        if self._is_open:
+            await self.budgets.stop()
+            await self.usage.stop()
+            await self.registry.stop()
+
+
+class Administration:
+    """What changes a running gateway: the reconciler, which applies the registry, discovery, and the admin port."""
+
+    def __init__(self, config: Config, management: Management, parts: GatewayParts, members: Members) -> None:
+        self._config, self._parts, self._members = config, parts, members
+        self.management = management
+        self._address_allowlist = AddressAllowlist(config.admin.backend_networks)
+        self._reconciler = Reconciler(
+            management.registry,
+            parts,
+            address_allowlist=self._address_allowlist,
+            folder=config.folder,
+            scheduling_of=management.scheduling_of,
+        )
+        self._searches: list[asyncio.Task[None]] = []
+        self._port: AdminPort | None = None  # while it is open
+        self._tokens: Tokens[AdminIssuer, Caller] | None = None
+
+    def start(self) -> None:
+        """Start the checkpoint, the reconciler and the discovery sources."""
+        parts, handlers = self._parts, self._parts.handlers
+        self.management.learn(
+            Learning(parts.pools, parts.backends, handlers.prompt_tokens, lambda: handlers.is_serving)
+        )
+        self._reconciler.start()
+        self._searches = [
+            asyncio.create_task(source.watch(partial(self.management.found, number)))
+            for number, source in enumerate(self.management.sources)
+        ]
+
+    def reload(self, config: Config) -> None:
+        """Apply a reloaded configuration file, and log the settings that wait for the next start. Raises ValueError."""
+        before = self.management.scheduling
+        late = self.management.declare(config)
+        if config.scheduling != before:
+            self._reconciler.scheduling_changed()
+        if late:
+            log.warning("the configuration is in force, but for what waits for the next start: %s", ", ".join(late))
+        else:
+            log.info("the configuration is in force")
+
     async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
-        admin, auth = self._config.admin, self._config.auth
-        if not admin.enabled or not self._has_state:
+        live, steering, secret = self._parts.live, self._parts.steering, self._config.auth.secret_bytes()
+        if live is None or steering is None or secret is None or not self._members.has_state:
             return None
         from gateway.admin.port import Parts  # noqa: PLC0415 - it takes a tenth of the time of a start
 
-        assert self._running is not None, "begun before it serves"
-        assert self._reconciler is not None, "begun before it serves"
-        secret = auth.secret_bytes()
-        assert secret is not None, "made when it was opened"
-        assert self._running.live is not None, "with an admin port"
-        assert self._running.steering is not None, "with an admin port"
         parts = Parts(
-            registry=self.registry,
-            store=self._store,
-            pools=self._running.pools,
-            budgets=self.budgets,
-            prices=self.prices,
-            backends=self._running.backends,
+            registry=self.management.registry,
+            store=self.management.store,
+            pools=self._parts.pools,
+            budgets=self.management.budgets,
+            prices=self.management.prices,
+            backends=self._parts.backends,
             in_force=self._reconciler,
-            address_allowlist=self._address_allowlist(),
-            tenant_keys=self._running.handlers.keys,
+            address_allowlist=self._address_allowlist,
+            tenant_keys=self._parts.handlers.keys,
             clock=asyncio.get_running_loop().time,
             cluster_view=self._members.cluster_view,
-            live=self._running.live,
-            steering=self._running.steering,
+            live=live,
+            steering=steering,
         )
         await self._start_tokens()
         *others, last = admin_ports(self._config)
@@ -323,31 +353,15 @@ class Management:
 
     async def stop(self) -> None:
         """Write the checkpoint before requests are disconnected, and stop all further changes."""
-        if self._memory is not None:
-            await self._memory.stop()
+        await self.management.stop_learning()
         for search in self._searches:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
         if self._port is not None:
             await self._port.stop()
-        if self._reconciler is not None:
-            await self._reconciler.stop()
+        await self._reconciler.stop()
         if self._tokens is not None:
             await self._tokens.stop()
-
-    async def close(self) -> None:
-        """Write usage and budgets, and close the store. Call it once nothing runs any more."""
-        if self._fingerprint_check is not None:
-            await self._fingerprint_check.stop()
-        if self.notices is not None:
-            await self.notices.stop()
-        if self._is_open:
-            await self.budgets.stop()
-            await self.usage.stop()
-            await self.registry.stop()
-
-    def _address_allowlist(self) -> AddressAllowlist:
-        return AddressAllowlist(self._config.admin.backend_networks)
 
 
 def make_admin_secret(config: Config) -> None:

@@ -106,7 +106,7 @@ class Budgets:
         self._touched: set[Holder] = set()
         self._replicas = 1  # that divide the rest while this process is alone
         self._today, self._ends_s = "", dict[Period, float]()
-        book.counted = self._counted
+        book.watchers.append(self._counted)
 
     async def start(self) -> None:
         """Read past usage before any call is admitted, as far as the store can be read."""

@@ -52,7 +52,7 @@ class UsageBook:
         self._unwritten: set[UsageKey] = set()
         self._writing: set[UsageKey] = set()
         self._day, self._day_ends_at_s = "", 0.0
-        self.counted: Callable[[UsageKey, Totals], None] = lambda _of, _totals: None
+        self.watchers: list[Callable[[UsageKey, Totals], None]] = []
         """Called after each count with its key and what was counted."""
         self._flusher = Periodic(self._try_flush, FLUSH_S, "flush usage")
         self.writer = secrets.token_urlsafe(WRITER_BYTES)
@@ -90,7 +90,8 @@ class UsageBook:
         row.output_tokens += output_tokens
         self._unwritten.add(row.of)
         of = row.of if row.of.tenant == tenant else UsageKey(day, tenant, key, model)
-        self.counted(of, Totals(1, prompt_tokens, cached_tokens, output_tokens))
+        for watcher in self.watchers:
+            watcher(of, Totals(1, prompt_tokens, cached_tokens, output_tokens))
 
     async def flush(self) -> None:
         """Write the rows changed since the last flush. Raises StoreUnavailable; the next flush writes them then."""

@@ -38,6 +38,7 @@ from gateway.forwarding.attempt import (
 )
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
+from gateway.forwarding.shadows import Shadows
 from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat, beating
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
@@ -59,6 +60,7 @@ class Generation:
         backends: BackendPool,
         backend_clients: Mapping[str, BackendClient],
         tiers: Mapping[str, Tier],
+        shadows: Shadows,
         resends_max: int,
         heartbeat_s: float | None = None,
         on_answer: Callable[[str, Call, str, int], None],
@@ -73,6 +75,7 @@ class Generation:
         self._backends = backends
         self._backend_clients = backend_clients
         self._tiers = tiers
+        self._shadows = shadows
         self._on_answer = on_answer
         self._heartbeat_s = heartbeat_s
         self._resends_max = resends_max
@@ -80,8 +83,6 @@ class Generation:
         self._evidence = LossEvidence()
         self._apart: set[asyncio.Future[None]] = set()  # of calls that wait until others have left their backend
         self._budget = RetryBudget()
-        self.on_alias_sent: Callable[[Call, web.BaseRequest], None] = lambda _call, _request: None
-        """Called when a call of an alias has been dispatched, and may be copied."""
         self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
     async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
@@ -124,7 +125,7 @@ class Generation:
         try:
             async with lease:
                 if call.copied is not None:
-                    self.on_alias_sent(call, request)
+                    self._shadows.sent(call, request.headers)
                 result = await self.send(request, call, lease, trace)
                 lease.outcome = result.outcome
         except asyncio.CancelledError:

@@ -119,17 +119,18 @@ class RequestHandlers:
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
         exact_tokens = self._exact_tokens()
         request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
+        self._shadows = self._make_shadows(telemetry)
         self._generation = Generation(
             context=self._attempt_context(request_admission, OutputTokens(learnt_tokens, exact_tokens)),
             backends=backends,
             backend_clients=backend_clients,
             tiers=tiers,
+            shadows=self._shadows,
             resends_max=config.limits.resends_max,
             heartbeat_s=config.queue.heartbeat_s,
             on_answer=self._made,
         )
         self.active = self._generation.active
-        self._shadows = self._make_shadows(telemetry)
         self._background = Background(
             request_admission=request_admission,
             generation=self._generation,
@@ -252,7 +253,6 @@ class RequestHandlers:
             names=self._names,
             ended=telemetry.ended,
         )
-        self._generation.on_alias_sent = lambda call, request: shadows.sent(call, request.headers)
         self.aliases_changed()
         return shadows
 

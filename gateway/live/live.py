@@ -59,7 +59,6 @@ class Live:
         self._made_at = 0.0
         self._dispatchers: Callable[[], Mapping[str, Dispatcher]]
         self._measure_gaps: Callable[[float], Awaitable[None]]
-        self.is_demo_running: Callable[[], bool] = lambda: False
         self._sources: Sources
         self._maker: LiveDocument
 

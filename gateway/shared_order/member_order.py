@@ -14,12 +14,11 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
-from aiohttp import web
 
 from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.admin.management import Management
+from gateway.admin.management import Administration
 from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader.leader import Leader
@@ -38,8 +37,7 @@ from gateway.observability.metrics.instruments import (
     Family,
     Values,
 )
-from gateway.observability.metrics.page import Metrics
-from gateway.order import MakeScheduler, StartEngine, poll_options
+from gateway.order import MakeScheduler, Process, poll_options
 from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
@@ -60,27 +58,11 @@ LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready:
 _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
-class Entrance(Protocol):
-    """How one process comes into the order, and leaves it."""
-
-    async def open(self) -> None:
-        """Before the gateway reads any state. Raises OSError, ValueError."""
-        ...
-
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        """As of an Order."""
-        ...
+class Entrance(Process, Protocol):
+    """How one process comes into a shared order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
         """All parts are there: take part. Raises OSError."""
-        ...
-
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
-        """As of an Order."""
-        ...
-
-    async def drained(self) -> None:
-        """Wait for the processes that this one serves: the gateway has drained."""
         ...
 
     async def close(self) -> None: ...
@@ -111,11 +93,11 @@ class MemberOrder:
         self.told: dict[str, bytes] = {}
         """What the leader has told all, by topic."""
         self._backends: SharedBackends  # from `make_backends` on
-        self._work: RoleWork | None = None  # from `begin` on, until it ends
+        self._work: RoleWork | None = None  # from `begin` on
         self._leaderless_since: float | None = None
         self._led: Leader | None = None  # the present leadership of this process
         self._facts = 0  # of leaderships that are over
-        self._entrance = enter(self)
+        self.process = enter(self)
 
     # -- as the Order of a gateway ---------------------------------------------------------------------------
 
@@ -126,12 +108,6 @@ class MemberOrder:
     @property
     def secret(self) -> bytes:
         return self.place.secret
-
-    async def open(self) -> None:
-        await self._entrance.open()
-
-    async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        return await self._entrance.embedded_engine(start)
 
     def make_dispatcher(self, pool: str, _make_scheduler: MakeScheduler) -> Dispatcher:
         return SharedDispatcher(self.shared, pool)
@@ -159,8 +135,8 @@ class MemberOrder:
         )
         return self._backends
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
-        if management is None:
+    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None:
+        if administration is None:
             raise ValueError("processes that share an order share a store")
         self._work = RoleWork(
             self.shared,
@@ -168,13 +144,13 @@ class MemberOrder:
             tasks=self.tasks,
             backends=self._backends,
             parts=parts,
-            management=management,
+            administration=administration,
         )
         self.port.services |= self._work.services
         self._work.hear(self.told)
         if self.shared.roles.role is not MemberRole.LEADERLESS:
             self.role_changed(self.shared.roles.role)
-        await self._entrance.begin(parts)
+        await self.process.begin(parts)
 
     def is_ready(self) -> bool:
         """Whether a leader decides for this process, or did a moment ago: between two leaders requests wait."""
@@ -208,22 +184,15 @@ class MemberOrder:
             found[CLUSTER_ROUND_TRIP] = {(): view.round_trip_s}
         return found
 
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
-        return await self._entrance.metrics_page(metrics)
-
     async def resign(self) -> None:
         """A leader hands the lead over, and follows the next one while it drains."""
         if self._work is not None:
             await self._work.resign()
         self.shared.resign()
 
-    async def drained(self) -> None:
-        await self._entrance.drained()
-
     async def end(self) -> None:
         if self._work is not None:
             self._work.stop()
-            self._work = None  # no role is taken up any more: it would ask a store that is closed next
         await self.tasks.cancel()
 
     async def close(self) -> None:
@@ -231,7 +200,7 @@ class MemberOrder:
         await self.shared.stop()
         await self.port.stop()
         await self.peers.close()
-        await self._entrance.close()
+        await self.process.close()
 
     # -- as the process around the SharedOrder ---------------------------------------------------------------
 

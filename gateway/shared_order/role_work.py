@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from backends.health import Evidence
-from gateway.admin.management import Management
+from gateway.admin.management import Administration
 from gateway.cluster.view import MemberRole
 from gateway.cluster.wire import LimitsOf
 from gateway.parts import GatewayParts
@@ -45,14 +45,16 @@ class RoleWork:
         tasks: Tasks,
         backends: SharedBackends,
         parts: GatewayParts,
-        management: Management,
+        administration: Administration,
     ) -> None:
         """`backends` are those of the parts."""
         self._order, self._tasks = order, tasks
-        self._backends, self.parts, self._management = backends, parts, management
+        self._backends, self.parts = backends, parts
+        self._administration, self._management = administration, administration.management
         self._announcer = Announcer(order, backends)
         self._announcer.start()
         self._budget_shares: BudgetShares | None = None  # while it leads
+        self._is_over = False
         self._found: dict[int, frozenset[str]] = {}
         self.services: dict[str, Service] = {
             "budgets": self._hear_budgets,
@@ -65,23 +67,27 @@ class RoleWork:
             self.services |= share_live(parts.live, order, peers)
         if parts.steering is not None:
             self.services |= share_steering(parts.steering, order, peers)
-        if management.keeps_state:
+        if self._management.keeps_state:
             budgets = FollowerBudgets(
                 order.place.name,
-                management.budgets,
-                management.usage.writer,
+                self._management.budgets,
+                self._management.usage.writer,
                 is_leading=lambda: order.leader is not None,
                 ask=peers.ask_leader,
             )
             tasks.start(budgets.run())
 
     def stop(self) -> None:
+        """Take no role up any more: it would ask a store that is closed next."""
+        self._is_over = True
         self._announcer.stop()
 
     # -- the role of this process ----------------------------------------------------------------------------
 
     def take_up(self, role: MemberRole, *, is_other: bool) -> None:
         """The role of this process, or its leader, is this one now. `is_other`: so is its own leadership."""
+        if self._is_over:
+            return
         if is_other:
             self.parts.metrics.schedulers_replaced()
         budgets, is_leading = self._management.budgets, self._order.leader is not None
@@ -110,7 +116,8 @@ class RoleWork:
 
     def changed(self, backend_id: str | None = None) -> None:
         """A backend has changed here; None: any."""
-        self._announcer.announce(None if backend_id is None else [backend_id])
+        if not self._is_over:
+            self._announcer.announce(None if backend_id is None else [backend_id])
 
     def hear(self, told: Mapping[str, bytes]) -> None:
         """The leader has told this, by topic."""
@@ -137,7 +144,7 @@ class RoleWork:
     async def _view(self, body: bytes) -> bytes:
         if self._order.leader is None:
             raise StoreUnavailable("this process does not lead")
-        return await self._management.answer_peer(body.decode())
+        return await self._administration.answer_peer(body.decode())
 
     async def _hear_budgets(self, body: bytes) -> bytes:
         if self._budget_shares is None:

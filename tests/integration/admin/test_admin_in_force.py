@@ -289,7 +289,7 @@ async def test_while_the_state_cannot_be_written_a_change_is_refused_and_calls_g
     async def full(*_args, **_kwargs):
         raise StoreUnavailable("database or disk is full")
 
-    store = api.rig.gateway._management._store
+    store = api.rig.gateway._management.store
     with monkeypatch.context() as broken:
         for name in ("commit", "news", "put_usage", "usage", "audit"):
             broken.setattr(store, name, full)

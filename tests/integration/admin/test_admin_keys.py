@@ -109,7 +109,7 @@ async def test_a_key_is_shown_where_its_use_cannot_be_read(api, monkeypatch):
         raise StoreUnavailable("away")
 
     key = await made(api)
-    monkeypatch.setattr(api.rig.gateway._management._store, "last_days", fails)
+    monkeypatch.setattr(api.rig.gateway._management.store, "last_days", fails)
     assert (await api.get(f"/keys/{key['id']}")).json["last_used_on"] is None
 
 

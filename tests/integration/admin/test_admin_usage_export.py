@@ -37,7 +37,7 @@ async def api(tmp_path, monkeypatch):
             for ago in (0, 1)
             for writer in ("w1", "w2")
         ]
-        await made.rig.gateway._management._store.put_usage(rows)
+        await made.rig.gateway._management.store.put_usage(rows)
         yield made
 
 
@@ -90,7 +90,7 @@ async def test_an_administrator_of_a_group_exports_its_tenants_alone_and_their_g
     tenants = {"red/a": {"group": "red"}, "blue/b": {"group": "blue"}, "free": {}}
     async with scripted() as backend, admin(tmp_path, backend, groups={"red": {}, "blue": {}}, tenants=tenants) as api:
         rows = [UsageRow("w", UsageKey(day(), name, "k", "m"), Totals(1, 5, 0, 0)) for name in (*tenants, "gone")]
-        await api.rig.gateway._management._store.put_usage(rows)
+        await api.rig.gateway._management.store.put_usage(rows)
         key = (await api.post("/keys", {"role": "group-admin", "group": "red"})).json["secret"]
         assert set(tokens(read((await api.get("/usage/export", key=key)).body))) == {"red/a"}
         assert tokens(read((await api.get("/usage/export?tenant=blue%2Fb", key=key)).body)) == {}
@@ -124,12 +124,12 @@ async def test_what_fails_before_the_first_day_is_a_problem(api, monkeypatch, er
     async def fails(**_):
         raise error("no")
 
-    monkeypatch.setattr(api.rig.gateway._management._store, "usage", fails)
+    monkeypatch.setattr(api.rig.gateway._management.store, "usage", fails)
     assert (await api.get("/usage/export")).status == status
 
 
 async def test_what_fails_later_breaks_off_and_leaves_no_file(api, monkeypatch, tmp_path):
-    store = api.rig.gateway._management._store
+    store = api.rig.gateway._management.store
     usage = store.usage
 
     async def fails_today(*, after, **others):
@@ -165,7 +165,7 @@ async def test_a_day_of_more_rows_than_a_store_gives_at_once_is_listed_and_expor
     """Of each of its parts the store is asked alone, so memory holds one of them."""
     count = USAGE_ROWS_MAX + 1_500
     async with scripted() as backend, admin(tmp_path, backend, prices=PRICES) as api:
-        store, asked = api.rig.gateway._management._store, []
+        store, asked = api.rig.gateway._management.store, []
         rows = [
             UsageRow(f"w{number % 2}", UsageKey(day(), f"t{number // 2}", "k", "m"), Totals(0, 7 + number % 5, 0, 0))
             for number in range(count)
