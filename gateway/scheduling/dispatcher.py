@@ -80,6 +80,9 @@ class QueueWatch(Protocol):
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
 
+    _tells_all = False
+    """Whether each fact asks for a decision, though nothing waits here: another process is told of it."""
+
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
@@ -106,6 +109,8 @@ class Dispatcher:
         """Charge the tenant for a call with this key that was never queued."""
         self._know(tenant)
         self._scheduler.spent(tenant.id, usage, self.now(), key_id)
+        if self._tells_all:
+            self._pump_soon()
 
     def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
         """Replace the set of backends: these are all of them."""
@@ -268,7 +273,7 @@ class Dispatcher:
     def kept(self, request_id: str) -> None:
         """A preemption came too late."""
         self._scheduler.kept(request_id, self.now())
-        if self._waiting:
+        if self._waiting or self._tells_all:
             self._pump_soon()
 
     def tokens(self, request_id: str, usage: Usage) -> None:
@@ -280,12 +285,12 @@ class Dispatcher:
 
     def trued_up(self) -> None:
         """A prompt's true size is known. A reservation may have shrunk, so a queued request may fit now."""
-        if self._waiting:
+        if self._waiting or self._tells_all:
             self._pump_soon()
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
         self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.ended(request_id))
-        if self._waiting:
+        if self._waiting or self._tells_all:
             self._pump_soon()
 
     def _ask_why(self, request_id: str, watch: QueueWatch) -> None:

@@ -7,11 +7,13 @@ from gateway.cluster.follower.follower import STEP_S
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
-from policies.types import Dispatch, Outcome, Request, Tenant, Timing, Usage
+from policies.types import Dispatch, Request, Tenant, Usage
 
 
 class SharedDispatcher(Dispatcher):
     """Dispatches this process's requests of one pool, as the leader decides."""
+
+    _tells_all = True
 
     def __init__(self, order: SharedOrder, pool: str) -> None:
         super().__init__(RemoteScheduler(pool, order.member, order.ask_limits))
@@ -76,21 +78,6 @@ class SharedDispatcher(Dispatcher):
     def tokens(self, request_id: str, usage: Usage) -> None:
         super().tokens(request_id, usage)
         self._order.within(STEP_S)
-
-    def trued_up(self) -> None:
-        self._order.soon()
-
-    def kept(self, request_id: str) -> None:
-        super().kept(request_id)
-        self._order.soon()
-
-    def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
-        super().finished(request_id, outcome, timing)
-        self._order.soon()
-
-    def spent(self, tenant: Tenant, usage: Usage, key_id: str = "") -> None:
-        super().spent(tenant, usage, key_id)
-        self._order.soon()
 
     # -- tenants of all workers ------------------------------------------------------------------------------
 
