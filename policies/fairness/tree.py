@@ -205,7 +205,7 @@ class FairTree:
         return node
 
     def _unseat(self, leaf: FairNode, tier_id: str, tenant_id: str) -> None:
-        """The tenant has left its place. A node below a tier goes with its last tenant."""
+        """The tenant has left its place. A node below a tier goes with its last tenant, and its account too."""
         tier = self.root.nodes[tier_id]
         if leaf is tier:
             return
@@ -244,9 +244,10 @@ class FairTree:
         """What orders the tenants of one tier: the rank of each node that the tenant is below in the tier, then its
         own.
         """
-        node, ranks = self._placed(tenant.tier_id, tenant.id), [self.service_record(tenant).rank]
+        node = self._placed(tenant.tier_id, tenant.id)
         if node is None:
-            return 0.0, 0.0
+            return 0.0, 0.0  # it has received nothing
+        ranks = [self.service_record(tenant).rank]
         while node.outer is not None and node.outer is not self.root:
             ranks.append(node.outer.order.service_record(node.id).rank)
             node = node.outer
@@ -256,33 +257,21 @@ class FairTree:
         """Service by which the tenant is behind the other; where they are not below one leaf, by which the node that it
         is below is behind a node of the same parent that the other is below.
         """
-        node, other_node = self._fork(tenant, other)
+        node, other_node = self.leaf(tenant), self.leaf(other)
         if node is other_node:
             return node.order.lag(tenant.id, other.id) * tenant.weight
-        assert node.outer is not None, "both are below the root"
-        return node.outer.order.lag(node.id, other_node.id) * node.weight
+        order, node, other_node = _fork(node, other_node)
+        return order.lag(node.id, other_node.id) * node.weight
 
     def ahead(self, tenant: Tenant, other: Tenant) -> float:
         """By how much the rank of one tenant is above that of another; where they are not below one leaf, as in `lag`.
         In service over weight.
         """
-        node, other_node = self._fork(tenant, other)
+        node, other_node = self.leaf(tenant), self.leaf(other)
         if node is other_node:
             return node.order.service_record(tenant.id).rank - node.order.service_record(other.id).rank
-        assert node.outer is not None, "both are below the root"
-        return node.outer.order.service_record(node.id).rank - node.outer.order.service_record(other_node.id).rank
-
-    def _fork(self, tenant: Tenant, other: Tenant) -> tuple[FairNode, FairNode]:
-        """The nodes of one parent that the two tenants are below; twice the same where it is the parent of both."""
-        node, other_node = self.leaf(tenant), self.leaf(other)
-        while node.outer is not other_node.outer:
-            if node.depth >= other_node.depth:
-                assert node.outer is not None, "both are below the root"
-                node = node.outer
-            else:
-                assert other_node.outer is not None, "both are below the root"
-                other_node = other_node.outer
-        return node, other_node
+        order, node, other_node = _fork(node, other_node)
+        return order.service_record(node.id).rank - order.service_record(other_node.id).rank
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
@@ -325,3 +314,16 @@ class FairTree:
             leaf.order.adopt(tenant_id, ServiceRecord(counter))
             if leaf.is_own:
                 node.order.adopt(leaf.id, ServiceRecord(counter))
+
+
+def _fork(node: FairNode, other: FairNode) -> tuple[Fairness, FairNode, FairNode]:
+    """The lowest order that two leaves are both below, and the nodes in it that they are, or are below."""
+    while node.outer is not other.outer:
+        if node.depth >= other.depth:
+            assert node.outer is not None, "both are below the root"
+            node = node.outer
+        else:
+            assert other.outer is not None, "both are below the root"
+            other = other.outer
+    assert node.outer is not None, "both are below the root"
+    return node.outer.order, node, other
