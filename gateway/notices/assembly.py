@@ -3,18 +3,19 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from random import Random
+from typing import TYPE_CHECKING
 
 from backends.tls import tls_context
 from gateway.budgets.budgets import Budgets
 from gateway.config.budgets import BudgetsSection, WebhookSection
 from gateway.money.pricing import PriceBook
-from gateway.notices.claims import NoticeClaims
-from gateway.notices.sender import NoticeSender
 from gateway.notices.thresholds import BudgetWatch
-from gateway.notices.webhook import Webhook
 from gateway.observability.metrics.instruments import NOTICES, Family, Values
 from gateway.store.base import Store
 from gateway.store.periodic import Periodic
+
+if TYPE_CHECKING:
+    from gateway.notices.sender import NoticeSender
 
 LOOK_S = 0.5
 
@@ -35,18 +36,12 @@ class BudgetNotices:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`replica` is the name of this gateway among those that share the state, and `place` where it has its own.
-        Raises ValueError where the secret of the webhook cannot be read.
+        Raises ValueError where the secret or the CA of the webhook cannot be read.
         """
         self._watch = BudgetWatch(budgets, settings.thresholds, today)
         self._sender: NoticeSender | None = None
         if settings.webhook is not None:
-            self._sender = NoticeSender(
-                make_webhook(settings.webhook),
-                NoticeClaims(store, replica=replica, place=place, clock=clock),
-                currency=lambda: prices.currency,
-                clock=clock,
-                rng=Random(),  # noqa: S311 - jitter
-            )
+            self._sender = _make_sender(settings.webhook, store, prices, replica=replica, place=place, clock=clock)
         self._looker = Periodic(self._look, LOOK_S, "tell of budgets")
 
     def start(self) -> None:
@@ -72,7 +67,19 @@ class BudgetNotices:
             await self._sender.send_due()
 
 
-def make_webhook(settings: WebhookSection) -> Webhook:
-    """The webhook of these settings. Raises ValueError where its secret or CA cannot be read."""
-    tls = None if settings.ca_file is None else tls_context(settings.ca_file)
-    return Webhook(settings.url, settings.secrets(), tls=tls)
+def _make_sender(
+    hook: WebhookSection, store: Store, prices: PriceBook, *, replica: str, place: str, clock: Callable[[], float]
+) -> "NoticeSender":
+    """Raises ValueError where the secret or the CA of the webhook cannot be read."""
+    # What sends is loaded where a webhook is set, and by no other start.
+    from gateway.notices.claims import NoticeClaims  # noqa: PLC0415
+    from gateway.notices.sender import NoticeSender  # noqa: PLC0415
+    from gateway.notices.webhook import Webhook  # noqa: PLC0415
+
+    return NoticeSender(
+        Webhook(hook.url, hook.secrets(), tls=None if hook.ca_file is None else tls_context(hook.ca_file)),
+        NoticeClaims(store, replica=replica, place=place, clock=clock),
+        currency=lambda: prices.currency,
+        clock=clock,
+        rng=Random(),  # noqa: S311 - jitter
+    )
