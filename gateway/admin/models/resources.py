@@ -1,8 +1,8 @@
 """Models of the admin API: they validate requests, and the OpenAPI document is generated from them.
 
-What is set is modelled by the sections that the configuration file is read with. Bodies are read strictly as JSON: "5"
-is no number. Times are seconds since 1970. A field that is not set has the default of the configuration file; null in a
-patch resets a field to it.
+What is set is modelled by the sections that the configuration file is read with (resources/collection.py). Bodies are
+read strictly as JSON: "5" is no number. Times are seconds since 1970. A field that is not set has the default of the
+configuration file; null in a patch resets a field to it.
 """
 
 from typing import Annotated, Literal
@@ -10,11 +10,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
-from gateway.config.aliases import AliasSection
 from gateway.config.marks import FormField
-from gateway.config.prices import PriceSection
-from gateway.config.sections import GroupSection, TenantSection, TierSection
-from gateway.config.value_types import Name, PoolName, TenantName, whole
+from gateway.config.value_types import PoolName, TenantName, whole
 from gateway.registry.entries import Origin
 from gateway.registry.resource_kinds import MODEL_NAME, KeyHolder, KeySection
 
@@ -48,47 +45,7 @@ class StoredResource(Fields):
     origin: Origin
 
 
-# -- what is stored: the sections of the configuration, with an id -----------------------------------------
-
-
-class NewTier(TierSection, defer_build=True):
-    id: Name
-
-
-class TierResource(StoredResource, TierSection):
-    pass
-
-
-class NewGroup(GroupSection, defer_build=True):
-    id: Name
-
-
-class GroupResource(StoredResource, GroupSection):
-    pass
-
-
-class NewTenant(TenantSection, defer_build=True):
-    id: TenantName
-
-
-class TenantResource(StoredResource, TenantSection):
-    pass
-
-
-class NewPrice(PriceSection, defer_build=True):
-    id: ModelName
-
-
-class PriceResource(StoredResource, PriceSection):
-    pass
-
-
-class NewAlias(AliasSection, defer_build=True):
-    id: ModelName
-
-
-class AliasResource(StoredResource, AliasSection):
-    pass
+# -- pools -----------------------------------------------------------------------------------------------
 
 
 class PoolResource(Fields):
@@ -220,28 +177,8 @@ class ResourceList(Fields):
     next_cursor: str | None
 
 
-class TenantList(ResourceList):
-    items: list[TenantResource]
-
-
-class GroupList(ResourceList):
-    items: list[GroupResource]
-
-
-class TierList(ResourceList):
-    items: list[TierResource]
-
-
 class KeyList(ResourceList):
     items: list[KeyResource]
-
-
-class PriceList(ResourceList):
-    items: list[PriceResource]
-
-
-class AliasList(ResourceList):
-    items: list[AliasResource]
 
 
 class PoolList(ResourceList):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gateway.admin.models import resources as models
 from gateway.admin.models.resources import MODEL_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
 from gateway.config.aliases import AliasSection
+from gateway.config.value_types import PoolName
 from gateway.registry.registry import Registry
 
 
@@ -16,13 +16,7 @@ def routes(registry: Registry) -> Iterator[Route]:
         kind="aliases",
         noun="alias",
         registry=registry,
-        models=CollectionModels(
-            made=models.NewAlias,
-            whole=AliasSection,
-            fields=AliasSection,
-            shown=models.AliasResource,
-            listed=models.AliasList,
-        ),
+        models=CollectionModels.of(AliasSection, "Alias", PoolName),
         role=Role.OPERATOR,
         id_pattern=MODEL_PATTERN,
     ).routes()

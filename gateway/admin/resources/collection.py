@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import GenericAlias
+from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
-from gateway.admin.models.resources import Page, ResourceList
+from gateway.admin.models.resources import Page, ResourceList, StoredResource
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
+from gateway.config.sections import Section
 from gateway.config.value_types import NAME_PATTERN
 from gateway.registry.entries import Entry
 from gateway.registry.merge_patch import merged
@@ -48,6 +50,15 @@ class CollectionModels:
     fields: type[BaseModel]
     shown: type[BaseModel]
     listed: type[ResourceList]
+
+    @classmethod
+    def of(cls, section: type[Section], name: str, id_type: Any) -> Self:
+        """The models of a kind whose every field may change, from the section that the file is read with."""
+        made = create_model(f"New{name}", __base__=section, __cls_kwargs__={"defer_build": True}, id=(id_type, ...))
+        shown = create_model(f"{name}Resource", __base__=(StoredResource, section))
+        items: Any = (GenericAlias(list, shown), ...)
+        listed = create_model(f"{name}List", __base__=ResourceList, items=items)
+        return cls(made=made, whole=section, fields=section, shown=shown, listed=listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gateway.admin.models import resources as models
 from gateway.admin.models.resources import MODEL_PATTERN
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.routes import Role, Route
 from gateway.config.prices import PriceSection
+from gateway.config.value_types import PoolName
 from gateway.registry.registry import Registry
 
 
@@ -16,13 +16,7 @@ def routes(registry: Registry) -> Iterator[Route]:
         kind="prices",
         noun="price list",
         registry=registry,
-        models=CollectionModels(
-            made=models.NewPrice,
-            whole=PriceSection,
-            fields=PriceSection,
-            shown=models.PriceResource,
-            listed=models.PriceList,
-        ),
+        models=CollectionModels.of(PriceSection, "Price", PoolName),
         role=Role.OPERATOR,
         id_pattern=MODEL_PATTERN,
     ).routes()

@@ -12,12 +12,13 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.admin.models import backends, forms, policies, resources
+from gateway.admin.resources.collection import CollectionModels
 from gateway.config.aliases import AliasSection
 from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.schema import config_schema
 from gateway.config.sections import BackendSection, GroupSection, TenantSection, TierSection
-from gateway.config.value_types import FileSchema
+from gateway.config.value_types import FileSchema, Name
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 
 ROOT = Path(__file__).parents[3]
@@ -32,13 +33,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "aliases": AliasSection,
 }
 MADE: dict[str, type[BaseModel]] = {
-    "tenants": resources.NewTenant,
-    "groups": resources.NewGroup,
-    "tiers": resources.NewTier,
     "keys": resources.NewKey,
     "backends": backends.NewBackend,
-    "prices": resources.NewPrice,
-    "aliases": resources.NewAlias,
+    **{kind: CollectionModels.of(SECTIONS[kind], kind, Name).made for kind in SECTIONS.keys() - {"keys", "backends"}},
 }
 # The API has the id in a path, names no file of the gateway's machine, and holds no secret.
 OF_THE_FILE_ALONE = {"backends": {*BackendSection.model_fields} - {*backends.WholeBackend.model_fields}}
