@@ -39,7 +39,7 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-chart: $(STAMP)  ## make the schema and the README of the chart from the configuration and its values
+chart: $(STAMP)  ## make the chart's schema and README, and what the example says of settings, from the configuration and values
 	$(BIN)/python helm/generate.py
 
 wheel: $(STAMP)  ## build fairlead's wheel with compiled decisions and meters, in dist/; needs a C compiler

@@ -296,7 +296,7 @@ def _json(reply: AdminAnswer) -> bytes:
     if reply.encoded is not None:
         return reply.encoded
     assert reply.body is not None, "there is an answer"
-    # Values that the file declares may exceed the API's bounds: they are shown without a warning.
+    # Models are made of values that were checked when they were set: they are shown without another check.
     return reply.body.model_dump_json(warnings=False).encode()
 
 

@@ -91,7 +91,8 @@ class KeySection(LimitedSection):
         str, Field(max_length=LABEL_CHARS_MAX, description="what it is for"), FormField("Label", example="for people")
     ] = ""
     models: Annotated[
-        tuple[PoolName, ...] | None, Field(max_length=KEY_MODELS_MAX, description="the only ones that it may call")
+        tuple[PoolName, ...] | None,
+        Field(max_length=KEY_MODELS_MAX, description="the only models that it may call; default: all"),
     ] = None
 
 
