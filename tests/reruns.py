@@ -1,7 +1,8 @@
 """Runs the tests again that have just failed, alone, twice at most, and names them.
 
-    python -m tests.reruns
+    python -m tests.reruns [FOLDER]
 
+FOLDER is where pytest ran, if it is not this checkout: the compiled copy.
 For CI, where what else a machine does can make a test with real processes fail by chance. flaky.toml lists the tests
 that needed a rerun within the last ten runs of CI, with the date and the cause. One that is listed is not run again: a
 test that needs a rerun in two of ten runs fails. A run with a rerun is followed by an entry in the list. An entry goes
@@ -10,6 +11,7 @@ when its cause is mended, or when ten runs did without it.
 
 import datetime as dt
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -18,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests/flaky.toml"
-FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
+FAILED = ".pytest_cache/v/cache/lastfailed"
 RERUNS_MAX = 5  # more than these in one run is no chance
 TIMES = 2
 
@@ -52,8 +54,9 @@ def verdict(failed: list[str], listed: list[Flaky]) -> tuple[list[str], list[str
     return [] if reasons else failed, reasons
 
 
-def main() -> int:
-    failed = sorted(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else []
+def main(folder: Path = ROOT) -> int:
+    noted = folder / FAILED
+    failed = sorted(json.loads(noted.read_text(encoding="utf-8"))) if noted.exists() else []
     again, reasons = verdict(failed, read_list())
     for reason in reasons:
         print(reason)
@@ -62,7 +65,8 @@ def main() -> int:
     for number in range(1, TIMES + 1):
         for test in again:
             print(f"RERUN {number} of {test}", flush=True)
-        done = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:xdist", *again], check=False, cwd=ROOT)
+        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", *again]
+        done = subprocess.run(command, check=False, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)})
         if done.returncode == 0:
             for test in again:
                 print(f"RERUN {number} of {test} passed: it belongs into tests/flaky.toml, with its cause")
@@ -71,4 +75,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path.absolute, map(Path, sys.argv[1:]))))
