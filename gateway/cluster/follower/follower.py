@@ -436,7 +436,7 @@ class Follower:
     ) -> None:
         """It has ended: every leader is told, until a checkpoint has it."""
         message: AnyMessage
-        message = entry = own.ended(self.log.next_number(), outcome, timing)
+        message = entry = own.ended(self.log.next_number(), outcome, timing, has_run=has_run)
         if self._is_known(own):
             finish = Finish(own.number, outcome, own.usage, timing, entry.entry)
             message = finish if has_run else Gone(own.number, entry.entry)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from gateway.cluster.wire import Dispatched, Ended, Has
-from policies.types import Outcome, Request, Timing, Usage
+from policies.types import NO_USAGE, Outcome, Request, Timing, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +48,14 @@ class OwnRequest:
         told = 0 if self.told is None else self.told.output_tokens
         return 0 if self.usage is None else max(0, self.usage.output_tokens - told)
 
-    def ended(self, entry: int, outcome: Outcome, timing: Timing | None = None) -> Ended:
-        """What later leaders are told of its end, under this number of the ChargeLog."""
+    def ended(self, entry: int, outcome: Outcome, timing: Timing | None = None, *, has_run: bool) -> Ended:
+        """What later leaders are told of its end, under this number of the ChargeLog. Without `has_run` its client left
+        before its Dispatch was carried out: nothing was sent, whatever that assumed.
+        """
         backend_id = None if self.dispatch is None else self.dispatch.backend_id
-        return Ended(self.number, entry, self.request, backend_id, outcome, self._present, timing)
+        was_sent = has_run or self.dispatch is None or bool(self.request.produced_tokens)
+        usage = self._present if was_sent else NO_USAGE
+        return Ended(self.number, entry, self.request, backend_id, outcome, usage, timing)
 
     def has(self, now: float) -> Has:
         """What a new leader is told of it (rules 18, 20, 21)."""

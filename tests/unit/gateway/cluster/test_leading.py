@@ -332,6 +332,20 @@ def test_what_a_member_took_back_or_was_delivered_while_it_was_alone_counts_when
     assert counters["A"] == 3 * 10 + 2 * 3
 
 
+def test_a_dispatch_whose_client_left_before_it_was_carried_out_is_charged_by_no_leader():
+    cluster = Cluster()
+    cluster.submit("m2", "r")
+    cluster.exchange()  # its Dispatch has arrived, and nothing was sent
+    follower = cluster.followers["m2"]
+    follower.lost(cluster.now)
+    cluster.leader.lost("m2", cluster.now)
+    follower.cancel("r", cluster.now)
+    follower.connected(cluster.now)
+    cluster.exchange()
+    counters = cluster.leader.pools["p"].scheduler.checkpoint()[""].tiers["default"].tenants
+    assert counters["A"] == 0
+
+
 def told_on_joining(follower):
     follower.lost(0.0)
     follower.connected(0.0)
