@@ -117,11 +117,18 @@ class BackendLimits(Judge):
             part = max(1, member.share.of(backend.slots))
             require(own <= part, f"{what}; of {node.name}, which is alone, {own} of {part}")
             return
-        leader = member.follower.link.leader
-        ours = sum(self.world.nodes[name].member.follower.link.leader == leader for name, _ in backend.running)
         unseen = sum(self.world.now - self.alone.get(key, -inf) < self.UNSEEN_S for key in backend.running)
         # A backend that runs nothing of a Scheduler's takes one request, whatever the external load.
-        require(running - unseen <= backend.slots or ours <= 1, what)
+        require(running - unseen <= backend.slots or self._known(member, backend) <= 1, what)
+
+    def _known(self, member, backend):
+        """How many of those that run there its leader knows of: a member that joins has not told what it runs yet."""
+        leader = self.world.nodes[member.follower.link.leader]
+        if leader.member.leader is None:  # it leads no more, and its decision was under way
+            return sum(self.world.nodes[name].member.follower.link.leader == leader.name for name, _ in backend.running)
+        (pool,) = leader.member.leader.pools.values()
+        view = pool.scheduler.snapshot(leader.clock.of(self.world.now)).backends[backend.backend_id]
+        return view.in_flight_requests
 
 
 class RateWindow(Judge):
