@@ -28,6 +28,8 @@ PRELOADED = [
 ]
 FAIRLEAD = "from gateway.cli import main; main()"
 ENDED_POLL_S = 0.002
+HELD_OPEN_S = 30.0  # for what a process has written to be read, after its end
+LOST = 255  # as multiprocessing says it
 
 util.get_temp_dir()  # where the server listens; later, a test may have a folder for it that goes with the test
 
@@ -81,7 +83,12 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        """As the server has told; LOST where the process is gone and the server has not said how."""
+        code = self._process.exitcode
+        if code is None and not Path(f"/proc/{self.pid}").exists():
+            code = self._process.exitcode  # perhaps it was told just now
+            return LOST if code is None else code
+        return code
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -97,9 +104,10 @@ class Forked:
         return self.returncode
 
     async def communicate(self) -> tuple[bytes, bytes]:
-        """The rest of its output, once it has ended."""
-        output, errors = await asyncio.gather(self.stdout.read(), self.stderr.read())
+        """The rest of its output, once it has ended. Raises TimeoutError where something else holds its output open."""
+        reading = asyncio.gather(self.stdout.read(), self.stderr.read())
         await self.wait()
+        output, errors = await asyncio.wait_for(reading, HELD_OPEN_S)
         for transport in self._transports:
             transport.close()
         return output, errors

@@ -1,5 +1,7 @@
 """The table of failures on real processes: three replicas, a real Redis, two engines, under load."""
 
+import asyncio
+
 import pytest
 from failures import EVENTS, run
 from failures_rig import BUDGETED_MAX, CALL_COST_MAX, CLIENTS, SLOTS
@@ -10,6 +12,7 @@ from gateway.cluster.checkpoints import CHECKPOINT_S
 MARGIN = 4.0  # of times, on a machine that others use too; `make bench-replicas` prints the figures
 SHARES = 0.15  # on such a machine; 2 % on a quiet one
 SHORT = ("the leader is killed", "the leader is told to stop")
+LASTS_S_MAX = 120.0  # 20 s and what an event takes, on a quiet machine; a run that hangs says where
 
 
 @pytest.mark.parametrize(
@@ -18,7 +21,8 @@ SHORT = ("the leader is killed", "the leader is told to stop")
 async def test_it_breaks_as_the_table_says(tmp_path, name):
     if EVENTS[name].has_network and not Network.is_possible():
         pytest.skip("network namespaces need CAP_NET_ADMIN and the tool ip")
-    figures, may_fail = await run(name, tmp_path)
+    async with asyncio.timeout(LASTS_S_MAX):
+        figures, may_fail = await run(name, tmp_path)
     event = EVENTS[name]
     failed = sum(figures.failed.values())
     assert set(figures.failed) <= may_fail, figures
