@@ -6,6 +6,7 @@ RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
 REWRITTEN = $(VENV)/.rewritten
 WORKERS = $$((2 * $$(nproc) + 1))
+FIRST  ?= $$(date +%s)
 COPY    = build/compiled
 RUN_COMPILED = unit/policies unit/backends unit/gateway properties conformance simulation \
                integration/gateway integration/test_relay.py
@@ -101,8 +102,8 @@ test-continue-mutants: $(STAMP)  ## take mechanisms of continuing streams out, o
 	$(BIN)/python -m tests.mutants.continuation
 
 test-cluster: $(STAMP)  ## two minutes of simulated clusters: seeds that never ran before, and mechanisms taken out, one by one
-	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $$(date +%s)
-	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $$(date +%s) --cuts
+	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $(FIRST)
+	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $(FIRST) --cuts
 	$(BIN)/python -m tests.mutants.cluster
 
 test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memory, descriptors and tasks stay flat) for SOAK_S seconds: 300
