@@ -121,10 +121,6 @@ class Fairness(Protocol):
         """
         ...
 
-    def waiting_count(self) -> int:
-        """Number of waiting tenants."""
-        ...
-
     def service_record(self, tenant_id: str) -> ServiceRecord:
         """The tenant's account; zeros for an unknown tenant."""
         ...
@@ -219,9 +215,6 @@ class Accounts:
         account = self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
-
-    def waiting_count(self) -> int:
-        return self._waiting
 
     def service_record(self, tenant_id: str) -> ServiceRecord:
         account = self._accounts.get(tenant_id)
