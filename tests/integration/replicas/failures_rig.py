@@ -472,7 +472,8 @@ class Load:
     async def call(self, number: int, tenant: str, **fields: Any) -> int | None:
         """One call at this replica, which is noted; its status."""
         url = self.cluster.url(number)
-        if url is None:
+        if url is None:  # it has just ended, and nothing has looked since: a client that asked on would keep the loop
+            await asyncio.sleep(READY_S)
             return None
         status, *usage = await self._call(url, tenant, fields)
         if status != SPENT:
