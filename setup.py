@@ -21,13 +21,12 @@ INTERPRETED = {
     # Values that leave the process. msgspec, orjson and pydantic read annotations, which mypyc does not keep.
     "policies/types.py",
     "policies/due_times.py",
+    "policies/facts.py",
     "policies/accounts/checkpoint.py",
     "policies/admission/rate_window.py",
     "policies/step_time/model.py",
     # mypyc cannot compile a subclass of list.
     "policies/capacity/candidates.py",
-    # Bases of wrappers in gateway/ and backends/.
-    "policies/forwarding.py",
 }
 
 

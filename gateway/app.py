@@ -1,7 +1,7 @@
 """The composition root: a Gateway has all parts, connected; it starts and stops them.
 
     client -> RequestHandlers: RequestParser, RequestAdmission -> Dispatcher (Scheduler) -> Upstream -> relay -> client
-                  BackendPool -> Pools -> Dispatcher.load_changed
+                  BackendPool -> Pools -> Dispatcher.told
 
 `open_gateway` opens what has to be read or asked first, then makes the parts, each of which is handed those that it
 uses. The Order that a gateway is handed makes its Dispatchers and backends: its own ones, or those of a process that

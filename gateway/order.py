@@ -24,12 +24,12 @@ from gateway.observability.metrics.page import Metrics
 from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from policies.scheduler_protocol import SchedulerProtocol, SharedSchedulerProtocol
+from policies.scheduler_protocol import SharedSchedulerProtocol, ViewedSchedulerProtocol
 
 MakeScheduler = Callable[[str], SharedSchedulerProtocol]
 """Makes the Scheduler of a pool, as the settings are now."""
 StartEngine = Callable[[], Awaitable[BackendSpec]]
-Wrap = Callable[[str, SchedulerProtocol], SchedulerProtocol]
+Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
@@ -180,7 +180,7 @@ class OwnOrder:
         self.responses = StoredResponses()
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher:
-        scheduler: SchedulerProtocol = make_scheduler(pool)
+        scheduler: ViewedSchedulerProtocol = make_scheduler(pool)
         return Dispatcher(scheduler if self._wrap_scheduler is None else self._wrap_scheduler(pool, scheduler))
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:

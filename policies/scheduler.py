@@ -3,6 +3,7 @@
     facts      submit, tokens, finished, returned, interrupted, kept, cancel, spent, load_changed, measured,
                tenants_changed, policy_changed, restored (each with `now`);
                adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
+               told(fact): any of them as a value (facts.py)
     decisions  poll(now) -> [Dispatch | Reject | Preempt]
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
@@ -30,6 +31,7 @@ from policies.accounts.ledger import InFlight
 from policies.admission import Admission
 from policies.admission.rate_window import WindowCheckpoint
 from policies.capacity.headroom import KV_HEADROOM_RATIO
+from policies.facts import Fact
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
 from policies.fleet.fleet import Fleet
 from policies.limit import Limit, ModelLimit
@@ -145,6 +147,10 @@ class Scheduler:
         """
 
     # -- facts ---------------------------------------------------------------------------------------------
+
+    def told(self, fact: Fact) -> None:
+        """Any fact, as a value: the method named by its `call` takes it in."""
+        getattr(self, fact.call)(**fact.arguments())
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
@@ -285,7 +291,7 @@ class Scheduler:
         self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
         self._draining.live(loads, now)
-        self._note_outage(now)
+        self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
         self._arrangement.fair_queues.backends_changed()
         if self._slot_fitting.reads_prefixes:
             self._prefixes.retain(self._fleet.backends.keys())
@@ -301,7 +307,7 @@ class Scheduler:
         if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         if is_other:
-            self._note_outage(now)
+            self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
             self._arrangement.fair_queues.backends_changed()
             self._reassign_stranded(now)
         else:
@@ -701,13 +707,6 @@ class Scheduler:
         self._queues.remove(request.id)
         self._rejected.append(self._admission.reject(request, reason, now))
         self._left(request, now)
-
-    def _note_outage(self, now: float) -> None:
-        """Backends have come or gone: an outage may begin or end."""
-        if self._fleet.is_available():
-            self._outage.over()
-        else:
-            self._outage.began(self._queues.waiting(), now)
 
     def _reassign_stranded(self, now: float) -> None:
         """Find other backends for requests that wait for one that is gone. A request whose `backend_ids` are all gone

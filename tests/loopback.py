@@ -4,20 +4,18 @@ Requests enter at a follower; what it says reaches the leader with the next ques
 processes. So a suite that drives a Scheduler can drive a shared one (tests/unit/policies/pools.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gateway.cluster.follower.follower import Follower
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import Frame, decode, encode, wire_id
-from policies.forwarding import ForwardingFacts
+from policies.facts import FACTS, Cancelled, Fact, RunFact, Spent, TenantsChanged
 from policies.scheduler import Scheduler
-from policies.scheduler_protocol import PolicyChoices, TenantChanges
 from policies.types import (
     DEFAULT_TIER,
     Action,
-    BackendLoad,
     Outcome,
     RateLimits,
     Request,
@@ -29,12 +27,13 @@ from policies.types import (
     Wait,
     WaitView,
 )
+from tests.simulation.recording import fact_of
 
 POOL = "pool"
 LEADER, FOLLOWER = "m1", "m2"
 
 
-class LoopbackScheduler(ForwardingFacts):
+class LoopbackScheduler:
     """Has the interface of a Scheduler for the clients of a follower. What it is told of usage the leader hears at
     once, so that charges are exact at every question.
     """
@@ -55,7 +54,6 @@ class LoopbackScheduler(ForwardingFacts):
         wait_s_max = options.get("wait_s_max", 300.0)
         self._followers = {name: Follower(name, wait_s_max=wait_s_max) for name in (LEADER, FOLLOWER)}
         self._follower = self._followers[FOLLOWER]
-        super().__init__(self._follower)
         self._now = 0.0
         for follower in self._followers.values():
             follower.connected(0.0)
@@ -70,7 +68,7 @@ class LoopbackScheduler(ForwardingFacts):
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         self._pass_to(now)
-        super().tokens(request_id, usage, now)
+        self._follower.tokens(request_id, usage, now)
         own = self._follower.own(request_id)
         if own is not None and own.dispatch is not None:
             self._follower._tell(own, now)  # instead of when rule 11 says so
@@ -80,61 +78,33 @@ class LoopbackScheduler(ForwardingFacts):
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
         self._pass_to(now)
-        super().finished(request_id, outcome, now, timing, usage)
+        self._follower.finished(request_id, outcome, now, timing, usage)
         self._take_in(now)
 
-    def returned(
-        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
-    ) -> None:
-        self._pass_to(now)
-        super().returned(request_id, now, hold_s, backend_ids)
-        self._take_in(now)
+    # -- all other facts -----------------------------------------------------------------------------------------
 
-    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
-        self._pass_to(now)
-        super().interrupted(request_id, usage, now, hold_s)
-        self._take_in(now)
+    def told(self, fact: Fact) -> None:
+        self._pass_to(fact.now)
+        match fact:
+            case RunFact():
+                self._follower.told(fact)
+            case Cancelled():
+                self._follower.cancel(fact.request_id)
+            case Spent():
+                self._follower.spent(POOL, fact)
+            case _:
+                if isinstance(fact, TenantsChanged):
+                    self._registry.update((tenant.id, tenant) for tenant in fact.changed)
+                    for tenant_id in fact.removed:
+                        self._registry.pop(tenant_id, None)
+                self._leader.told(POOL, fact)
+        self._take_in(fact.now)
 
-    def kept(self, request_id: str, now: float) -> None:
-        self._pass_to(now)
-        super().kept(request_id, now)
-        self._take_in(now)
-
-    def cancel(self, request_id: str, now: float) -> None:
-        self._pass_to(now)
-        super().cancel(request_id, now)
-        self._take_in(now)
-
-    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
-        self._pass_to(now)
-        self._follower.spent(POOL, tenant_id, usage, now, key_id)
-        self._take_in(now)
-
-    # -- facts of the leader's process ---------------------------------------------------------------------------
-
-    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        self._pass_to(now)
-        self._leader.load_changed(POOL, loads, now)
-        self._take_in(now)
-
-    def measured(self, load: BackendLoad, now: float) -> None:
-        self._pass_to(now)
-        self._leader.measured(POOL, load, now)
-        self._take_in(now)
-
-    def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
-        self._pass_to(now)
-        for tenant in changes.get("changed", ()):
-            self._registry[tenant.id] = tenant
-        for tenant_id in changes.get("removed", ()):
-            self._registry.pop(tenant_id, None)
-        self._leader.tenants_changed(POOL, now=now, **changes)
-        self._take_in(now)
-
-    def policy_changed(self, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
-        self._pass_to(now)
-        self._leader.policy_changed(POOL, now=now, **choices)
-        self._take_in(now)
+    def __getattr__(self, name: str) -> Any:
+        """A fact, told by the call of a Scheduler's method."""
+        if name not in FACTS:
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self.told(fact_of(name, *args, **kwargs))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 

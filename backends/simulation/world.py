@@ -26,6 +26,7 @@ from backends.simulation.answer_pace import AnswerPace
 from backends.simulation.fairness_metric import RequestRecord
 from backends.simulation.scrapes import ScrapedSteps
 from backends.simulation.workload import Arrival
+from policies.facts import Cancelled, Interrupted, LoadChanged, Measured, Returned
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.step_time.model import StepTime
 from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Usage
@@ -190,7 +191,7 @@ class World:
         if call is None:
             return
         if call.slot is None:
-            self._scheduler.cancel(request_id, now)
+            self._scheduler.told(Cancelled(now, request_id))
             self._is_poll_due = True
         else:
             call.slot.engine.abort(request_id)
@@ -258,10 +259,10 @@ class World:
         for slot in self._slots.values():
             if not slot.is_budget_reported:
                 slot.is_budget_reported = True
-                self._scheduler.measured(self._load(slot), now)
+                self._scheduler.told(Measured(now, self._load(slot)))
 
     def _report(self, loads: Sequence[BackendLoad], now: float) -> None:
-        self._scheduler.load_changed(loads, now)
+        self._scheduler.told(LoadChanged(now, tuple(loads)))
         self._is_poll_due = True
 
     # -- decisions --------------------------------------------------------------------------------------------
@@ -328,9 +329,9 @@ class World:
             call.interruptions += 1
             call.continued_from = call.reported = call.emitted
             usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
-            self._scheduler.interrupted(call.request.id, usage, now, hold_s)
+            self._scheduler.told(Interrupted(now, call.request.id, usage, hold_s))
         else:
-            self._scheduler.returned(call.request.id, now, hold_s)
+            self._scheduler.told(Returned(now, call.request.id, hold_s))
 
     def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
         """Hashes of the call's leading blocks. One that may be continued has a hash for every block up to its end: the

@@ -24,7 +24,8 @@ from gateway.cluster.leader.leader import Leader
 from gateway.cluster.promise import PING_S, SILENT_S, WITHOUT_STORE_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
 from gateway.cluster.wishes import StepDown, Wish
-from policies.scheduler_protocol import SharedSchedulerProtocol, TenantChanges
+from policies.facts import Fact, LoadChanged, Measured, Restored, TenantsChanged
+from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import ALONE, BackendLoad, Group, KeyLimits, ReplicaShare, Tenant
 
 L = TypeVar("L", Tenant, Group, KeyLimits)
@@ -138,12 +139,18 @@ class Member:
             if self.candidate is not None and releases and frame.epoch == epoch:
                 self.candidate.resigned_by(leader, now, returns=releases[0].returns)
 
-    def own_part(self, changes: TenantChanges) -> TenantChanges:
-        """Changed settings, with this member's part of the limits of groups while it is alone."""
-        groups = changes.get("groups")
-        if groups is None or self.share.replicas == 1:
-            return changes
-        return {**changes, "groups": [divided(group, self.share) for group in groups]}
+    def own_part(self, fact: Fact) -> Fact:
+        """The fact with this member's part of what it tells of backends and groups while it is alone."""
+        if self.share.replicas == 1:
+            return fact
+        match fact:
+            case LoadChanged():
+                return replace(fact, loads=tuple(replace(load, share=self.share) for load in fact.loads))
+            case Measured():
+                return replace(fact, load=replace(fact.load, share=self.share))
+            case TenantsChanged():
+                return replace(fact, groups=tuple(divided(group, self.share) for group in fact.groups))
+        return fact
 
     # -- connections of followers ----------------------------------------------------------------------------
 
@@ -181,19 +188,19 @@ class Member:
         """The checkpoint that the store keeps; read it when the store was connected to, and when elected."""
         self.checkpoint.told(body)
 
-    # -- facts about backends, from what polls them here --------------------------------------------------
+    # -- facts of this process --------------------------------------------------------------------------------
 
-    def load_changed(self, pool: str, loads: tuple[BackendLoad, ...], now: float) -> None:
-        """All backends of a pool, newly measured; without effect on a follower."""
-        self._loads[pool] = {load.backend_id: load for load in loads}
+    def told(self, pool: str, fact: Fact) -> None:
+        """A fact of the pool; without effect on a follower, which keeps the loads of backends for when it leads."""
+        match fact:
+            case LoadChanged():
+                self._loads[pool] = {load.backend_id: load for load in fact.loads}
+            case Measured():
+                self._loads.setdefault(pool, {})[fact.load.backend_id] = fact.load
+            case Restored():
+                return  # a leader's Schedulers are restored when they are made
         if self.leader is not None:
-            self.leader.load_changed(pool, [self._shared(load) for load in loads], now)
-
-    def measured(self, pool: str, load: BackendLoad, now: float) -> None:
-        """One backend, newly measured; without effect on a follower."""
-        self._loads.setdefault(pool, {})[load.backend_id] = load
-        if self.leader is not None:
-            self.leader.measured(pool, self._shared(load), now)
+            self.leader.told(pool, self.own_part(fact))
 
     # -- driving ---------------------------------------------------------------------------------------------
 
@@ -340,7 +347,7 @@ class Member:
         """Tell the new leader what is known of backends, and join it."""
         assert self.leader is not None, "just made"
         for pool, loads in self._loads.items():
-            self.leader.load_changed(pool, [self._shared(load) for load in loads.values()], now)
+            self.leader.told(pool, self.own_part(LoadChanged(now, tuple(loads.values()))))
         self.follower.connected(now)
 
     def _leave_leader(self, now: float) -> None:
@@ -392,12 +399,6 @@ class Member:
         while len(self._counts) > 1 and now - self._counts[0][0] > COUNT_S:  # the last list stands without the store
             self._counts.popleft()
         return max((names | {self.name} for _, names in self._counts), key=len, default=frozenset({self.name}))
-
-    def _shared(self, load: BackendLoad) -> BackendLoad:
-        """A load as this member alone may use it."""
-        if self.share.replicas == 1:
-            return load
-        return replace(load, share=self.share)
 
     def _tenant(self, tenant_id: str) -> Tenant | None:
         """A tenant from the registry, with this member's part of its limits while it is alone."""

@@ -9,13 +9,14 @@ and a change of meaning is a new VERSION: processes of unequal versions do not t
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from policies.facts import FACTS, Fact, RunFact
 from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 6
+VERSION: Final = 7
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 MESSAGES_MAX: Final = 500  # of one frame: with requests of the usual size, 100 KB, which take 2 ms to decode
 
@@ -64,28 +65,11 @@ class Finish(WireMessage, frozen=True, tag="f"):
     entry: int = 0
 
 
-class Return(WireMessage, frozen=True, tag="r"):
-    """A backend did not take the request, or it was withdrawn in time: it waits again, and the backend is held. With
-    `backend_ids` it may go to these alone from now on.
-    """
+class Told(WireMessage, frozen=True, tag="t"):
+    """What became of a dispatched request (rules 8, 15, 16). The `request_id` and the time in it are the follower's."""
 
     number: int
-    hold_s: float = 0.0
-    backend_ids: frozenset[str] | None = None
-
-
-class Interrupt(WireMessage, frozen=True, tag="I"):
-    """A dispatched request stopped after this usage: it waits again, to be continued, and the backend is held."""
-
-    number: int
-    usage: Usage
-    hold_s: float = 0.0
-
-
-class Keep(WireMessage, frozen=True, tag="k"):
-    """A Withdraw came too late: the client was sent something (rule 15)."""
-
-    number: int
+    fact: RunFact
 
 
 class Gone(WireMessage, frozen=True, tag="g"):
@@ -93,12 +77,6 @@ class Gone(WireMessage, frozen=True, tag="g"):
 
     number: int
     entry: int = 0
-
-
-class NotDelivered(WireMessage, frozen=True, tag="u"):
-    """A Dispatch named a backend that the follower cannot reach: nothing was sent (rules 8, 16)."""
-
-    number: int
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
@@ -228,7 +206,7 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """Preempt this request. Answered by Return, Interrupt, Keep, or nothing once it has ended (rule 15)."""
+    """Preempt this request. Answered by Told, or nothing once it has ended (rule 15)."""
 
     number: int
 
@@ -302,11 +280,8 @@ FollowerMessage = (
     Submit
     | Used
     | Finish
-    | Return
-    | Interrupt
-    | Keep
+    | Told
     | Gone
-    | NotDelivered
     | Spend
     | Untold
     | Ended
@@ -350,8 +325,16 @@ class FrameError(ValueError):
     """Bytes that are no frame of this version: the connection is closed."""
 
 
+def _fact(_base: type, given: Any) -> Fact:
+    """A fact of a request, which was encoded as a map. Raises ValueError for what is none."""
+    match given:
+        case {"call": str(call)} if issubclass(FACTS.get(call, Fact), RunFact):
+            return msgspec.convert(given, FACTS[call])
+    raise ValueError("no fact of a request")
+
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(Frame)
+_DECODER: Final = msgspec.msgpack.Decoder(Frame, dec_hook=_fact)
 
 
 def encode(frame: Frame) -> Iterator[bytes]:

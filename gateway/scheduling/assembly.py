@@ -93,7 +93,7 @@ def _interrupt_rules(continuation: ContinuationSection | None) -> InterruptRules
 
 
 def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:
-    """The policies that `Dispatcher.policy_changed` takes to follow this configuration, by kind."""
+    """The policies that a PolicyChanged takes to follow this configuration, by kind."""
     choices = {
         kind: PolicyChoice(policy.policy, policy.parameters())
         for kind, policy in (

@@ -15,12 +15,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack
+from typing import Any, Protocol, Self, TypeVar
 
 from backends.upstream import UpstreamError
 from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.scheduler_protocol import PolicyChoices, SchedulerProtocol, TenantChanges
+from policies.facts import Cancelled, Fact, Interrupted, Kept, Measured, Returned, RunFact, Spent, TenantsChanged
+from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
     KV_BLOCK_TOKENS,
@@ -83,7 +84,7 @@ class Dispatcher:
     _tells_all = False
     """Whether each fact asks for a decision, though nothing waits here: another process is told of it."""
 
-    def __init__(self, scheduler: SchedulerProtocol) -> None:
+    def __init__(self, scheduler: ViewedSchedulerProtocol) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
@@ -108,15 +109,17 @@ class Dispatcher:
     def spent(self, tenant: Tenant, usage: Usage, key_id: str = "") -> None:
         """Charge the tenant for a call with this key that was never queued."""
         self._know(tenant)
-        self._scheduler.spent(tenant.id, usage, self.now(), key_id)
+        self._scheduler.told(Spent(self.now(), tenant.id, usage, key_id))
         if self._tells_all:
             self._pump_soon()
 
-    def load_changed(self, loads: tuple[BackendLoad, ...]) -> None:
-        """Replace the set of backends: these are all of them."""
+    def told(self, fact: Fact) -> None:
+        """The backends, the settings or the policies of the pool have changed. Raises ValueError for an unknown policy
+        or parameter.
+        """
         # Usage that is not reported first would look like external load.
-        self._usages.report_all(self.now())
-        self._scheduler.load_changed(loads, self.now())
+        self._usages.report_all(fact.now)
+        self._scheduler.told(fact)
         self._pump_soon()
 
     def measured(self, load: BackendLoad) -> None:
@@ -124,13 +127,7 @@ class Dispatcher:
         now = self.now()
         self._usages.report(now)
         self._usages.report_passed(load.backend_id, now)
-        self._scheduler.measured(load, now)
-        self._pump_soon()
-
-    def policy_changed(self, **choices: Unpack[PolicyChoices]) -> None:
-        """Replace policies; None leaves one as it is. Raises ValueError for an unknown policy or parameter."""
-        self._usages.report_all(self.now())
-        self._scheduler.policy_changed(now=self.now(), **choices)
+        self._scheduler.told(Measured(now, load))
         self._pump_soon()
 
     def tenant_changed(self, tenant: Tenant) -> None:
@@ -138,18 +135,6 @@ class Dispatcher:
         if tenant.id in self._tenants:
             self._know(tenant)
             self._pump_soon()
-
-    def settings_changed(self, **changes: Unpack[TenantChanges]) -> None:
-        """Add tiers and groups, apply their changed settings, or remove them: each goes with the last of its
-        tenants.
-        """
-        self._usages.report_all(self.now())
-        self._scheduler.tenants_changed(now=self.now(), **changes)
-        self._pump_soon()
-
-    def restored(self, checkpoint: ServiceCheckpoint) -> None:
-        """Restore the tenants' counters from a checkpoint, before the first request."""
-        self._scheduler.restored(checkpoint, self.now())
 
     def checkpoint(self) -> ServiceCheckpoint:
         """The checkpoint of what all tenants have received by now, to restore in another process."""
@@ -159,7 +144,7 @@ class Dispatcher:
     def forget(self, tenant_id: str) -> None:
         """Forget a tenant. Its queued requests are rejected; what runs goes on."""
         self._tenants.pop(tenant_id, None)  # the scheduler may know others from a checkpoint
-        self._scheduler.tenants_changed(removed=[tenant_id], now=self.now())
+        self._scheduler.told(TenantsChanged(self.now(), removed=(tenant_id,)))
         self._pump_soon()
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
@@ -199,7 +184,7 @@ class Dispatcher:
             lease.cancel()
             return True
         del self._waiting[request_id]
-        self._scheduler.cancel(request_id, self.now())
+        self._scheduler.told(Cancelled(self.now(), request_id))
         decided.set_exception(Rejected(Reason.CANCELLED, 0.0))
         self._pump_soon()
         return True
@@ -210,7 +195,7 @@ class Dispatcher:
         self._arm(None)
         waiting, self._waiting = self._waiting, {}
         for request_id, decided in waiting.items():
-            self._scheduler.cancel(request_id, self.now())
+            self._scheduler.told(Cancelled(self.now(), request_id))
             if not decided.done():
                 decided.set_exception(Rejected(Reason.DRAINING, CLOSED_RETRY_S))
 
@@ -248,31 +233,19 @@ class Dispatcher:
             self._ask_why(request.id, watch)
         return self._decision(request.id, is_new=True)
 
-    def returned(
-        self, request_id: str, hold_s: float, watch: QueueWatch | None, backend_ids: frozenset[str] | None = None
-    ) -> Coroutine[Any, Any, Dispatch]:
-        """Return a dispatched request to its queue. The returned coroutine waits for the next backend; it raises
-        Rejected. The backend gets no request for `hold_s`. With `backend_ids` the request may go to these alone.
+    def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
+        """A dispatched request left its backend, and is in its queue again. The returned coroutine waits for the next
+        backend; it raises Rejected.
         """
-        self._usages.ended(request_id)
-        self._scheduler.returned(request_id, self.now(), hold_s, backend_ids)
+        self._usages.ended(fact.request_id)
+        self._scheduler.told(fact)
         if watch is not None:
-            self._ask_why(request_id, watch)
-        return self._decision(request_id)
+            self._ask_why(fact.request_id, watch)
+        return self._decision(fact.request_id)
 
-    def interrupted(
-        self, request_id: str, usage: Usage, hold_s: float, watch: QueueWatch | None
-    ) -> Coroutine[Any, Any, Dispatch]:
-        """As `returned`, for a request that stopped after `usage` and is to be continued."""
-        self._usages.ended(request_id)
-        self._scheduler.interrupted(request_id, usage, self.now(), hold_s)
-        if watch is not None:
-            self._ask_why(request_id, watch)
-        return self._decision(request_id)
-
-    def kept(self, request_id: str) -> None:
-        """A preemption came too late."""
-        self._scheduler.kept(request_id, self.now())
+    def runs_on(self, fact: RunFact) -> None:
+        """A dispatched request is still where it was."""
+        self._scheduler.told(fact)
         if self._waiting or self._tells_all:
             self._pump_soon()
 
@@ -310,7 +283,7 @@ class Dispatcher:
 
     async def _decision(self, request_id: str, *, is_new: bool = False) -> Dispatch:
         if self._closed:
-            self._scheduler.cancel(request_id, self.now())
+            self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
         decided: asyncio.Future[Dispatch] = self._loop.create_future()
         is_first = is_new and not (self._waiting or self._pumping)
@@ -329,7 +302,7 @@ class Dispatcher:
                 self.finished(request_id, Outcome.CLIENT_DISCONNECTED)
             else:
                 self._waiting.pop(request_id, None)
-                self._scheduler.cancel(request_id, self.now())
+                self._scheduler.told(Cancelled(self.now(), request_id))
                 self._pump_soon()
             raise
 
@@ -339,7 +312,7 @@ class Dispatcher:
         if self._tenants.get(tenant.id) is not tenant:
             self._tenants[tenant.id] = tenant
             self._usages.report_all(self.now())  # at the weight that applied when the tokens passed
-            self._scheduler.tenants_changed(changed=[tenant], now=self.now())
+            self._scheduler.told(TenantsChanged(self.now(), changed=(tenant,)))
 
     def _pump_soon(self) -> None:
         self._is_decided = False
@@ -533,7 +506,7 @@ class Lease:
         remembered: without an answer the scheduler would wait for it, and preempt nothing else.
         """
         if self._is_too_late or (self._is_answering and not (self.is_resumable and self.may_move())):
-            self._dispatcher.kept(self.request.id)
+            self._dispatcher.runs_on(Kept(self._dispatcher.now(), self.request.id))
         elif not self.is_preempted:
             self.is_preempted = True
             if self._sender is not None:
@@ -544,7 +517,8 @@ class Lease:
         Raises Rejected.
         """
         self.backend_id, self._trued_up = "", self.is_continued
-        self._given(await self._dispatcher.returned(self.request.id, hold_s, self.watch, backend_ids))
+        fact = Returned(self._dispatcher.now(), self.request.id, hold_s, backend_ids)
+        self._given(await self._dispatcher.wait_again(fact, self.watch))
 
     async def interrupted(self, usage: Usage, hold_s: float = 0.0) -> None:
         """The request stopped after `usage`, with output: wait for the next backend, to go on there. Raises Rejected.
@@ -552,7 +526,8 @@ class Lease:
         """
         assert usage.output_tokens, "without output it is returned"
         self.backend_id, self._trued_up, self.is_continued = "", True, True
-        self._given(await self._dispatcher.interrupted(self.request.id, usage, hold_s, self.watch))
+        fact = Interrupted(self._dispatcher.now(), self.request.id, usage, hold_s)
+        self._given(await self._dispatcher.wait_again(fact, self.watch))
 
     def _closed(self) -> None:
         self._dispatcher.closed(self)

@@ -12,7 +12,7 @@ from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.routes import Routes
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.scheduler_protocol import TenantChanges
+from policies.facts import LoadChanged, PolicyChanged, Restored, TenantsChanged
 from policies.types import Group, PolicyChoice, Snapshot, Tenant, TenantView, Tier
 
 
@@ -47,14 +47,15 @@ class Pools:
         """What each new pool is restored from."""
         return self._checkpoint_of(pool)
 
-    def changed_settings(self) -> TenantChanges:
+    def changed_settings(self, now: float) -> TenantsChanged:
         """The tiers and groups that were added, changed or removed since the start."""
-        return {
-            "tiers": list(self._tiers.values()),
-            "tiers_removed": list(self._tiers_removed),
-            "groups": list(self._groups.values()),
-            "groups_removed": list(self._groups_removed),
-        }
+        return TenantsChanged(
+            now,
+            tiers=tuple(self._tiers.values()),
+            tiers_removed=tuple(self._tiers_removed),
+            groups=tuple(self._groups.values()),
+            groups_removed=tuple(self._groups_removed),
+        )
 
     def changed(self) -> None:
         """The set of backends, or the models that they serve, has changed."""
@@ -93,14 +94,14 @@ class Pools:
         self._tiers |= {tier.id: tier for tier in tiers}
         self._tiers_removed -= {tier.id for tier in tiers}
         for dispatcher in self._dispatchers.values():
-            dispatcher.settings_changed(tiers=tiers)
+            dispatcher.told(TenantsChanged(dispatcher.now(), tiers=tuple(tiers)))
 
     def tiers_removed(self, tier_ids: Collection[str]) -> None:
         """Remove tiers. In every pool a tier goes when the last of its tenants has gone."""
         self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
         self._tiers_removed |= set(tier_ids)
         for dispatcher in self._dispatchers.values():
-            dispatcher.settings_changed(tiers_removed=tier_ids)
+            dispatcher.told(TenantsChanged(dispatcher.now(), tiers_removed=tuple(tier_ids)))
 
     def groups_changed(self, groups: Sequence[Group], removed: Collection[str] = ()) -> None:
         """Add groups, apply their changed settings, or remove them, in all present and later pools."""
@@ -108,7 +109,8 @@ class Pools:
         self._groups = {group_id: group for group_id, group in self._groups.items() if group_id not in removed}
         self._groups_removed = (self._groups_removed | set(removed)) - {group.id for group in groups}
         for dispatcher in self._dispatchers.values():
-            dispatcher.settings_changed(groups=groups, groups_removed=removed)
+            changes = TenantsChanged(dispatcher.now(), groups=tuple(groups), groups_removed=tuple(removed))
+            dispatcher.told(changes)
 
     def forget(self, tenant_id: str) -> None:
         """Forget a tenant in all pools: its queued requests are rejected, what runs goes on."""
@@ -121,7 +123,7 @@ class Pools:
         """
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is not None:
-            dispatcher.policy_changed(**choices)
+            dispatcher.told(PolicyChanged(dispatcher.now()).but(**choices))
 
     def overviews(self) -> Mapping[str, Snapshot]:
         """Snapshots without tenants, whose cost does not grow with the number of tenants."""
@@ -161,7 +163,8 @@ class Pools:
         if self._is_other:
             self._is_other = False
             for pool in self._backends.loads():
-                self._dispatcher(pool).load_changed(self._backends.loads_of(pool))
+                dispatcher = self._dispatcher(pool)
+                dispatcher.told(LoadChanged(dispatcher.now(), self._backends.loads_of(pool)))
             return
         for backend_id in measured:
             of = self._backends.catalog.pool_of_backend(backend_id)
@@ -172,9 +175,10 @@ class Pools:
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is None:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
-            dispatcher.settings_changed(**self.changed_settings())  # since the configuration at the start
-            dispatcher.load_changed(self._backends.loads_of(pool))
+            now = dispatcher.now()
+            dispatcher.told(self.changed_settings(now))  # since the configuration at the start
+            dispatcher.told(LoadChanged(now, self._backends.loads_of(pool)))
             checkpoint = self._checkpoint_of(pool)
             if checkpoint is not None:
-                dispatcher.restored(checkpoint)
+                dispatcher.told(Restored(now, checkpoint))
         return dispatcher

@@ -7,6 +7,7 @@ from gateway.cluster.follower.follower import STEP_S
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.scheduling.dispatcher import Dispatcher, QueueWatch
 from gateway.shared_order.order import SharedOrder
+from policies.facts import RunFact
 from policies.types import Dispatch, Request, Tenant, Usage
 
 
@@ -57,23 +58,12 @@ class SharedDispatcher(Dispatcher):
                 watch.waits(own.dispatch.wait)
         return decision
 
-    def returned(
-        self, request_id: str, hold_s: float, watch: QueueWatch | None, backend_ids: frozenset[str] | None = None
-    ) -> Coroutine[Any, Any, Dispatch]:
-        decision = super().returned(request_id, hold_s, None, backend_ids)
+    def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
+        decision = super().wait_again(fact, None)
         if watch is None:
             return decision
         decision.close()
-        return self._watched(request_id, watch)
-
-    def interrupted(
-        self, request_id: str, usage: Usage, hold_s: float, watch: QueueWatch | None
-    ) -> Coroutine[Any, Any, Dispatch]:
-        decision = super().interrupted(request_id, usage, hold_s, None)
-        if watch is None:
-            return decision
-        decision.close()
-        return self._watched(request_id, watch)
+        return self._watched(fact.request_id, watch)
 
     def tokens(self, request_id: str, usage: Usage) -> None:
         super().tokens(request_id, usage)

@@ -50,6 +50,7 @@ from gateway.shared_order.role_work import RoleWork, pack
 from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreFull, StoreUnavailable
+from policies.facts import Restored
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
 
@@ -209,11 +210,11 @@ class MemberOrder:
         assert self._work is not None, "a pool has backends"
         parts, now = self._work.parts, asyncio.get_running_loop().time()
         scheduler = parts.make_scheduler(pool)
-        scheduler.tenants_changed(now=now, **self.shared.member.own_part(parts.pools.changed_settings()))
+        scheduler.told(self.shared.member.own_part(parts.pools.changed_settings(now)))
         if self.shared.member.checkpoint.mark == Mark() and not self.place.others:
             kept = parts.pools.checkpoint_of(pool)
             if kept is not None:  # of the time before all processes of the cluster were started
-                scheduler.restored(kept, now)
+                scheduler.told(Restored(now, kept))
         return scheduler
 
     def tenant(self, tenant_id: str) -> Tenant | None:

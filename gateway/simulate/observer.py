@@ -16,11 +16,10 @@ from types import MappingProxyType
 from backends.engine.engine import Engine
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.report.series import Timeline
-from policies.forwarding import ForwardingScheduler
-from policies.scheduler_protocol import SchedulerProtocol
+from policies.facts import Cancelled, Fact, LoadChanged, Measured, Returned, TenantsChanged
+from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.types import (
     Action,
-    BackendLoad,
     Dispatch,
     Group,
     Outcome,
@@ -86,14 +85,14 @@ def jain(got: Sequence[float]) -> float:
     return sum(got) ** 2 / (len(got) * sum(each * each for each in got))
 
 
-class Observer(ForwardingScheduler):
+class Observer:
     """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet, and `groups` has
     its group.
     """
 
     def __init__(
         self,
-        scheduler: SchedulerProtocol,
+        scheduler: ViewedSchedulerProtocol,
         *,
         engines: Mapping[str, Engine],
         tenant_of: Callable[[str], Tenant],
@@ -101,7 +100,7 @@ class Observer(ForwardingScheduler):
         timeline: Timeline,
         groups: Mapping[str, Group] = MappingProxyType({}),
     ) -> None:
-        super().__init__(scheduler)
+        self._scheduler = scheduler
         self._engines = engines
         self._tenant_of = tenant_of
         self._groups = groups
@@ -117,7 +116,7 @@ class Observer(ForwardingScheduler):
         self.shares = Shares()
         self.running, self.queued, self.kv_ratio = timeline.series(max), timeline.series(max), timeline.series(max)
         self.difference = timeline.series(max)
-        self.tokens = scheduler.tokens  # type: ignore[method-assign]  # most calls: straight through
+        self.tokens, self.next_wakeup = scheduler.tokens, scheduler.next_wakeup  # straight through
 
     @property
     def difference_max(self) -> float:
@@ -130,7 +129,7 @@ class Observer(ForwardingScheduler):
         if tenant_id not in self._tenants:
             self._tenants[tenant_id] = tenant = self._tenant_of(tenant_id)
             groups = () if tenant.group_id is None else (self._groups[tenant.group_id],)
-            self._scheduler.tenants_changed(groups=groups, changed=[tenant], now=now)
+            self._scheduler.told(TenantsChanged(now, changed=(tenant,), groups=groups))
         self._requests[request.id] = request
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
@@ -141,25 +140,17 @@ class Observer(ForwardingScheduler):
         self._exposure.ended(self._requests.pop(request_id))
         self._scheduler.finished(request_id, outcome, now, timing, usage)
 
-    def returned(
-        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
-    ) -> None:
-        request = self._requests[request_id]
-        self._exposure.ended(request)
-        self._waits(request.tenant_id, now)
-        self._scheduler.returned(request_id, now, hold_s, backend_ids)
-
-    def cancel(self, request_id: str, now: float) -> None:
-        self._left_queue(self._requests.pop(request_id))
-        self._scheduler.cancel(request_id, now)
-
-    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        self._scheduler.load_changed(loads, now)
-        self._sample(now)
-
-    def measured(self, load: BackendLoad, now: float) -> None:
-        self._scheduler.measured(load, now)
-        self._sample(now)
+    def told(self, fact: Fact) -> None:
+        match fact:
+            case Returned():
+                request = self._requests[fact.request_id]
+                self._exposure.ended(request)
+                self._waits(request.tenant_id, fact.now)
+            case Cancelled():
+                self._left_queue(self._requests.pop(fact.request_id))
+        self._scheduler.told(fact)
+        if isinstance(fact, LoadChanged | Measured):
+            self._sample(fact.now)
 
     def poll(self, now: float) -> list[Action]:
         actions = self._scheduler.poll(now)

@@ -23,7 +23,7 @@ from gateway.simulate.report.series import LatencyHistogram, Series, Timeline
 from gateway.simulate.report.tally import Tally, TenantTally
 from gateway.simulate.trace.arrivals import Demand
 from policies.accounts.cost import Price
-from policies.scheduler_protocol import SchedulerProtocol
+from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.types import Group, Tenant
 
 TENANTS_DRAWN = 8  # the tenants with the highest and the lowest demand; all others share one line
@@ -90,7 +90,7 @@ class TriedPolicy:
     """
 
     label: str
-    make_scheduler: Callable[[], SchedulerProtocol]
+    make_scheduler: Callable[[], ViewedSchedulerProtocol]
     price: Price
     price_text: str
     promise: ReportedBound | None

@@ -28,16 +28,14 @@ class Outage:
         """Whether no backend is available and requests wait for one."""
         return self._ends is not None and self._wait_s_max > 0.0
 
-    def began(self, waiting: Iterable[Request], now: float) -> None:
-        """No backend is available, and these requests wait. The outage may have begun before."""
-        if self._ends is None:
+    def backends_changed(self, waiting: Iterable[Request], now: float, *, is_available: bool) -> None:
+        """Backends have come or gone, and these requests wait; `is_available`: a backend is."""
+        if is_available:
+            self._ends = None
+        elif self._ends is None:
             ends_at, requests = now + self._wait_s_max, list(waiting)
             self._ends = deque((now, request) for request in requests if request.passes_on)
             self._ends.extend((ends_at, request) for request in requests if not request.passes_on)
-
-    def over(self) -> None:
-        """A backend is available."""
-        self._ends = None
 
     def queued(self, request: Request, now: float) -> None:
         """The request waits from now on."""

@@ -142,11 +142,11 @@ MUTANTS = (
     ),
     Mutant(
         "counters do not begin at zero", ORDER,
-        "        self.scheduler.restored(kept.service, now)\n", "", SEEDS,
+        "        self.scheduler.told(Restored(now, kept.service))\n", "", SEEDS,
     ),
     Mutant(
         "limits per minute go on", ORDER,
-        "                self.scheduler.windows_restored(windows, now)\n", "                pass\n",
+        "                self.scheduler.told(WindowsRestored(now, windows))\n", "                pass\n",
         directed("killed_leader"),
     ),
     Mutant(
@@ -236,7 +236,7 @@ MUTANTS = (
     # What a connection that broke leaves behind.
     Mutant(
         "requests of a lost member are parked", ORDER,
-        "            self.journal.tenant(known.asked.tenant_id)\n            self.scheduler.parked(id_, now)\n",
+        "            self.journal.tenant(known.asked.tenant_id)\n            self.scheduler.told(Parked(now, id_))\n",
         "            pass\n", directed("broken_links"),
     ),
     Mutant(
@@ -318,7 +318,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member that is alone has its part of a backend", MEMBER,
-        "return replace(load, share=self.share)", "return load", SEEDS,
+        "loads=tuple(replace(load, share=self.share) for load in fact.loads)", "loads=fact.loads", SEEDS,
     ),
 )  # fmt: skip
 

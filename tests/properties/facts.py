@@ -21,7 +21,7 @@ from policies.types import BackendLoad, Dispatch, Group, Outcome, Preempt, Reque
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.queue_accounts import WatchedPlacement
-from tests.simulation.recording import SharedRecorder, replay
+from tests.simulation.recording import Recorder, replay
 from tests.simulation.run_accounts import RunAccounts
 
 BACKENDS = ("x", "y")
@@ -85,7 +85,7 @@ class Facts(RuleBasedStateMachine):
         self.scheduler = make(is_watched=True)
         self.accounts = RunAccounts(tenants=self.tenants, tiers=self.tiers, groups=self.groups, price=self.price)
         self.entries = []
-        self.recorder = SharedRecorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
+        self.recorder = Recorder(self.scheduler, RunWatch(self.accounts, [self.entries.append, *self.judges()]))
         self.now = 0.0
         self.made = 0
         self.is_switched = False  # to another policy: what may be chosen, and what waits where, is not known any more

@@ -13,20 +13,19 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from policies.accounts.cost import LinearPrice, Price
-from policies.fairness.bounds import AMONG_NODES
-from policies.fairness.fairness_bound import FairnessBound
-from policies.types import Dispatch, Request, Tenant
-from tests.simulation.recording import (
+from policies.facts import (
     Adopted,
-    Entry,
     PolicyChanged,
-    Polled,
     Progressed,
     Readmitted,
     Restored,
     Submitted,
     TenantsChanged,
 )
+from policies.fairness.bounds import AMONG_NODES
+from policies.fairness.fairness_bound import FairnessBound
+from policies.types import Dispatch, Request, Tenant
+from tests.simulation.recording import Entry, Polled
 from tests.simulation.run_accounts import RequestAccounts, RunAccounts, TenantAccounts, require
 
 LINEAR = LinearPrice()

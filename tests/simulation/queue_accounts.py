@@ -9,16 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from policies.capacity.prefix_index import PrefixIndex
-from policies.placement.base import ArrivalPlacement, Worker
-from policies.types import Dispatch, Request, Usage
-from tests.simulation.recording import (
+from policies.facts import (
     Adopted,
-    Entry,
-    Listener,
     LoadChanged,
     Measured,
     PolicyChanged,
-    Polled,
     Readmitted,
     Restored,
     Spent,
@@ -27,6 +22,9 @@ from tests.simulation.recording import (
     TenantsChanged,
     WindowsRestored,
 )
+from policies.placement.base import ArrivalPlacement, Worker
+from policies.types import Dispatch, Request, Usage
+from tests.simulation.recording import Entry, Listener, Polled
 from tests.simulation.run_accounts import RunAccounts, require
 
 

@@ -13,6 +13,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from policies.accounts.cost import LinearPrice, Price
+from policies.facts import (
+    Adopted,
+    Cancelled,
+    Finished,
+    Interrupted,
+    LoadChanged,
+    Measured,
+    Parked,
+    Progressed,
+    Readmitted,
+    Returned,
+    Spent,
+    Submitted,
+    TenantsChanged,
+    Undelivered,
+)
 from policies.types import (
     DEFAULT_TIER,
     NO_USAGE,
@@ -27,24 +43,7 @@ from policies.types import (
     Tier,
     Usage,
 )
-from tests.simulation.recording import (
-    Adopted,
-    Cancelled,
-    Entry,
-    Finished,
-    Interrupted,
-    LoadChanged,
-    Measured,
-    Parked,
-    Polled,
-    Progressed,
-    Readmitted,
-    Returned,
-    Spent,
-    Submitted,
-    TenantsChanged,
-    Undelivered,
-)
+from tests.simulation.recording import Entry, Polled
 
 RELATIVE_TOLERANCE = 1e-9  # floats are summed in another order
 ABSOLUTE_TOLERANCE = 1e-3

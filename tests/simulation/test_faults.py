@@ -14,6 +14,7 @@ import pytest
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.simulation.workload import merged, poisson
+from policies.facts import Submitted
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
@@ -25,7 +26,7 @@ from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange
 from tests.simulation.queue_accounts import QueueWatcher, WatchedPlacement
-from tests.simulation.recording import Polled, Recorder, Submitted, replay
+from tests.simulation.recording import Polled, Recorder, replay
 from tests.simulation.run_accounts import RunAccounts
 
 SEATS = 256  # of every engine, and given

@@ -13,6 +13,18 @@ from backends.engine.engine import Engine
 from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
+from policies.facts import (
+    Cancelled,
+    Finished,
+    LoadChanged,
+    Measured,
+    PolicyChanged,
+    Progressed,
+    Restored,
+    Returned,
+    Submitted,
+    TenantsChanged,
+)
 from policies.fairness import FAIRNESS
 from policies.scheduler import Scheduler
 from policies.types import (
@@ -29,23 +41,7 @@ from policies.types import (
     Tier,
     Usage,
 )
-from tests.simulation.recording import (
-    Cancelled,
-    Finished,
-    LoadChanged,
-    Measured,
-    PolicyChanged,
-    Polled,
-    Progressed,
-    Recorder,
-    Restored,
-    Returned,
-    Submitted,
-    TenantsChanged,
-    read_from,
-    replay,
-    write_to,
-)
+from tests.simulation.recording import Polled, Recorder, read_from, replay, write_to
 
 REQUEST = Request(
     id="r1",

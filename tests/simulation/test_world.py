@@ -11,10 +11,11 @@ from backends.engine.fair_batching import FairBatching
 from backends.simulation.answer_pace import is_inside
 from backends.simulation.workload import Arrival, even, from_csv, merged, poisson
 from backends.simulation.world import KnownSteps, World
+from policies.facts import LoadChanged, Measured, Progressed, Submitted
 from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
 from policies.types import Reason, SloEnvelope, Tenant
-from tests.simulation.recording import LoadChanged, Measured, Polled, Progressed, Recorder, Submitted
+from tests.simulation.recording import Polled, Recorder
 
 A10G = COEFFICIENTS[ENGINE]
 

@@ -8,7 +8,7 @@ request. Without any leader a request waits on here until its deadline, or LEADE
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -28,19 +28,16 @@ from gateway.cluster.wire import (
     Finish,
     Frame,
     Gone,
-    Interrupt,
-    Keep,
     LimitsOf,
-    NotDelivered,
     Pong,
     Reach,
     Refused,
     Release,
-    Return,
     Shared,
     Spend,
     Submit,
     TellMore,
+    Told,
     ToldAll,
     ToldPart,
     Untold,
@@ -49,6 +46,7 @@ from gateway.cluster.wire import (
     Welcome,
     Withdraw,
 )
+from policies.facts import RunFact, Spent, Undelivered
 from policies.types import (
     KV_BLOCK_TOKENS,
     Action,
@@ -171,45 +169,27 @@ class Follower:
         own.usage = usage or own.usage
         self._end(own, outcome, timing, has_run=True)
 
-    def returned(
-        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
-    ) -> None:
-        """A dispatched request waits again: its backend did not take it, or it was withdrawn in time."""
-        own = self._of(request_id)
-        if own is not None and own.dispatch is not None:
-            if backend_ids is not None:
-                own.request = replace(own.request, backend_ids=backend_ids)
-            own.wait_again()
+    def told(self, fact: RunFact) -> None:
+        """A dispatched request waits again, or a withdrawal came too late (rule 15)."""
+        own = self._of(fact.request_id)
+        if own is None or own.dispatch is None:
+            return
+        if fact.waits_again:
+            own.wait_again(fact, own.dispatch.backend_id)
             self._leaderless.waits(own)
-            self._say_of(own, Return(own.number, hold_s, backend_ids))
-
-    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
-        """A dispatched request stopped after `usage`, and waits again to be continued."""
-        own = self._of(request_id)
-        if own is not None and own.dispatch is not None:
-            own.request = replace(own.request, produced_tokens=usage.output_tokens, ran_at=own.dispatch.backend_id)
-            own.usage = usage
-            own.wait_again()
-            self._leaderless.waits(own)
-            self._say_of(own, Interrupt(own.number, usage, hold_s))
-            own.told = usage
-
-    def kept(self, request_id: str, now: float) -> None:
-        """A withdrawal came too late (rule 15)."""
-        own = self._of(request_id)
-        if own is not None:
+        else:
             own.is_withdrawn = False
-            self._say_of(own, Keep(own.number))
+        self._say_of(own, Told(own.number, fact))
 
-    def cancel(self, request_id: str, now: float) -> None:
+    def cancel(self, request_id: str) -> None:
         """The client of a request that waits, as far as is known here, left (rule 14)."""
         own = self._of(request_id)
         if own is not None:
             self._end(own)
 
-    def spent(self, pool: str, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
+    def spent(self, pool: str, fact: Spent) -> None:
         """A call that was never queued used this much."""
-        message = Spend(tenant_id, usage, key_id, self.log.next_number())
+        message = Spend(fact.tenant_id, fact.usage, fact.key_id, self.log.next_number())
         self._log(pool, message, message)
 
     def failed(self, backend_id: str, now: float) -> None:
@@ -360,7 +340,7 @@ class Follower:
                 self._forget(own)
             of.actions.append(Reject(own.request.id, message.reason, message.retry_after_s, message.limit))
         elif message.backend_id in self._unreachable:  # rule 8
-            self._say_of(own, NotDelivered(own.number))
+            self._say_of(own, Told(own.number, Undelivered(now, own.request.id)))
         else:
             self._dispatch(of, own, message, now)
 

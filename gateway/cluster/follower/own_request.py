@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from gateway.cluster.wire import Dispatched, Ended, Has
+from policies.facts import RunFact
 from policies.types import NO_USAGE, Outcome, Request, Timing, Usage
 
 
@@ -34,12 +35,15 @@ class OwnRequest:
             self.usage = None
         self.is_begun = False
 
-    def wait_again(self) -> None:
-        """It has left its backend."""
+    def wait_again(self, fact: RunFact, backend_id: str) -> None:
+        """It has left this backend."""
         # What it was charged stays: it is prepaid (rule 21).
+        self.request = fact.waiting(self.request, backend_id)
         if self.is_withdrawn:
             self.request = replace(self.request, preemptions=self.request.preemptions + 1)
         self.dispatch, self.is_begun, self.is_withdrawn = None, False, False
+        if fact.stopped_after is not None:
+            self.usage = self.told = fact.stopped_after
         if not self.request.produced_tokens:
             self.usage = None
 

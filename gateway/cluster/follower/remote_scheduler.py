@@ -5,18 +5,17 @@ tenants and policies are the leader's own: they take effect where this process l
 are of the Scheduler itself where this process leads; elsewhere what only the leader knows is empty.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import Final, Unpack
+from typing import Final
 
 from gateway.cluster.member import Member
 from gateway.cluster.wire import LimitsOf
-from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
-from policies.forwarding import ForwardingFacts
-from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
+from policies.accounts.checkpoint import ServiceCheckpoint
+from policies.facts import Cancelled, Fact, RunFact, Spent
+from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import (
     Action,
-    BackendLoad,
     RateLimits,
     Request,
     Snapshot,
@@ -34,16 +33,16 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 """Asks the leader for the limits per minute of a tenant and key in a pool; calls the last argument with the answer."""
 
 
-class RemoteScheduler(ForwardingFacts):
-    """One pool, with the interface of a Scheduler (SchedulerProtocol). Its driver calls `Member.tick` before `poll`
-    where frames came, and brings all usages up to date whenever `is_usage_due`.
+class RemoteScheduler:
+    """One pool, with the interface of a Scheduler and its views. Its driver calls `Member.tick` before `poll` where
+    frames came, and brings all usages up to date whenever `is_usage_due`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
-        super().__init__(member.follower)
         self._pool = pool
         self._member = member
         self._follower = member.follower
+        self.finished = self._follower.finished
         self._ask_limits = ask_limits
         self._prefill_s: dict[str, float] = {}  # of a prompt token, by backend
         self._asked: dict[LimitsOf, float] = {}  # when they were asked for
@@ -56,42 +55,28 @@ class RemoteScheduler(ForwardingFacts):
         order = None if leader is None else leader.pools.get(self._pool)
         return None if order is None else order.scheduler
 
-    # -- facts of requests ----------------------------------------------------------------------------------------
+    # -- facts -----------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> None:
         self._follower.submit(self._pool, request, now)
-
-    def spent(self, tenant_id: str, usage: Usage, now: float, key_id: str = "") -> None:
-        self._follower.spent(self._pool, tenant_id, usage, now, key_id)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         own = self._follower.own(request_id)
         is_first = own is not None and own.usage is None and not own.is_begun
         if is_first and own is not None and own.dispatch is not None and usage.output_tokens:
             self._prefilled_within(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
-        super().tokens(request_id, usage, now)
+        self._follower.tokens(request_id, usage, now)
 
-    # -- facts of the leader's process -------------------------------------------------------------------------------
-
-    def load_changed(self, loads: Sequence[BackendLoad], now: float) -> None:
-        self._member.load_changed(self._pool, tuple(loads), now)
-
-    def measured(self, load: BackendLoad, now: float) -> None:
-        self._member.measured(self._pool, load, now)
-
-    def tenants_changed(self, *, now: float, **changes: Unpack[TenantChanges]) -> None:
-        """Only of tiers and groups: the leader looks tenants up itself."""
-        changes.pop("changed", None)
-        changes.pop("removed", None)
-        if self._member.leader is not None:
-            self._member.leader.tenants_changed(self._pool, now=now, **self._member.own_part(changes))
-
-    def policy_changed(self, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
-        if self._member.leader is not None:
-            self._member.leader.policy_changed(self._pool, now=now, **choices)
-
-    def restored(self, checkpoint: ServiceCheckpoint, now: float, returning_s: float = RETURNING_S) -> None:
-        """Nothing: a leader's Schedulers are restored when they are made."""
+    def told(self, fact: Fact) -> None:
+        match fact:
+            case RunFact():
+                self._follower.told(fact)
+            case Cancelled():
+                self._follower.cancel(fact.request_id)
+            case Spent():
+                self._follower.spent(self._pool, fact)
+            case _:
+                self._member.told(self._pool, fact)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ list has joined, or was silent until its old promise surely ended (rule 2). Then
 Whether its lease holds is asked before each frame (rule 4). When it does not, nothing more leaves.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
-from typing import Final, Unpack
+from typing import Final
 
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.leader.checkpoint_stream import CheckpointStream
@@ -54,8 +54,9 @@ from gateway.cluster.wishes import (
     StoreCheckpoint,
     Wish,
 )
-from policies.scheduler_protocol import PolicyChoices, SharedSchedulerProtocol, TenantChanges
-from policies.types import ALONE, BackendLoad, ReplicaShare, Tenant
+from policies.facts import Fact, LoadChanged, Measured, TakenOver
+from policies.scheduler_protocol import SharedSchedulerProtocol
+from policies.types import ALONE, ReplicaShare, Tenant
 
 POLL_S: Final = 0.001  # rule 10
 UNSENT_BYTES_MAX: Final = 8 << 20  # rule 26: beyond it a follower is dropped
@@ -79,9 +80,6 @@ class _Member:
     named: frozenset[str] = frozenset()  # backends that it says it cannot reach
     failed: set[str] = field(default_factory=set)  # and those that failed it since
     outbox: list[tuple[str, AnyMessage]] = field(default_factory=list)
-
-
-Own = Callable[[SharedSchedulerProtocol, float], None]
 
 
 class Leader:
@@ -127,7 +125,7 @@ class Leader:
         self._members: dict[str, _Member] = {}
         self._senders: dict[str, Sender] = {}  # of all that ever joined: a name is never used again
         self._shared: dict[str, bytes] = {}
-        self._inbox: Inbox[tuple[str, AnyMessage | Own, float]] = Inbox()  # with its pool and arrival
+        self._inbox: Inbox[tuple[str, AnyMessage | Fact, float]] = Inbox()  # with its pool and arrival
         self._polled_at = -inf
         self._has_news = False
         self._sight = Sight()
@@ -251,35 +249,20 @@ class Leader:
 
     # -- facts of this process -------------------------------------------------------------------------------
 
-    def load_changed(self, pool: str, loads: Iterable[BackendLoad], now: float) -> None:
-        """All backends of a pool, newly measured (Scheduler.load_changed)."""
-        loads = tuple(loads)
-        order = self.pool(pool, now)
-        self._sight.polled(pool, loads, now, all_of_it=True)
-        self._inbox.add(
-            OWN, (pool, lambda scheduler, at: scheduler.load_changed(order.backends(loads), at), now), is_barrier=True
-        )
-
-    def measured(self, pool: str, load: BackendLoad, now: float) -> None:
-        """One backend, newly measured (Scheduler.measured)."""
-        order = self.pool(pool, now)
-        self._sight.polled(pool, [load], now)
-        if load.available:
-            for there in self._members.values():
-                there.failed.discard(load.backend_id)
-        self._inbox.add(
-            OWN, (pool, lambda scheduler, at: scheduler.measured(order.load(load), at), now), is_barrier=True
-        )
-
-    def tenants_changed(self, pool: str, *, now: float, **changes: Unpack[TenantChanges]) -> None:
-        """Tenants or tiers have changed (Scheduler.tenants_changed). Tenants of requests are looked up besides."""
-        order = self.pool(pool, now)
-
-        def told(scheduler: SharedSchedulerProtocol, at: float) -> None:
-            scheduler.tenants_changed(now=at, **changes)
-            order.journal.all_changed()
-
-        self._inbox.add(OWN, (pool, told, now))
+    def told(self, pool: str, fact: Fact) -> None:
+        """What the pool's Scheduler is to be told when all before it was taken in. Tenants of requests are looked up
+        besides; the caller has checked that policies exist.
+        """
+        match fact:
+            case LoadChanged():
+                self._sight.polled(pool, fact.loads, fact.now, all_of_it=True)
+            case Measured():
+                self._sight.polled(pool, [fact.load], fact.now)
+                if fact.load.available:
+                    for there in self._members.values():
+                        there.failed.discard(fact.load.backend_id)
+        self.pool(pool, fact.now)
+        self._inbox.add(OWN, (pool, fact, fact.now), is_barrier=isinstance(fact, LoadChanged | Measured))
 
     def tenant_changed(self, tenant_id: str, now: float) -> None:
         """The registry has changed this tenant; look it up again wherever it is known."""
@@ -295,16 +278,6 @@ class Leader:
             order.journal.tenant(tenant_id)
         self._has_news = True
 
-    def policy_changed(self, pool: str, *, now: float, **choices: Unpack[PolicyChoices]) -> None:
-        """Policies have changed (Scheduler.policy_changed); the caller has checked that they exist."""
-        order = self.pool(pool, now)
-
-        def told(scheduler: SharedSchedulerProtocol, at: float) -> None:
-            scheduler.policy_changed(**choices, now=at)
-            order.journal.all_changed()
-
-        self._inbox.add(OWN, (pool, told, now))
-
     def pool(self, name: str, now: float) -> PoolOrder:
         """The pool of this name; made with its first load or request."""
         order = self.pools.get(name)
@@ -312,7 +285,7 @@ class Leader:
             order = self.pools[name] = PoolOrder(name, self._make_scheduler(name), self._tenant_of)
             if self._is_gathered:
                 order.restored(self._restored.get(order.name), self._restored_at, self._alone or ALONE, now)
-                order.scheduler.taken_over(now)
+                order.scheduler.told(TakenOver(now))
         return order
 
     # -- deciding --------------------------------------------------------------------------------------------
@@ -418,7 +391,7 @@ class Leader:
                     there.outbox.append(("", TellMore()))
                 self._stream.joined(name, there.checkpoint)
         for order in self.pools.values():
-            order.scheduler.taken_over(now)
+            order.scheduler.told(TakenOver(now))
         self._wishes.append(AskBackends())
         return True
 
@@ -451,10 +424,10 @@ class Leader:
         for source, (pool, entry, came_at) in self._inbox.turn(left) if left else ():
             self._take(source, pool, entry, came_at, now)
 
-    def _take(self, source: str, pool: str, entry: AnyMessage | Own, came_at: float, now: float) -> None:
+    def _take(self, source: str, pool: str, entry: AnyMessage | Fact, came_at: float, now: float) -> None:
         self._has_news = True
-        if callable(entry):
-            entry(self.pool(pool, now).scheduler, now)
+        if isinstance(entry, Fact):
+            self.pool(pool, now).told(entry.but(now=now))
             return
         there = self._members.get(source)
         if there is None:

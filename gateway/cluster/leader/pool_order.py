@@ -5,7 +5,7 @@ A request of every member, the leader's own process among them, is a request of 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -22,17 +22,33 @@ from gateway.cluster.wire import (
     Finish,
     Gone,
     Has,
-    Interrupt,
-    Keep,
     LimitsOf,
-    NotDelivered,
     Refused,
-    Return,
     Spend,
     Submit,
+    Told,
     Used,
     Withdraw,
     wire_id,
+)
+from policies.facts import (
+    Adopted,
+    Cancelled,
+    Fact,
+    Interrupted,
+    Kept,
+    LoadChanged,
+    Measured,
+    Parked,
+    Readmitted,
+    Restored,
+    Returned,
+    RunFact,
+    Spent,
+    TakenOver,
+    TenantsChanged,
+    Undelivered,
+    WindowsRestored,
 )
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import (
@@ -96,10 +112,7 @@ class PoolOrder:
             Submit: self._submit,
             Used: self._used,
             Finish: self._finish,
-            Return: self._return,
-            Interrupt: self._return,
-            NotDelivered: self._return,
-            Keep: self._keep,
+            Told: self._told,
             Gone: self._gone,
             Spend: self._spend,
             Ended: self._ended,
@@ -134,7 +147,7 @@ class PoolOrder:
         if self.journal.kept:
             windows = self.journal.kept.take(self.tenants.scopes(tenant_id, key_id), now)
             if windows:
-                self.scheduler.windows_restored(windows, now)
+                self.scheduler.told(WindowsRestored(now, windows))
 
     def _submit(self, sender: Sender, message: Submit, now: float) -> None:
         id_ = wire_id(sender.member, message.number)
@@ -177,44 +190,37 @@ class PoolOrder:
 
     def _gone(self, sender: Sender, message: Gone, now: float) -> None:
         if sender.takes(message.entry) and self._forget(id_ := wire_id(sender.member, message.number)):
-            self.scheduler.cancel(id_, now)
-
-    def _keep(self, sender: Sender, message: Keep, now: float) -> None:
-        known = self._known.get(id_ := wire_id(sender.member, message.number))
-        if known is not None:
-            known.is_withdrawn = False
-            self.scheduler.kept(id_, now)
+            self.scheduler.told(Cancelled(now, id_))
 
     def _spend(self, sender: Sender, message: Spend, now: float) -> None:
         if sender.takes(message.entry) and self.tenants.learn(message.tenant_id, now):
-            self.scheduler.spent(message.tenant_id, message.usage, now, message.key_id)
+            self.scheduler.told(Spent(now, message.tenant_id, message.usage, message.key_id))
 
-    def _return(self, sender: Sender, message: Return | Interrupt | NotDelivered, now: float) -> None:
-        """A dispatched request waits again."""
+    def _told(self, sender: Sender, message: Told, now: float) -> None:
+        """A dispatched request waits again, or runs on."""
         id_ = wire_id(sender.member, message.number)
         known = self._known.get(id_)
         if known is None or known.backend_id is None:
             return
+        fact = message.fact.but(request_id=id_, now=now)
+        if not fact.waits_again:
+            known.is_withdrawn = False
+            self.scheduler.told(fact)
+            return
         if known.is_withdrawn:
             known.asked = replace(known.asked, preemptions=known.asked.preemptions + 1)
-        known.backend_id, known.is_withdrawn = None, False
-        match message:
-            case Return():
-                if message.backend_ids is not None:
-                    known.asked = replace(known.asked, backend_ids=message.backend_ids)
-                self.scheduler.returned(id_, now, message.hold_s, message.backend_ids)
-            case Interrupt():
-                known.told, known.asked = (
-                    message.usage,
-                    replace(known.asked, produced_tokens=message.usage.output_tokens),
-                )
-                self.scheduler.interrupted(id_, message.usage, now, message.hold_s)
-            case NotDelivered():
-                self.scheduler.undelivered(id_, now)
+        self._left_backend(known, fact)
         if sender.is_away:
             self._park(id_, known, now)
         elif sender.unreachable:  # what its sender cannot reach may have changed while it ran
             self._place_again(id_, known, now)
+
+    def _left_backend(self, known: OrderedRequest, fact: RunFact) -> None:
+        """A dispatched request waits again, by this fact."""
+        known.asked = fact.waiting(known.asked, known.backend_id or "")
+        known.told = fact.stopped_after or known.told
+        known.backend_id, known.is_withdrawn = None, False
+        self.scheduler.told(fact)
 
     def _forget(self, id_: str) -> bool:
         """Forget a request that has ended; return whether the Scheduler has it."""
@@ -251,7 +257,7 @@ class PoolOrder:
             return
         if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
             known.is_withdrawn = False
-            self.scheduler.kept(id_, now)
+            self.scheduler.told(Kept(now, id_))
         self._used(sender, has, now)
 
     def _ended(self, sender: Sender, ended: Ended, now: float) -> None:
@@ -271,10 +277,10 @@ class PoolOrder:
             asked = self._named(sender, id_, ended.request, self._came_at)
             self._learn_gone(ended.request.tenant_id, now)
             if ended.backend_id is None:
-                self.scheduler.readmitted(asked, now, charged or NO_USAGE, ended.usage)
-                self.scheduler.cancel(id_, now)
+                self.scheduler.told(Readmitted(now, asked, charged or NO_USAGE, ended.usage))
+                self.scheduler.told(Cancelled(now, id_))
                 return
-            self.scheduler.adopted(asked, ended.backend_id, charged or NO_USAGE, now)
+            self.scheduler.told(Adopted(now, asked, ended.backend_id, charged or NO_USAGE))
         self._known.pop(id_)
         if ended.usage is not None:
             self.scheduler.tokens(id_, ended.usage, now)
@@ -282,16 +288,14 @@ class PoolOrder:
 
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
         """Its Dispatch did not arrive at the member, or the news that it had left its backend not here (rule 23)."""
-        known.backend_id, known.is_withdrawn = None, False
         preemptions, before = has.request.preemptions, known.asked
         known.asked = replace(before, preemptions=preemptions)
         if has.usage is not None and has.request.produced_tokens > before.produced_tokens:
-            known.told, known.asked = has.usage, replace(known.asked, produced_tokens=has.usage.output_tokens)
-            self.scheduler.interrupted(id_, has.usage, now)
+            self._left_backend(known, Interrupted(now, id_, has.usage))
         elif preemptions > before.preemptions:
-            self.scheduler.returned(id_, now)
+            self._left_backend(known, Returned(now, id_))
         else:
-            self.scheduler.undelivered(id_, now)
+            self._left_backend(known, Undelivered(now, id_))
         if known.sender.is_away:  # until all is told
             self._park(id_, known, now)
 
@@ -310,25 +314,19 @@ class PoolOrder:
         known = self._known.add(id_, OrderedRequest(sender, has.number, asked, has.backend_id, charged or NO_USAGE))
         if has.backend_id is None:
             known.told = has.usage or known.told
-            self.scheduler.readmitted(self._reachable(known), now, charged, has.usage)
+            self.scheduler.told(Readmitted(now, self._reachable(known), charged, has.usage))
             if sender.is_away:
                 self._park(id_, known, now)
         else:
-            self.scheduler.adopted(
-                asked,
-                has.backend_id,
-                known.told,
-                now,
-                output_tokens=has.output_tokens,
-                dispatched_at=self._came_at - has.dispatched_s,
-            )
+            at = self._came_at - has.dispatched_s
+            self.scheduler.told(Adopted(now, asked, has.backend_id, known.told, has.output_tokens, at))
 
     def _learn_gone(self, tenant_id: str, now: float) -> None:
         """Learn a tenant that may have been removed: what runs goes on, and the tenant is forgotten with it."""
         if self.tenants.learn(tenant_id, now):
             return
-        self.scheduler.tenants_changed(changed=[Tenant(tenant_id)], now=now)
-        self.scheduler.tenants_changed(removed=[tenant_id], now=now)
+        self.scheduler.told(TenantsChanged(now, changed=(Tenant(tenant_id),)))
+        self.scheduler.told(TenantsChanged(now, removed=(tenant_id,)))
 
     # -- members that go and change --------------------------------------------------------------------------
 
@@ -340,7 +338,7 @@ class PoolOrder:
         for id_ in [id_ for id_, stranger in self._strangers.items() if stranger.sender is sender]:
             del self._strangers[id_]
         self._untold.pop(sender.member, None)
-        return self.chores.give_up(sender, self.scheduler.taken_over)
+        return self.chores.give_up(sender, lambda now: self.scheduler.told(TakenOver(now)))
 
     def _given_up(self, id_: str, known: OrderedRequest, now: float) -> None:
         """Its client has gone with its member; if that comes back, what was charged is charged once."""
@@ -363,15 +361,20 @@ class PoolOrder:
 
     # -- facts of the leader's own process -------------------------------------------------------------------
 
-    def backends(self, loads: Iterable[BackendLoad]) -> tuple[BackendLoad, ...]:
-        """All backends of the pool, as the Scheduler is to be told."""
-        loads = tuple(self.load(load) for load in loads)
-        self._backend_ids = frozenset(load.backend_id for load in loads)
-        self._available = {each: self._available.get(each, False) for each in self._backend_ids}
-        return loads
+    def told(self, fact: Fact) -> None:
+        """Tell the Scheduler a fact of the pool, of loads with what the members hold there untold."""
+        match fact:
+            case LoadChanged():
+                fact = replace(fact, loads=tuple(map(self._load, fact.loads)))
+                self._backend_ids = frozenset(load.backend_id for load in fact.loads)
+                self._available = {each: self._available.get(each, False) for each in self._backend_ids}
+            case Measured():
+                fact = replace(fact, load=self._load(fact.load))
+            case _:
+                self.journal.all_changed()
+        self.scheduler.told(fact)
 
-    def load(self, load: BackendLoad) -> BackendLoad:
-        """A load with what the members hold there untold."""
+    def _load(self, load: BackendLoad) -> BackendLoad:
         untold = sum(tokens.get(load.backend_id, 0) for tokens in self._untold.values())
         self._backend_ids |= {load.backend_id}
         if self._available.get(load.backend_id) != load.available:
@@ -385,7 +388,7 @@ class PoolOrder:
         """Go on from what another leader kept of this pool until `since`, with this part of limits; None: nothing."""
         if kept is None:
             return
-        self.scheduler.restored(kept.service, now)
+        self.scheduler.told(Restored(now, kept.service))
         self._charged.update(kept.charged)
         self.journal.restored(kept, KeptWindows(kept.windows, since, share), now)
         self._trim_charged()
@@ -479,20 +482,20 @@ class PoolOrder:
         if not known.is_parked:
             known.is_parked = True
             self.journal.tenant(known.asked.tenant_id)
-            self.scheduler.parked(id_, now)
+            self.scheduler.told(Parked(now, id_))
 
     def _resume(self, id_: str, known: OrderedRequest, now: float) -> None:
         if known.is_parked:
             known.is_parked = False
             self.journal.tenant(known.asked.tenant_id)
-            self.scheduler.readmitted(self._reachable(known), now)
+            self.scheduler.told(Readmitted(now, self._reachable(known)))
 
     def _give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
         """End a request whose client has gone with its member; return what stays charged."""
         self.journal.request(id_, known.asked)
         self._known.pop(id_)
         if known.backend_id is None:
-            self.scheduler.cancel(id_, now)
+            self.scheduler.told(Cancelled(now, id_))
             return known.told if known.asked.produced_tokens else NO_USAGE
         self.scheduler.finished(id_, Outcome.CLIENT_DISCONNECTED, now)
         return known.told

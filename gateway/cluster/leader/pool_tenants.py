@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 
 from gateway.cluster.wire import LimitsOf
 from policies.admission.scopes import group_scope, key_scope
+from policies.facts import TenantsChanged
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import RateLimits, Tenant
 
@@ -26,7 +27,7 @@ class PoolTenants:
         told = self._tenants.get(tenant_id)
         if told is not tenant and told != tenant:
             self._tenants[tenant_id] = tenant
-            self._scheduler.tenants_changed(changed=[tenant], now=now)
+            self._scheduler.told(TenantsChanged(now, changed=(tenant,)))
         return True
 
     def changed(self, tenant_id: str, now: float) -> None:
@@ -37,7 +38,7 @@ class PoolTenants:
     def forget(self, tenant_id: str, now: float) -> None:
         """Forget a tenant: its queued requests are rejected, what runs goes on."""
         if self._tenants.pop(tenant_id, None) is not None:
-            self._scheduler.tenants_changed(removed=[tenant_id], now=now)
+            self._scheduler.told(TenantsChanged(now, removed=(tenant_id,)))
 
     def scopes(self, tenant_id: str, key_id: str = "") -> list[str]:
         """The names of the scopes of a request (policies/admission/scopes.py), by the registry."""

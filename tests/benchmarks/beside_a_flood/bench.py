@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from backends.engine.engine import REQUESTS_RUNNING_MAX
 from backends.simulation.world import World
-from policies.forwarding import ForwardingScheduler
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import Action, Dispatch, Request
 from tests.evidence.measures import quantile
@@ -31,11 +30,13 @@ class Chat(NamedTuple):
     waited_s: float
 
 
-class Watched(ForwardingScheduler):
+class Watched:
     """A scheduler that remembers how long each request waited, by its arrival."""
 
     def __init__(self, scheduler: SchedulerProtocol) -> None:
-        super().__init__(scheduler)
+        self._scheduler = scheduler
+        self.tokens, self.finished, self.told = scheduler.tokens, scheduler.finished, scheduler.told
+        self.next_wakeup = scheduler.next_wakeup
         self._arrived_at: dict[str, float] = {}
         self.waited_s: dict[float, float] = {}
 

@@ -24,6 +24,7 @@ from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import AskBackends
 from gateway.serve import GC_THRESHOLDS
 from policies.admission.bounded import BoundedQueues
+from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
 
@@ -114,7 +115,7 @@ class Cluster:
         load = BackendLoad(
             "gpu", requests_running_max=RUNNING, requests_running=len(self.running), measured_at=self.now
         )
-        self.leader.load_changed(POOL, [load], self.now)
+        self.leader.told(POOL, LoadChanged(self.now, (load,)))
         self.lead_soon(self.now)
 
     def poll_backends(self):

@@ -20,6 +20,7 @@ from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import decode, encode
 from gateway.cluster.wishes import StoreCheckpoint
 from policies.admission.rate_limit import RateLimiter
+from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
 
@@ -108,7 +109,7 @@ class Cluster:
 
     def measure(self):
         load = BackendLoad("gpu", requests_running_max=10**6, requests_running=0, measured_at=self.now)
-        self.leader.load_changed(POOL, [load], self.now)
+        self.leader.told(POOL, LoadChanged(self.now, (load,)))
 
     def show(self, what):
         print(f"{what}:")

@@ -16,6 +16,7 @@ from gateway.config.key_file import add_key
 from gateway.config.load import load_config
 from gateway.config.reloading import Reloading
 from gateway.store.sqlite import SqliteStore
+from policies.facts import PolicyChanged
 
 SECRET = "0123456789abcdef"
 
@@ -145,11 +146,11 @@ async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
         await until(rig.gateway.pools.dispatchers)
         (dispatcher,) = rig.gateway.pools.dispatchers().values()
         changes = []
-        policy_changed = dispatcher.policy_changed
-        dispatcher.policy_changed = lambda **choices: (changes.append(choices), policy_changed(**choices))
+        told = dispatcher.told
+        dispatcher.told = lambda fact: (isinstance(fact, PolicyChanged) and changes.append(fact), told(fact))
         file.write(scheduling={"fairness": "drr"})
         await until(lambda: changes)
-        assert changes[0]["fairness"].name == "drr"
+        assert changes[0].fairness.name == "drr"
         file.write(tenants={"alice": {"weight": 5}, "bob": {}})
         await asyncio.sleep(0.2)
         assert len(changes) == 1, "an order starts anew when it is another one, not whenever the file is read"

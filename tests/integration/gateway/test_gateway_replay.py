@@ -9,20 +9,11 @@ import random
 
 from gateway_rig import call, engine, gateway, until
 
+from policies.facts import Cancelled, Finished, LoadChanged, Submitted
 from policies.scheduler import Scheduler
 from policies.types import Dispatch, Outcome
 from tests.simulation.checkers import InFlightLimits, RunWatch
-from tests.simulation.recording import (
-    Cancelled,
-    Finished,
-    LoadChanged,
-    Polled,
-    Recorder,
-    Submitted,
-    read_from,
-    replay,
-    write_to,
-)
+from tests.simulation.recording import Polled, Recorder, read_from, replay, write_to
 from tests.simulation.run_accounts import RunAccounts
 
 SEATS = 4

@@ -6,22 +6,22 @@ from math import inf
 
 from gateway.cluster.follower.follower import PROGRESS_S
 from gateway.cluster.promise import SILENCE_S_MAX
-from policies.fairness.bounds import BOUNDS
-from policies.types import Dispatch, Reject
-from tests.simulation.cluster import world as worlds
-from tests.simulation.cluster.judge import Judge
-from tests.simulation.recording import (
+from policies.facts import (
     Adopted,
     Cancelled,
     Finished,
     Interrupted,
-    Polled,
     Progressed,
     Readmitted,
     Restored,
     Submitted,
     TakenOver,
 )
+from policies.fairness.bounds import BOUNDS
+from policies.types import Dispatch, Reject
+from tests.simulation.cluster import world as worlds
+from tests.simulation.cluster.judge import Judge
+from tests.simulation.recording import Polled
 from tests.simulation.run_accounts import require
 
 

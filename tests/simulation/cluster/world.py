@@ -19,13 +19,14 @@ from gateway.cluster.wire import Frame, decode, encode, wire_id
 from gateway.cluster.wishes import AskBackends, CloseMember, StoreCheckpoint
 from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.accounts.cost import LinearPrice
+from policies.facts import Cancelled, Interrupted, Kept, LoadChanged, Returned
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
 from policies.types import NO_USAGE, Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
 from tests.simulation.cluster.parts import Backend, Run, SkewedClock, Store
-from tests.simulation.recording import Entry, SharedRecorder
+from tests.simulation.recording import Entry, Recorder
 
 POOL = "pool"
 WAIT_S_MAX = 5.0
@@ -121,7 +122,7 @@ class Node:
     clients: dict[str, Client] = field(default_factory=dict)
 
 
-class _Recorder(SharedRecorder):
+class _Recorder(Recorder):
     """Tells besides that a checkpoint is taken: its tenants were asked for before, and now none is."""
 
     def __init__(self, scheduler: Scheduler, listen: Callable[[Entry], None], kept: Callable[[], None]) -> None:
@@ -131,7 +132,7 @@ class _Recorder(SharedRecorder):
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
         if tenant_ids == ():
             self._kept()
-        return super().checkpoint(tenant_ids)
+        return self._scheduler.checkpoint(tenant_ids)
 
 
 class ClusterWorld:
@@ -217,7 +218,7 @@ class ClusterWorld:
         node = self.nodes[name] = Node(name, clock, member, RemoteScheduler(POOL, member, lambda *_: None))
         return node
 
-    def _make_scheduler(self, name: str, pool: str) -> SharedRecorder:
+    def _make_scheduler(self, name: str, pool: str) -> Recorder:
         def listen(entry: Entry) -> None:
             for judge in self.judges:
                 judge.told(leadership, entry)
@@ -340,7 +341,8 @@ class ClusterWorld:
     def _measure(self, node: Node) -> None:
         node.measures_at = self.now + MEASURE_S
         local = node.clock.of(self.now)
-        node.member.load_changed(POOL, tuple(each.load(self.now, local) for each in self.backends.values()), local)
+        loads = tuple(each.load(self.now, local) for each in self.backends.values())
+        node.member.told(POOL, LoadChanged(local, loads))
 
     # -- the store ---------------------------------------------------------------------------------------------
 
@@ -511,7 +513,7 @@ class ClusterWorld:
             return
         local = node.clock.of(self.now)
         if client.run is None:
-            node.remote.cancel(client.request.id, local)
+            node.remote.told(Cancelled(local, client.request.id))
         else:
             self._abort(self.backends[client.backend_id], (node.name, client.request.id))
             node.remote.finished(
@@ -530,7 +532,7 @@ class ClusterWorld:
         elif action.backend_id in node.unreachable:
             node.member.follower.failed(action.backend_id, node.clock.of(self.now))
             client.waits_since = self.now
-            node.remote.returned(action.request_id, node.clock.of(self.now), 0.0)
+            node.remote.told(Returned(node.clock.of(self.now), action.request_id))
         else:
             backend = self.backends[action.backend_id]
             prompt, produced = client.request.prompt_tokens, client.produced
@@ -546,7 +548,7 @@ class ClusterWorld:
         local = node.clock.of(self.now)
         usage = None if client.run is None else client.run.usage(self.now)
         if client.run is None or (usage is not None and not self._may_go_on(client, usage)):
-            node.remote.kept(client.request.id, local)
+            node.remote.told(Kept(local, client.request.id))
             return
         self._abort(self.backends[client.backend_id], (node.name, client.request.id))
         client.preemptions += 1
@@ -559,10 +561,10 @@ class ClusterWorld:
         if usage is not None:
             client.before.append((self.now, usage))
         if usage is None:
-            node.remote.returned(client.request.id, local, hold_s)
+            node.remote.told(Returned(local, client.request.id, hold_s))
         else:
             client.produced = usage.output_tokens
-            node.remote.interrupted(client.request.id, usage, local, hold_s)
+            node.remote.told(Interrupted(local, client.request.id, usage, hold_s))
 
     @staticmethod
     def _may_go_on(client: Client, usage: Usage) -> bool:

@@ -24,7 +24,7 @@ from policies.types import (
     Wait,
 )
 from tests.simulation.bound_checkers import ServiceBound
-from tests.simulation.recording import SharedRecorder
+from tests.simulation.recording import Recorder
 from tests.simulation.run_accounts import RunAccounts, ViolationError
 
 PROMPT = 10
@@ -246,7 +246,7 @@ def test_tenants_that_move_between_groups_while_they_wait_and_run_lose_nothing(p
     tenants = [Tenant(name) for name in "abcd"]
     accounts = RunAccounts(tenants=tenants, tiers=tiers, groups=groups)
     scheduler = Scheduler(tenants=tenants, tiers=tiers, groups=groups, fairness=FAIRNESS[policy])
-    recorder = SharedRecorder(scheduler, accounts)
+    recorder = Recorder(scheduler, accounts)
     recorder.load_changed([BackendLoad("gpu", requests_running_max=3)], now)
     for _ in range(300):
         now += 0.01
@@ -383,7 +383,7 @@ def judged(tenants, groups, rounds=400):
         judge(entry)
 
     scheduler = Scheduler(tenants=tenants, groups=groups, share_ratio_max=1.0)
-    recorder, now = SharedRecorder(scheduler, listen), 0.0
+    recorder, now = Recorder(scheduler, listen), 0.0
     recorder.load_changed([ONE_SEAT], now)
     made = 0
 

@@ -12,9 +12,10 @@ from backends.simulation.world import KnownSteps, World
 from gateway.config import Config
 from gateway.simulate.choices import Choices
 from gateway.simulate.run import SimulatedFleet, simulate
+from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
 from policies.types import Tenant
-from tests.simulation.recording import LoadChanged, Recorder
+from tests.simulation.recording import Recorder
 
 NAME = "a800-llama3.1-8b"
 ENGINE = COEFFICIENTS[NAME]

@@ -24,6 +24,7 @@ from gateway.cluster.wishes import StoreCheckpoint
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 from policies.admission.rate_limit import RateLimiter
 from policies.admission.rate_window import Booked, MinuteCheckpoint
+from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Outcome, ReplicaShare, Request, Tenant, Usage
 
@@ -75,7 +76,7 @@ class Cluster:
 
     def measure(self):
         load = BackendLoad("gpu", requests_running_max=10**6, requests_running=0, measured_at=self.now)
-        self.leader.load_changed("p", [load], self.now)
+        self.leader.told("p", LoadChanged(self.now, (load,)))
         self.turn()
 
     def serve(self, tenant_id, member="m1"):

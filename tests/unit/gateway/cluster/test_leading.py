@@ -24,6 +24,7 @@ from gateway.cluster.wire import (
     encode,
 )
 from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
+from policies.facts import Interrupted, LoadChanged, Measured, Readmitted, Returned, Spent
 from policies.scheduler import Scheduler
 from policies.types import (
     BackendLoad,
@@ -37,7 +38,7 @@ from policies.types import (
     Tenant,
     Usage,
 )
-from tests.simulation.recording import Readmitted, SharedRecorder, replay
+from tests.simulation.recording import Recorder, replay
 
 GPU = BackendLoad("gpu", requests_running_max=2, requests_running=0, measured_at=1.0)
 
@@ -62,11 +63,11 @@ class Cluster:
             follower.connected(self.now)
         self.exchange()
         self.now = 1.0
-        self.leader.load_changed("p", [GPU], self.now)
+        self.leader.told("p", LoadChanged(self.now, (GPU,)))
         self.exchange()
 
     def make(self, _pool):
-        return SharedRecorder(Scheduler(wait_s_max=10.0), self.entries.append)
+        return Recorder(Scheduler(wait_s_max=10.0), self.entries.append)
 
     def exchange(self):
         for _ in range(6):
@@ -197,10 +198,10 @@ def test_the_slots_of_a_lost_member_are_free_at_once_by_its_parents_word_or_when
     idle = [BackendLoad("gpu", requests_running_max=2, requests_running=0)]
     if not is_dead:
         cluster.later(LEASE_S - PING_S)
-        cluster.leader.load_changed("p", idle, cluster.now)
+        cluster.leader.told("p", LoadChanged(cluster.now, tuple(idle)))
         assert cluster.actions("m1") == []
         cluster.later(PING_S)
-    cluster.leader.load_changed("p", idle, cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, tuple(idle)))
     assert [type(action) for action in cluster.actions("m1")] == [Dispatch]
 
 
@@ -224,14 +225,14 @@ def takes_over(cluster):
 def test_a_request_that_a_checkpoint_has_was_admitted_and_one_that_came_later_asks_the_next_leader():
     cluster = Cluster()
     cluster.tenants["A"] = Tenant("A", requests_per_minute_max=2)
-    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     cluster.submit("m1", "x")
     cluster.submit("m1", "y")
     cluster.later(1.0)  # a checkpoint has both, and the limit is reached
     cluster.submit("m1", "z")
     takes_over(cluster)
     assert [(each.request_id, each.reason) for each in cluster.actions("m1")] == [("z", Reason.RATE_LIMITED)]
-    cluster.leader.load_changed("p", [replace(GPU, measured_at=cluster.now)], cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
     assert sorted(each.request_id for each in cluster.actions("m1")) == ["x", "y"]
 
 
@@ -240,7 +241,7 @@ def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(us
     """Of three members and a limit of 120: of 47 that were used, 73 are left, which is 24 or 25 for each."""
     cluster = Cluster()
     cluster.tenants["A"] = Tenant("A", requests_per_minute_max=120)
-    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     for number in range(used):
         cluster.submit("m1", f"before {number}")
     cluster.later(1.0)  # a checkpoint has them
@@ -299,10 +300,10 @@ def test_what_ended_after_the_last_checkpoint_is_charged_by_the_next_leader_and_
     cluster = Cluster()
     cluster.later(1.0)
     finished(cluster, "m1", "early", Usage(10, 0, 5))
-    cluster.followers["m1"].spent("p", "A", Usage(3, 0, 0), cluster.now)
+    cluster.followers["m1"].spent("p", Spent(cluster.now, "A", Usage(3, 0, 0)))
     cluster.later(1.25)  # a checkpoint has these
     finished(cluster, "m1", "late", Usage(10, 0, 7))
-    cluster.followers["m1"].spent("p", "A", Usage(1, 0, 0), cluster.now)
+    cluster.followers["m1"].spent("p", Spent(cluster.now, "A", Usage(1, 0, 0)))
     cluster.exchange()
     for _ in range(2):  # the second one has no newer checkpoint but its predecessor's first
         takes_over(cluster)
@@ -339,7 +340,7 @@ def test_a_dispatch_whose_client_left_before_it_was_carried_out_is_charged_by_no
     follower = cluster.followers["m2"]
     follower.lost(cluster.now)
     cluster.leader.lost("m2", cluster.now)
-    follower.cancel("r", cluster.now)
+    follower.cancel("r")
     follower.connected(cluster.now)
     cluster.exchange()
     counters = cluster.leader.pools["p"].scheduler.checkpoint()[""].tiers["default"].tenants
@@ -433,7 +434,7 @@ def cut_after(usage, *, told, cluster):
     follower.tokens("r", told, cluster.now)
     cluster.exchange()
     follower.lost(cluster.now)
-    follower.interrupted("r", usage, cluster.now)
+    follower.told(Interrupted(cluster.now, "r", usage))
     return follower
 
 
@@ -457,7 +458,7 @@ def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_c
     cluster = Cluster()
     follower = cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster)
     if waits:
-        cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+        cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     follower.connected(cluster.now)
     assert len(cluster.actions("m2")) == (0 if waits else 1)
     del cluster.followers["m2"]
@@ -487,7 +488,7 @@ def test_a_request_that_is_read_after_its_connections_end_is_dispatched_only_whe
 
 def test_a_request_that_lay_unread_while_its_leader_stood_still_is_as_old_as_its_member_says():
     cluster = Cluster()
-    cluster.leader.load_changed("p", [BackendLoad("gpu", available=False)], cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     follower = cluster.followers["m2"]
     cluster.submit("m2", "r")
     arrived_at, frames = cluster.now, list(follower.link.frames(cluster.now))
@@ -538,7 +539,7 @@ def test_a_preemption_counts_although_what_says_so_was_lost_with_its_connection(
     follower.received(Frame(1, "p", (Withdraw(1),)), cluster.now)
     assert follower.poll("p", cluster.now) == [Preempt("r")]
     follower.lost(cluster.now)
-    follower.returned("r", cluster.now)
+    follower.told(Returned(cluster.now, "r"))
     follower.connected(cluster.now)
     cluster.exchange()
     told = [type(entry).__name__ for entry in cluster.entries]
@@ -560,7 +561,7 @@ def test_without_a_leader_a_cut_answer_waits_anew():
     follower.received(Frame(1, "p", (Dispatched(1, "gpu"),)), 0.0)
     assert len(follower.poll("p", 0.0)) == 1
     follower.lost(50.0)  # long after the deadline of its arrival
-    follower.interrupted("r", Usage(10, 0, 8), 50.0)
+    follower.told(Interrupted(50.0, "r", Usage(10, 0, 8)))
     assert follower.poll("p", 54.0) == []
     (refused,) = follower.poll("p", 55.0)
     assert isinstance(refused, Reject)
@@ -572,10 +573,10 @@ def test_a_leader_is_blind_where_its_polls_reach_no_backend_at_all(others, steps
     """One that is down is polled again and again; the others, which are polled rarely (`busy_s`), were reached."""
     cluster = Cluster()
     down, other = replace(GPU, available=False), BackendLoad("other", available=others, requests_running=0)
-    cluster.leader.load_changed("p", [GPU, other], cluster.now)
+    cluster.leader.told("p", LoadChanged(cluster.now, (GPU, other)))
     cluster.submit("m2", "r")
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
-    cluster.leader.measured("p", replace(down, measured_at=cluster.now), cluster.now)
+    cluster.leader.told("p", Measured(cluster.now, replace(down, measured_at=cluster.now)))
     cluster.later(1.25)
     cluster.followers["m2"].tokens("r", Usage(10, 0, 5), cluster.now)
     cluster.exchange()

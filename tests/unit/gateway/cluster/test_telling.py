@@ -12,9 +12,10 @@ from gateway.cluster.leader.ordered_requests import Chores, OrderedRequest, Orde
 from gateway.cluster.promise import SILENT_S
 from gateway.cluster.wire import CheckpointPart, Ended, Has, Spend, Submit, ToldAll
 from policies.admission.bounded import BoundedQueues
+from policies.facts import Adopted, LoadChanged, Parked, Readmitted, Returned, Spent, Submitted
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
-from tests.simulation.recording import Adopted, Parked, Readmitted, SharedRecorder, Submitted
+from tests.simulation.recording import Recorder
 
 MANY = 10 * TAKEN_MAX
 
@@ -36,7 +37,7 @@ class Cluster:
         return Leader(epoch, "m1", make_scheduler=self.make, tenant_of=tenants.get, waits=waits, now=self.now)
 
     def make(self, _pool):
-        return SharedRecorder(Scheduler(admission=[BoundedQueues(10**6, 1 << 40, 10**6, 1 << 40)]), self.entries.append)
+        return Recorder(Scheduler(admission=[BoundedQueues(10**6, 1 << 40, 10**6, 1 << 40)]), self.entries.append)
 
     def submit(self, number, tenant_id="A"):
         self.other.submit("p", Request(f"r{number}", tenant_id, "m", self.now, 10, 20), self.now)
@@ -62,7 +63,7 @@ class Cluster:
 
     def measure(self):
         load = BackendLoad("gpu", requests_running_max=self.slots, requests_running=0, measured_at=self.now)
-        self.leader.load_changed("p", [load], self.now)
+        self.leader.told("p", LoadChanged(self.now, (load,)))
 
     def until(self, is_so, most=1000):
         for _ in range(most):
@@ -125,7 +126,7 @@ def test_what_runs_is_told_before_what_waits():
 def test_a_request_that_the_last_checkpoint_lacks_asks_for_admission_though_a_later_one_runs():
     cluster = joined(10)
     cluster.until(lambda: len(cluster.actions) == 4)
-    cluster.other.returned("r0", cluster.now)
+    cluster.other.told(Returned(cluster.now, "r0"))
     cluster.entries.clear()
     cluster.leader = cluster.lead(2)
     cluster.own.checkpoint = cluster.other.checkpoint = NewestCheckpoint()
@@ -138,8 +139,8 @@ def test_a_request_that_the_last_checkpoint_lacks_asks_for_admission_though_a_la
 def test_of_a_request_that_was_not_told_yet_the_leader_hears_how_it_ended():
     cluster = joined(3 * SLICE_MAX)
     last = f"r{3 * SLICE_MAX - 1}"
-    cluster.other.cancel(last, cluster.now)
-    cluster.other.spent("p", "A", Usage(1, 0, 1), cluster.now)
+    cluster.other.cancel(last)
+    cluster.other.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
     cluster.until(lambda: cluster.has_told_all)
     said = [each for said in cluster.said for each in said]
     assert [(type(each), each.entry) for each in said if isinstance(each, Ended | Spend)] == [(Ended, 1), (Spend, 2)]
@@ -150,10 +151,10 @@ def test_what_ended_before_is_told_by_its_number_though_more_ends_meanwhile():
     cluster = Cluster()
     for number in range(3 * SLICE_MAX):
         cluster.submit(number)
-        cluster.other.cancel(f"r{number}", cluster.now)
+        cluster.other.cancel(f"r{number}")
     cluster.connect()
     cluster.until(lambda: any(isinstance(each, Ended) for said in cluster.said for each in said))
-    cluster.other.spent("p", "A", Usage(1, 0, 1), cluster.now)
+    cluster.other.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
     cluster.until(lambda: cluster.has_told_all)
     entries = [each.entry for said in cluster.said for each in said if isinstance(each, Ended | Spend)]
     assert entries == list(range(1, 3 * SLICE_MAX + 2))

@@ -14,11 +14,13 @@ from gateway.cluster.wire import (
     Ping,
     Refused,
     Submit,
+    Told,
     Used,
     decode,
     encode,
     frames_of,
 )
+from policies.facts import Cancelled, Interrupted, Kept, Returned, Undelivered
 from policies.types import (
     LimitKind,
     Outcome,
@@ -47,6 +49,10 @@ def test_every_message_comes_out_as_it_went_in():
         Ended(3, 7, REQUEST, "gpu", Outcome.CLIENT_DISCONNECTED, Usage(10, 0, 3), None),
         Dispatched(1, "gpu", 8.0, 5, True, 3, 20.0, RateLimits(RateLimit(5, 2, 1.0)), 4.0, Wait.NO_ROOM),
         Refused(1, Reason.RATE_LIMITED, 2.0, LimitKind.REQUESTS),
+        Told(1, Returned(5.0, "r", 0.5, frozenset({"x"}))),
+        Told(1, Interrupted(5.0, "r", Usage(10, 0, 3))),
+        Told(1, Undelivered(5.0, "r")),
+        Told(1, Kept(5.0, "r")),
     )
     (body,) = encode(Frame(7, "pool", messages))
     assert decode(body) == Frame(7, "pool", messages)
@@ -62,6 +68,13 @@ def test_a_frame_that_would_be_too_large_becomes_several_in_order():
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"x" * (FRAME_BYTES_MAX + 1), b"\x93\x01\xa0\x91\x92\xa1z\x01"])
 def test_bytes_that_are_no_frame_are_refused(body):
+    with pytest.raises(FrameError):
+        decode(body)
+
+
+@pytest.mark.parametrize("fact", [Cancelled(5.0, "r"), {"call": "returned"}, {"call": []}, "kept", None])
+def test_what_is_no_fact_of_a_dispatched_request_is_refused(fact):
+    (body,) = encode(Frame(7, "pool", (Told(1, fact),)))
     with pytest.raises(FrameError):
         decode(body)
 

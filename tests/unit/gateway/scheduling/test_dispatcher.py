@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher
+from policies.facts import LoadChanged
 from policies.prediction import Oracle
 from policies.scheduler import DECISIONS_MAX, Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
@@ -14,21 +15,21 @@ async def test_a_measurement_is_told_after_the_tokens_that_it_measures():
     """Otherwise the KV tokens of quiet answers look like those of others, and the pool gets smaller by them."""
     dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
     load = BackendLoad("gpu", kv_tokens_max=1000, kv_used_ratio=0.15, requests_running=1)
-    dispatcher.load_changed((load,))
+    dispatcher.told(LoadChanged(dispatcher.now(), (load,)))
     request = Request("r", "a", "m", dispatcher.now(), 100, 200)
     async with dispatcher.lease(request, Tenant("a")) as lease:
         lease.tokens(Usage(100, 0, 1))
         assert lease.quiet_tokens == 200
         lease.passed = lambda: Usage(100, 0, 50)
         for _ in range(3):
-            dispatcher.load_changed((load,))
+            dispatcher.told(LoadChanged(dispatcher.now(), (load,)))
         assert dispatcher.snapshot().backends["gpu"].external_tokens == 0
 
 
 async def test_what_outgrows_its_prediction_is_told_by_blocks_and_nothing_is_lost():
     """A reservation grows by blocks of KV memory: to tell each token would cost more than to relay it."""
     dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
-    dispatcher.load_changed((BackendLoad("gpu"),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
     told, tell_at = [], 0.0
     async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 20), Tenant("a")) as lease:
         for output_tokens in range(1, 100):  # as the relay does
@@ -42,7 +43,7 @@ async def test_what_outgrows_its_prediction_is_told_by_blocks_and_nothing_is_los
 
 async def test_a_call_of_which_nothing_was_told_is_not_charged():
     dispatcher = Dispatcher(Scheduler(prediction=Oracle()))
-    dispatcher.load_changed((BackendLoad("gpu"),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
     async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 100, 200), Tenant("a")):
         assert dispatcher.snapshot().tenants["a"].rank > 0, "until it ends it is expected to cost something"
     tenant = dispatcher.snapshot().tenants["a"]
@@ -52,7 +53,7 @@ async def test_a_call_of_which_nothing_was_told_is_not_charged():
 async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():
     scheduler = Scheduler()
     dispatcher = Dispatcher(scheduler)
-    dispatcher.load_changed((BackendLoad("gpu"),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
     waiting, sent, sent_by_tick = 4 * DECISIONS_MAX, [], []
     over = asyncio.Event()
 
@@ -76,7 +77,7 @@ async def test_the_loop_does_other_things_between_the_decisions_of_a_burst():
 async def test_the_first_request_of_a_tick_is_sent_within_it_where_there_is_room():
     """The turns of the loop between its arrival and its sending are part of the time to its first token."""
     dispatcher = Dispatcher(Scheduler())
-    dispatcher.load_changed((BackendLoad("gpu", requests_running_max=2),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu", requests_running_max=2),)))
     await asyncio.sleep(0)
     leases = [
         dispatcher.lease(Request(name, "a", "m", dispatcher.now(), 1, 1), Tenant("a")) for name in ("r1", "r2", "r3")
@@ -98,7 +99,7 @@ async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
     """Nothing was sent to the backend by then, so the prompt that the dispatch had charged is given back."""
     scheduler = Scheduler()
     dispatcher = Dispatcher(scheduler)
-    dispatcher.load_changed((BackendLoad("gpu"),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
     await asyncio.sleep(0)
     # The first request of a tick is dispatched at once; all others at the tick's end, before which they may leave.
     first = dispatcher.lease(Request("first", "b", "m", dispatcher.now(), 1, 1), Tenant("b"))

@@ -14,10 +14,11 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from policies.facts import LoadChanged, Measured, Progressed
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Request, Tenant, Usage
-from tests.simulation.recording import LoadChanged, Measured, Progressed, Recorder
+from tests.simulation.recording import Recorder
 
 SPECS = [BackendSpec(f"gpu-{number}", f"http://gpu-{number}", pool=f"pool-{number % 2}") for number in range(4)]
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher, Preempted
+from policies.facts import Kept, LoadChanged
 from policies.fairness import LeastCounterFirst
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
@@ -22,7 +23,7 @@ class Calls:
             fairness=LeastCounterFirst, prediction=NoPrediction(), preempt_service=100.0, share_ratio_max=1.0
         )
         self.dispatcher = Dispatcher(scheduler)
-        self.dispatcher.load_changed((BackendLoad("gpu", requests_running_max=1),))
+        self.dispatcher.told(LoadChanged(self.dispatcher.now(), (BackendLoad("gpu", requests_running_max=1),)))
         self.dispatcher.spent(Tenant("A"), Usage(1000, 0, 0))
         self.sent: list[str] = []
         self.may_answer = asyncio.Event()
@@ -98,12 +99,12 @@ async def test_a_withdrawal_that_comes_before_anything_was_sent_is_not_lost():
 @pytest.mark.interpreted
 async def test_a_withdrawal_that_comes_too_late_is_answered_so_that_another_can_be():
     calls = Calls()
-    kept = []
-    calls.dispatcher._scheduler.kept = lambda *fact: kept.append(fact[0])
+    told = []
     first = asyncio.create_task(calls.call("A", answers_first=True))
     await ticks()
+    calls.dispatcher._scheduler.told = told.append
     calls.dispatcher._leases["a"].preempt()
-    assert kept == ["a"]
+    assert [(type(fact), fact.request_id) for fact in told] == [(Kept, "a")]
     calls.may_answer.set()
     assert await first == "answer to a"
 
@@ -140,7 +141,7 @@ async def test_a_client_may_leave_while_its_preempted_request_waits():
 
 async def test_without_preemption_a_request_is_sent_as_it_always_was():
     dispatcher = Dispatcher(Scheduler())
-    dispatcher.load_changed((BackendLoad("gpu", requests_running_max=1),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu", requests_running_max=1),)))
     async with dispatcher.lease(Request("r", "A", "m", dispatcher.now(), 1, 1), Tenant("A")) as lease:
         assert not lease.may_be_preempted
         lease.preempt()
@@ -187,12 +188,12 @@ class Stream:
 
 def draining_pool() -> Dispatcher:
     dispatcher = Dispatcher(Scheduler(interrupt_rules=InterruptRules(drain_s=0.0), prediction=NoPrediction()))
-    dispatcher.load_changed((BackendLoad("x"),))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("x"),)))
     return dispatcher
 
 
 def drain(dispatcher: Dispatcher) -> None:
-    dispatcher.load_changed((BackendLoad("x", available=False, drains=True), BackendLoad("y")))
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("x", available=False, drains=True), BackendLoad("y"))))
 
 
 async def test_a_resumable_request_moves_in_the_middle_of_its_answer_and_is_charged_once():
@@ -225,7 +226,7 @@ async def test_what_a_client_got_is_charged_where_its_next_backend_sends_nothing
     request = Request("s", "A", "m", dispatcher.now(), 10, 100, is_resumable=True)
     async with dispatcher.lease(request, Tenant("A")) as lease:
         lease.tokens(Usage(10, 0, 5))
-        dispatcher.load_changed((BackendLoad("y"),))
+        dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("y"),)))
         await lease.interrupted(Usage(10, 0, 5))
         assert lease.prefilled() == Usage(10, 0, 5)
         lease.outcome = Outcome.BACKEND_FAILED
@@ -241,7 +242,7 @@ async def test_a_client_that_leaves_after_the_cut_has_paid_for_what_it_got(waits
     lease = stream.dispatcher._leases["s"]
     lease.preempt()
     if waits:
-        stream.dispatcher.load_changed((BackendLoad("x", available=False),))
+        stream.dispatcher.told(LoadChanged(stream.dispatcher.now(), (BackendLoad("x", available=False),)))
         await ticks()
     else:
         for _ in range(50):

@@ -8,6 +8,7 @@ import pytest
 from gateway.scheduling import urgency
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.urgency import urgency_of
+from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
 from policies.slo.timeliness import Timeliness
 from policies.types import BackendLoad, Request, SloEnvelope, Tenant, Tier, Usage
@@ -22,7 +23,7 @@ class Pool:
         self.at = asyncio.get_running_loop().time()  # the scheduler's timer is on that clock
         self.dispatcher = Dispatcher(Scheduler(tiers=TIERS))
         self.dispatcher.now = lambda: self.at
-        self.dispatcher.load_changed((BackendLoad("gpu", requests_running_max=slots),))
+        self.dispatcher.told(LoadChanged(self.dispatcher.now(), (BackendLoad("gpu", requests_running_max=slots),)))
         self.stack = AsyncExitStack()
         self.tasks = []
 
