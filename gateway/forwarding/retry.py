@@ -43,6 +43,7 @@ from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbea
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
+from policies.facts import Interrupted, Returned
 from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
 
 UNKNOWN: Final = "unknown"  # of a backend that has not told all of its model's identity
@@ -390,9 +391,9 @@ async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int
         trace.interrupted(returned.cause)
     try:
         if stream.usage.output_tokens > tokens_before:
-            await lease.interrupted(stream.usage, returned.hold_s)
+            await lease.wait_again(Interrupted(lease.now(), lease.request.id, stream.usage, returned.hold_s))
         else:
-            await lease.returned(returned.hold_s, returned.backend_ids)
+            await lease.wait_again(Returned(lease.now(), lease.request.id, returned.hold_s, returned.backend_ids))
     except Rejected as rejection:
         if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
             trace.over(_outcome_of(rejection))

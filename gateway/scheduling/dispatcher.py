@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, TypeVar
 from backends.upstream import UpstreamError
 from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.facts import Cancelled, Fact, Interrupted, Kept, Measured, Returned, RunFact, Spent, TenantsChanged
+from policies.facts import Cancelled, Fact, Kept, Measured, RunFact, Spent, TenantsChanged
 from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
@@ -475,8 +475,8 @@ class Lease:
 
     def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """The result of `sending`. Where the scheduler preempts the request before `answering` is called, or at any
-        time while it is resumable, `sending` is cancelled, and this raises Preempted: the caller then calls `returned`,
-        or `interrupted` after the first token.
+        time while it is resumable, `sending` is cancelled, and this raises Preempted: the caller then waits again by a
+        Returned, or an Interrupted after the first token.
         """
         return self._watched(sending) if self.may_be_preempted else sending
 
@@ -512,21 +512,16 @@ class Lease:
             if self._sender is not None:
                 self._sender.cancel()
 
-    async def returned(self, hold_s: float, backend_ids: frozenset[str] | None = None) -> None:
-        """The backend did not take the request, or it was preempted: wait for the next backend, one of `backend_ids`.
-        Raises Rejected.
-        """
-        self.backend_id, self._trued_up = "", self.is_continued
-        fact = Returned(self._dispatcher.now(), self.request.id, hold_s, backend_ids)
-        self._given(await self._dispatcher.wait_again(fact, self.watch))
+    def now(self) -> float:
+        """The time that facts of the request are told with."""
+        return self._dispatcher.now()
 
-    async def interrupted(self, usage: Usage, hold_s: float = 0.0) -> None:
-        """The request stopped after `usage`, with output: wait for the next backend, to go on there. Raises Rejected.
-        The usage told from then on counts on: the prompt once, the output of all backends.
+    async def wait_again(self, fact: RunFact) -> None:
+        """By this fact the request has left its backend: wait for the next one. Raises Rejected. After an Interrupted
+        it goes on there, and the usage told counts on: the prompt once, the output of all backends.
         """
-        assert usage.output_tokens, "without output it is returned"
-        self.backend_id, self._trued_up, self.is_continued = "", True, True
-        fact = Interrupted(self._dispatcher.now(), self.request.id, usage, hold_s)
+        self.is_continued |= fact.stopped_after is not None
+        self.backend_id, self._trued_up = "", self.is_continued
         self._given(await self._dispatcher.wait_again(fact, self.watch))
 
     def _closed(self) -> None:

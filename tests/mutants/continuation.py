@@ -304,7 +304,8 @@ MUTANTS = (
     # Its turn, and what it is charged.
     Mutant(
         "the scheduler is told that it was interrupted", "gateway/forwarding/retry.py",
-        "await lease.interrupted(stream.usage, returned.hold_s)", "await lease.returned(returned.hold_s)", (GATEWAY,),
+        "Interrupted(lease.now(), lease.request.id, stream.usage, returned.hold_s)",
+        "Returned(lease.now(), lease.request.id, returned.hold_s)", (GATEWAY,),
     ),
     Mutant(
         "it goes on as charged as it is", "policies/accounts/ledger.py",

@@ -46,7 +46,7 @@ from gateway.cluster.wire import (
     Welcome,
     Withdraw,
 )
-from policies.facts import RunFact, Spent, Undelivered
+from policies.facts import Kept, RunFact, Spent, Undelivered
 from policies.types import (
     KV_BLOCK_TOKENS,
     Action,
@@ -177,7 +177,7 @@ class Follower:
         if fact.waits_again:
             own.wait_again(fact, own.dispatch.backend_id)
             self._leaderless.waits(own)
-        else:
+        elif isinstance(fact, Kept):
             own.is_withdrawn = False
         self._say_of(own, Told(own.number, fact))
 

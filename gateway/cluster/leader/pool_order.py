@@ -204,7 +204,7 @@ class PoolOrder:
             return
         fact = message.fact.but(request_id=id_, now=now)
         if not fact.waits_again:
-            known.is_withdrawn = False
+            known.is_withdrawn &= not isinstance(fact, Kept)
             self.scheduler.told(fact)
             return
         if known.is_withdrawn:

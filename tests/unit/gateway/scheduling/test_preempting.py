@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher, Preempted
-from policies.facts import Kept, LoadChanged
+from policies.facts import Interrupted, Kept, LoadChanged, Returned
 from policies.fairness import LeastCounterFirst
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
@@ -37,7 +37,7 @@ class Calls:
                     return await lease.unless_preempted(self._send(lease, answers_first=answers_first))
                 except Preempted:
                     self.preemptions += 1
-                    await lease.returned(0.0)
+                    await lease.wait_again(Returned(lease.now(), lease.request.id))
 
     async def _send(self, lease, *, answers_first: bool) -> str:
         self.sent.append(lease.request.id)
@@ -91,7 +91,7 @@ async def test_a_withdrawal_that_comes_before_anything_was_sent_is_not_lost():
         with pytest.raises(Preempted):
             await lease.unless_preempted(calls._send(lease, answers_first=False))
         assert calls.sent == []
-        await lease.returned(0.0)
+        await lease.wait_again(Returned(lease.now(), lease.request.id))
         calls.may_answer.set()
         assert await lease.unless_preempted(calls._send(lease, answers_first=False)) == "answer to a"
 
@@ -173,7 +173,7 @@ class Stream:
                 try:
                     return await lease.unless_preempted(self._relay(lease, loses_ids_after))
                 except Preempted:
-                    await lease.interrupted(Usage(10, 0, self.tokens))
+                    await lease.wait_again(Interrupted(lease.now(), lease.request.id, Usage(10, 0, self.tokens)))
 
     async def _relay(self, lease, loses_ids_after: int | None) -> str:
         for _ in range(5):
@@ -227,7 +227,7 @@ async def test_what_a_client_got_is_charged_where_its_next_backend_sends_nothing
     async with dispatcher.lease(request, Tenant("A")) as lease:
         lease.tokens(Usage(10, 0, 5))
         dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("y"),)))
-        await lease.interrupted(Usage(10, 0, 5))
+        await lease.wait_again(Interrupted(lease.now(), lease.request.id, Usage(10, 0, 5)))
         assert lease.prefilled() == Usage(10, 0, 5)
         lease.outcome = Outcome.BACKEND_FAILED
     assert dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 5)
