@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.admission.rate_window import WindowCheckpoint
-from policies.types import BackendLoad, Group, Outcome, PolicyChoice, Request, Tenant, Tier, Timing, Usage
+from policies.types import BackendLoad, Cause, Group, Outcome, PolicyChoice, Request, Tenant, Tier, Timing, Usage
 
 
 class Fact:
@@ -79,9 +79,11 @@ class Returned(RunFact):
     request_id: str
     hold_s: float = 0.0
     backend_ids: frozenset[str] | None = None
+    cause: Cause = Cause.FAILED
     call: Literal["returned"] = "returned"
 
     def waiting(self, request: Request, backend_id: str) -> Request:
+        request = _counting(request, self.cause)
         return request if self.backend_ids is None else replace(request, backend_ids=self.backend_ids)
 
 
@@ -91,6 +93,7 @@ class Interrupted(RunFact):
     request_id: str
     usage: Usage
     hold_s: float = 0.0
+    cause: Cause = Cause.FAILED
     call: Literal["interrupted"] = "interrupted"
 
     @property
@@ -98,6 +101,7 @@ class Interrupted(RunFact):
         return self.usage
 
     def waiting(self, request: Request, backend_id: str) -> Request:
+        request = _counting(request, self.cause)
         return replace(request, produced_tokens=self.usage.output_tokens, ran_at=backend_id)
 
 
@@ -222,3 +226,8 @@ AnyFact = (
 )  # fmt: skip
 FACTS: Mapping[str, type[Fact]] = {kind.__dataclass_fields__["call"].default: kind for kind in get_args(AnyFact)}
 """All facts by `call`."""
+
+
+def _counting(request: Request, cause: Cause) -> Request:
+    """The request that has left its backend for this cause, with its preemptions counted."""
+    return replace(request, preemptions=request.preemptions + 1) if cause is Cause.PREEMPTED else request

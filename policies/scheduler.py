@@ -30,6 +30,7 @@ from policies.accounts.cost import LinearPrice, Price
 from policies.accounts.ledger import InFlight
 from policies.admission import Admission
 from policies.admission.rate_window import WindowCheckpoint
+from policies.call_life import LIFE, Event
 from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.facts import Fact
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
@@ -53,6 +54,7 @@ from policies.types import (
     NO_USAGE,
     Action,
     BackendLoad,
+    Cause,
     Dispatch,
     Group,
     Outcome,
@@ -217,39 +219,45 @@ class Scheduler:
         self._freed(entry, fair_queue, now)
 
     def returned(
-        self, request_id: str, now: float, hold_s: float = 0.0, backend_ids: frozenset[str] | None = None
+        self,
+        request_id: str,
+        now: float,
+        hold_s: float = 0.0,
+        backend_ids: frozenset[str] | None = None,
+        cause: Cause = Cause.FAILED,
     ) -> None:
-        """The backend rejected a dispatched request, or the request was preempted: it waits again at the head of its
-        tenant's queue, as charged as it was, with its old deadline. The backend gets nothing for `hold_s` seconds.
-        With `backend_ids` the request may go to these alone from now on, and its backend has rejected nothing.
+        """The backend rejected a dispatched request, or the request was preempted, as the cause says: it waits again at
+        the head of its tenant's queue, as charged as it was, with its old deadline. The backend gets nothing for
+        `hold_s` seconds. With `backend_ids` the request may go to these alone from now on, and its backend has rejected
+        nothing.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
-        entry.request = _waiting(entry, entry.request.produced_tokens)
+        entry.request = _waiting(entry, entry.request.produced_tokens, cause)
         if backend_ids is not None:
             entry.request = replace(entry.request, backend_ids=backend_ids)
-        is_refused = bool(hold_s) or not entry.is_preempted  # a backend may reject one that is being preempted, too
-        self._wait_again(entry, now, precedes=is_refused or entry.is_moved)
-        if is_refused and backend_ids is None:
+        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
+        if cause is Cause.FAILED and backend_ids is None:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._reassign_stranded(now)
 
-    def interrupted(self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0) -> None:
-        """A dispatched request stopped after `usage`: its backend failed, or it was preempted. It waits again at the
-        head of its tenant's queue, as charged as it is, to be continued by any backend; its queue timeout begins anew.
-        From then on its usage still counts what all its backends have produced, and its prompt once. The backend gets
-        nothing for `hold_s` seconds.
+    def interrupted(
+        self, request_id: str, usage: Usage, now: float, hold_s: float = 0.0, cause: Cause = Cause.FAILED
+    ) -> None:
+        """A dispatched request stopped after `usage`: its backend failed, or it was preempted, as the cause says. It
+        waits again at the head of its tenant's queue, as charged as it is, to be continued by any backend; its queue
+        timeout begins anew. From then on its usage still counts what all its backends have produced, and its prompt
+        once. The backend gets nothing for `hold_s` seconds.
         """
         entry = self._ledger.in_flight.get(request_id)
         if entry is None:
             return
         self._used(entry, usage, now)
-        entry.request = _waiting(entry, usage.output_tokens)
-        is_failure = bool(hold_s) or not entry.is_preempted
-        self._interruptions.cut(entry, is_failure=is_failure)
-        self._wait_again(entry, now, precedes=is_failure or entry.is_moved)
-        if is_failure:
+        entry.request = _waiting(entry, usage.output_tokens, cause)
+        self._interruptions.by_cause[cause] += 1
+        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
+        if cause is Cause.FAILED:
             self._fleet.refused(entry.backend_id, now, hold_s)
         self._reassign_stranded(now)
 
@@ -257,7 +265,7 @@ class Scheduler:
         """A preemption came too late: the request's client was sent something, and it runs on."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is not None:
-            entry.is_preempted, entry.is_moved, entry.is_fixed = False, False, True
+            entry.life = LIFE[entry.life, Event.KEPT]
             self._preemption.settled(request_id)
 
     def cancel(self, request_id: str, now: float) -> None:
@@ -724,8 +732,7 @@ class Scheduler:
         self._fleet.progressed(entry)
         if entry.first_token_at is None and produced:
             entry.first_token_at = now
-            if not entry.request.is_resumable:
-                entry.is_preempted = False  # too late
+            entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]
             self._fleet.took(entry)
             self._preemption.settled(entry.request.id)
 
@@ -745,10 +752,10 @@ class Scheduler:
             self._fleet.resize(entry, tokens)
 
 
-def _waiting(entry: InFlight, produced: int) -> Request:
+def _waiting(entry: InFlight, produced: int, cause: Cause) -> Request:
     """The request of an entry that waits again, with the output that it goes on from and its preemptions."""
     request = entry.request
-    preemptions = request.preemptions + (entry.is_preempted and not entry.is_moved)
+    preemptions = request.preemptions + (cause is Cause.PREEMPTED)
     if produced > request.produced_tokens:
         return replace(request, produced_tokens=produced, ran_at=entry.backend_id, preemptions=preemptions)
     return request if preemptions == request.preemptions else replace(request, preemptions=preemptions)

@@ -282,6 +282,17 @@ class Outcome(StrEnum):
     BACKEND_FAILED = "backend_failed"
 
 
+class Cause(StrEnum):
+    """Why a dispatched request waits again."""
+
+    FAILED = "failed"
+    """Its backend failed, or did not take it."""
+    DRAINED = "drained"
+    """Its backend drains."""
+    PREEMPTED = "preempted"
+    """It gave way to another."""
+
+
 class Reason(StrEnum):
     """Why a request was rejected. gateway/api/errors.py maps each Reason to a response."""
 
@@ -353,14 +364,16 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Preempt this dispatched request, unless its client has been sent something and it is not resumable.
+    """Preempt this dispatched request, unless its client has been sent something and it is not resumable. `cause` is
+    why: for another request, or because its backend drains.
 
     The driver answers with the fact `returned` if the request was preempted before its first token, with `interrupted`
-    after that, and with `kept` if it was too late; with nothing if the request has ended. A preempted request waits
-    again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
+    after that, with this cause, and with `kept` if it was too late; with nothing if the request has ended. A preempted
+    request waits again at the head of its tenant's queue, as charged as it was, and in the order of the pool.
     """
 
     request_id: str
+    cause: Cause = field(default=Cause.PREEMPTED, compare=False)  # no decision
 
 
 Action = Dispatch | Reject | Preempt
@@ -562,17 +575,6 @@ class BackendView:
     size: SizeSource = SizeSource.GIVEN
     reserves: Mapping[str, ReserveView] = field(default_factory=dict)  # by tier
     bound_by: Binding | None = None
-
-
-class Cause(StrEnum):
-    """Why a request was interrupted after some tokens."""
-
-    FAILED = "failed"
-    """Its backend failed."""
-    DRAINED = "drained"
-    """Its backend drains."""
-    PREEMPTED = "preempted"
-    """It gave way to another."""
 
 
 @dataclass(frozen=True, slots=True)

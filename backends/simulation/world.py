@@ -29,7 +29,7 @@ from backends.simulation.workload import Arrival
 from policies.facts import Cancelled, Interrupted, LoadChanged, Measured, Returned
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.step_time.model import StepTime
-from policies.types import Action, BackendLoad, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Usage
+from policies.types import Action, BackendLoad, Cause, Dispatch, Outcome, Reason, Reject, Request, SloEnvelope, Usage
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 SENDER = ""  # of all requests: one gateway
@@ -273,7 +273,7 @@ class World:
             if call.emitted > call.quiet_tokens or not call.reported:
                 self._report_tokens(call, now)
         self._report_budgets(now)
-        preempted: list[SimulatedCall] = []
+        preempted: list[tuple[SimulatedCall, Cause]] = []
         for action in self._poll(now):
             call = self._calls[action.request_id]
             if isinstance(action, Dispatch):
@@ -282,9 +282,9 @@ class World:
             elif isinstance(action, Reject):
                 self._end(call, total_latency_s=None, rejected=action.reason)
             elif not call.emitted or call.request.is_resumable:
-                preempted.append(call)
-        for call in preempted:
-            self._preempt(call, now)
+                preempted.append((call, action.cause))
+        for call, cause in preempted:
+            self._preempt(call, now, cause)
         if preempted:
             self._decide(now)  # for the requests whose place this frees
             return
@@ -316,12 +316,12 @@ class World:
         )
         slot.engine.submit(request, now)
 
-    def _preempt(self, call: SimulatedCall, now: float) -> None:
+    def _preempt(self, call: SimulatedCall, now: float, cause: Cause) -> None:
         assert call.slot is not None
         call.slot.engine.abort(call.request.id)
-        self._wait_again(call, now, hold_s=0.0)
+        self._wait_again(call, now, hold_s=0.0, cause=cause)
 
-    def _wait_again(self, call: SimulatedCall, now: float, *, hold_s: float) -> None:
+    def _wait_again(self, call: SimulatedCall, now: float, *, hold_s: float, cause: Cause) -> None:
         """The call has left its engine, and is to begin, or to be continued, at any."""
         call.slot = None
         del self._in_flight[call.request.id]
@@ -329,9 +329,9 @@ class World:
             call.interruptions += 1
             call.continued_from = call.reported = call.emitted
             usage = Usage(call.request.prompt_tokens, call.cached_tokens, call.emitted)
-            self._scheduler.told(Interrupted(now, call.request.id, usage, hold_s))
+            self._scheduler.told(Interrupted(now, call.request.id, usage, hold_s, cause))
         else:
-            self._scheduler.told(Returned(now, call.request.id, hold_s))
+            self._scheduler.told(Returned(now, call.request.id, hold_s, cause=cause))
 
     def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
         """Hashes of the call's leading blocks. One that may be continued has a hash for every block up to its end: the

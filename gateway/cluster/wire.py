@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from policies.facts import FACTS, Fact, RunFact
-from policies.types import LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
+from policies.types import Cause, LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
 VERSION: Final = 7
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
@@ -206,9 +206,10 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """Preempt this request. Answered by Told, or nothing once it has ended (rule 15)."""
+    """Preempt this request, for this cause. Answered by Told, or nothing once it has ended (rule 15)."""
 
     number: int
+    cause: Cause = Cause.PREEMPTED
 
 
 class Welcome(WireMessage, frozen=True, tag="w"):

@@ -170,7 +170,7 @@ class Attempt:
                 result = await self._relay_body(exchange)
         except asyncio.CancelledError:
             # Mostly the client's disconnect. A preempted request and an error response are not charged.
-            if not self._lease.is_preempted and (exchange is None or exchange.status < 400):
+            if not self._lease.is_leaving and (exchange is None or exchange.status < 400):
                 if exchange is not None:
                     exchange.release()
                 await self._client_disconnected()

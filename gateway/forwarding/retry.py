@@ -43,7 +43,6 @@ from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbea
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
-from policies.facts import Interrupted, Returned
 from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
 
 UNKNOWN: Final = "unknown"  # of a backend that has not told all of its model's identity
@@ -139,65 +138,112 @@ class Generation:
         return result.response
 
     async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
-        """Send the call to the backend of its lease; retry at the next one while the call is preempted, or not taken.
+        """Send the call to the backend of its lease, and, where it returns from there, to the next one.
 
         Raises Rejected, UpstreamError.
         """
         stream = ResumableStream(call.exclusion, self._context.continuation.token_bytes_max)
-        sending = _Sending(call, lease, trace, stream)
+        sending = _Sending(call, lease, trace, stream, self._backends[lease.backend_id])
         lease.may_move = partial(self._may_move, sending)
         try:
             with self._budget.call() as retries:
-                return await self._send_until_taken(request, sending, retries)
+                while True:
+                    if stream.is_begun:
+                        await self._settle_model(request, sending)
+                    tokens_before = stream.usage.output_tokens
+                    self._dispatched(sending)
+                    try:
+                        return await lease.unless_preempted(self._sent(request, sending, retries))
+                    except (Preempted, StreamInterrupted, BackendRejected, UpstreamError) as left:
+                        if (returned := self._returned(left, sending)) is None:
+                            raise
+                    await self._wait_again(request, sending, returned, tokens_before)
+                    if returned.is_failure and not stream.is_begun:
+                        await self._enter_budget(retries)
         finally:
             self._context.continuation.held.release(call.tenant.id, stream)
             self._evidence.ended(sending.suspect)
 
-    async def _send_until_taken(
-        self, request: web.BaseRequest, sending: "_Sending", retries: CallRetries
-    ) -> RelayResult:
-        call, lease, trace, stream = sending.call, sending.lease, sending.trace, sending.stream
-        while True:
-            await self._settle_model(request, sending)
-            tokens_before = stream.usage.output_tokens
-            sent_at = call.dispatcher.now()
-            trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
-            backend = self._backends[lease.backend_id]
-            backend.step_counts.sent(sent_at)
-            if trace.spans is not None:
-                trace.spans.sent(lease.backend_id, backend.known_kind.name)
-            try:
-                return await lease.unless_preempted(self._send_apart(request, sending, sent_at, retries))
-            except Preempted:
-                returned = _Returned("preempted", 0.0, cause=Cause.DRAINED if backend.draining else Cause.PREEMPTED)
-            except StreamInterrupted as interruption:
-                returned = self._interrupted(interruption, sending, sent_at)
-            except BackendRejected as rejection:
-                returned = self._not_taken(rejection, sending, sent_at)
-            except StreamGivenUp:
-                raise
-            except UpstreamError:
-                self._report(lease.backend_id, Evidence.BROKEN, call, sent_at)
-                raise
+    def _dispatched(self, sending: "_Sending") -> None:
+        """The lease has a backend, which the call is about to be sent to."""
+        lease, trace = sending.lease, sending.trace
+        sending.backend, sending.sent_at = self._backends[lease.backend_id], sending.call.dispatcher.now()
+        if not sending.stream.is_begun:
+            sending.began = sending.backend.identified(sending.call.request.model)
+        trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+        sending.backend.step_counts.sent(sending.sent_at)
+        if trace.spans is not None:
+            trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)
+
+    async def _sent(self, request: web.BaseRequest, sending: "_Sending", retries: CallRetries) -> RelayResult:
+        """Send the call when no other is on trial at its backend that may have ended the same engines."""
+        call, lease, suspect = sending.call, sending.lease, sending.suspect
+        if suspect.is_last_chance:
             async with beating(request, self._heartbeat_s):
-                await _wait_again(sending, returned, tokens_before)
-            if returned.is_failure and not stream.is_begun:
-                await self._enter_budget(retries)
+                await self._wait_apart(sending)
+        self._evidence.sent(suspect, lease.backend_id, call.dispatcher.now())
+        try:
+            try:
+                result, evidence = await self._attempt(sending, retries.answered).run(request)
+            except OptionsRejected:
+                sending.backend.rejects_options()
+                result, evidence = await self._attempt(sending, retries.answered).run(request)
+            self.answered(call, lease, sending.trace)
+            if result.outcome is not Outcome.CLIENT_DISCONNECTED:
+                self._report(sending, evidence)
+            return result
+        finally:
+            self._evidence.left(suspect)
+            for waiting in self._apart:
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    def _returned(self, left: Exception, sending: "_Sending") -> "_Returned | None":
+        """Why and how the call, which has left its backend by this exception, waits again; None: it ends so. Raises
+        UpstreamError where it was lost too often.
+        """
+        match left:
+            case Preempted():
+                return _Returned(left.cause, "preempted")
+            case StreamInterrupted():
+                return self._interrupted(left, sending)
+            case BackendRejected():
+                return self._not_taken(left, sending)
+        if not isinstance(left, StreamGivenUp):
+            self._report(sending, Evidence.BROKEN)
+        return None
 
     async def _settle_model(self, request: web.BaseRequest, sending: "_Sending") -> None:
-        """Return when the backend of the lease serves the model that has begun to answer, if any has. Once offered to
-        one that does not, the call waits for those alone that do. Raises Rejected; UpstreamError where there are none.
+        """Return when the backend of the lease serves the model that has begun to answer. Once offered to one that does
+        not, the call waits for those alone that do. Raises Rejected; UpstreamError where there are none.
         """
         call, lease = sending.call, sending.lease
-        if not sending.stream.is_begun:
-            sending.began = self._backends[lease.backend_id].identified(call.request.model)
-            return
         while (difference := sending.difference(self._backends[lease.backend_id])) is not None:
             log.warning("backend %s cannot go on with %s: %s differs", lease.backend_id, call.request.id, difference)
             alike, sending.differed = self._alike(sending), difference
-            returned = _Returned("another model", 0.0, backend_ids=alike & (call.request.backend_ids or alike))
+            returned = _Returned(Cause.FAILED, "another model", backend_ids=alike & (call.request.backend_ids or alike))
+            await self._wait_again(request, sending, returned, sending.stream.usage.output_tokens)
+
+    async def _wait_again(
+        self, request: web.BaseRequest, sending: "_Sending", returned: "_Returned", tokens_before: int
+    ) -> None:
+        """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
+        lease, trace, stream = sending.lease, sending.trace, sending.stream
+        if trace.spans is not None:
+            trace.spans.came_back(returned.reason)
+        if stream.is_begun:
+            trace.interrupted(returned.cause)
+        usage = stream.usage if stream.usage.output_tokens > tokens_before else None
+        try:
             async with beating(request, self._heartbeat_s):
-                await _wait_again(sending, returned, sending.stream.usage.output_tokens)
+                await lease.returned(returned.cause, returned.hold_s, returned.backend_ids, usage)
+        except Rejected as rejection:
+            if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
+                trace.over(_outcome_of(rejection))
+            if sending.differed and rejection.reason is Reason.NO_BACKEND:
+                trace.not_continued = sending.differed
+                raise StreamGivenUp(f"no backend serves the model of this stream: {sending.differed} differs") from None
+            raise
 
     def _alike(self, sending: "_Sending") -> frozenset[str]:
         """The backends that serve the model of a stream that has begun."""
@@ -207,23 +253,6 @@ class Generation:
     def _may_move(self, sending: "_Sending") -> bool:
         """Whether a stream that has begun could go on now where it is or elsewhere: otherwise a drain would end it."""
         return any(self._backends.load(each).available for each in self._alike(sending))
-
-    async def _send_apart(
-        self, request: web.BaseRequest, sending: "_Sending", sent_at: float, retries: CallRetries
-    ) -> RelayResult:
-        """Send the call when no other is on trial at its backend that may have ended the same engines."""
-        suspect, backend_id = sending.suspect, sending.lease.backend_id
-        if suspect.is_last_chance:
-            async with beating(request, self._heartbeat_s):
-                await self._wait_apart(sending)
-        self._evidence.sent(suspect, backend_id, sending.call.dispatcher.now())
-        try:
-            return await self._send(request, sending, sent_at=sent_at, retries=retries)
-        finally:
-            self._evidence.left(suspect)
-            for waiting in self._apart:
-                if not waiting.done():
-                    waiting.set_result(None)
 
     async def _wait_apart(self, sending: "_Sending") -> None:
         now, backend_id = sending.call.dispatcher.now, sending.lease.backend_id
@@ -241,8 +270,8 @@ class Generation:
             finally:
                 self._apart.discard(waiting)
 
-    def _not_taken(self, rejection: BackendRejected, sending: "_Sending", sent_at: float) -> "_Returned":
-        self._report(sending.lease.backend_id, rejection.evidence, sending.call, sent_at)
+    def _not_taken(self, rejection: BackendRejected, sending: "_Sending") -> "_Returned":
+        self._report(sending, rejection.evidence)
         hold_s = rejection.hold_s
         if sending.stream.is_begun and (rejection.is_answer or self._was_lost_here(sending)):
             now = sending.call.dispatcher.now()
@@ -251,67 +280,48 @@ class Generation:
             if left_s <= 0:
                 raise UpstreamError("every backend answers with an error instead of continuing the stream") from None
             hold_s = min(hold_s, left_s)  # its last chance may be there
-        elif (
-            rejection.evidence is Evidence.BROKEN
-            and not self._was_dead(sending, sent_at)
-            and self._is_given_up(sending)
-        ):
+        elif rejection.evidence is Evidence.BROKEN and not self._was_dead(sending) and self._is_given_up(sending):
             raise UpstreamError("the backend broke the connection before it answered") from None
         # A busy backend does not fail: its calls wait as all others do.
-        return _Returned(rejection.evidence, hold_s, rejection.evidence != Evidence.BUSY)
+        return _Returned(Cause.FAILED, rejection.evidence, hold_s, rejection.evidence != Evidence.BUSY)
 
-    def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending", sent_at: float) -> "_Returned":
+    def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending") -> "_Returned":
         """A backend has failed after tokens. No retry budget, also where the next one fails: the Scheduler alone says
         what the others can take, and a stream that waited too long for the budget would break.
         """
-        self._report(sending.lease.backend_id, Evidence.BROKEN, sending.call, sent_at)
+        self._report(sending, Evidence.BROKEN)
         sending.refused_since = None
         if self._is_given_up(sending):
             raise UpstreamError(str(interruption)) from None
-        return _Returned("interrupted", UNREACHABLE_HOLD_S)
+        return _Returned(Cause.FAILED, "interrupted", UNREACHABLE_HOLD_S)
 
     def _is_given_up(self, sending: "_Sending") -> bool:
         """Whether the call, whose backend has failed, is sent to no other one."""
-        now, backend = sending.call.dispatcher.now(), self._backends[sending.lease.backend_id]
+        now, backend = sending.call.dispatcher.now(), sending.backend
         resends_max = None if sending.stream.is_begun else self._resends_max
         is_given_up = self._evidence.lost(sending.suspect, now, resends_max=resends_max)
         backend.lost_at = sending.lost_at[backend.spec.id] = now
         return is_given_up
 
-    def _was_dead(self, sending: "_Sending", sent_at: float) -> bool:
+    def _was_dead(self, sending: "_Sending") -> bool:
         """Whether the backend had been lost when the call was sent, and has not been heard of since: what accepts
         connections for it, and closes them, has lost nothing.
         """
-        backend = self._backends[sending.lease.backend_id]
-        return sent_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
+        backend = sending.backend
+        return sending.sent_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
 
     def _was_lost_here(self, sending: "_Sending") -> bool:
         """Whether the call has lost this backend before, which has been available ever since: what closes connections
         while polls are answered has no engine to lose.
         """
-        backend_id = sending.lease.backend_id
-        lost_at = sending.lost_at.get(backend_id)
-        return lost_at is not None and lost_at > self._backends[backend_id].health.back_at
+        lost_at = sending.lost_at.get(sending.lease.backend_id)
+        return lost_at is not None and lost_at > sending.backend.health.back_at
 
     async def _enter_budget(self, retries: CallRetries) -> None:
         try:
             await retries.begin()
         except TimeoutError:
             raise UpstreamError("backends fail, and other calls are being sent again already") from None
-
-    async def _send(
-        self, request: web.BaseRequest, sending: "_Sending", *, sent_at: float, retries: CallRetries
-    ) -> RelayResult:
-        call, lease, trace = sending.call, sending.lease, sending.trace
-        try:
-            result, evidence = await self._attempt(sending, retries.answered).run(request)
-        except OptionsRejected:
-            self._backends[lease.backend_id].rejects_options()
-            result, evidence = await self._attempt(sending, retries.answered).run(request)
-        self.answered(call, lease, trace)
-        if result.outcome is not Outcome.CLIENT_DISCONNECTED:
-            self._report(lease.backend_id, evidence, call, sent_at)
-        return result
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
         """Report the answer's id, if it has one, and its tokens so far to `on_answer`."""
@@ -334,7 +344,7 @@ class Generation:
             lease,
             trace,
             sending.stream,
-            backend=self._backends[backend_id],
+            backend=sending.backend,
             backend_client=self._backend_clients[backend_id],
             tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
             on_id=named,
@@ -342,22 +352,26 @@ class Generation:
             count_now=partial(self._backends.count_now, backend_id),
         )
 
-    def _report(self, backend_id: str, evidence: Evidence, call: Call, sent_at: float) -> None:
+    def _report(self, sending: "_Sending", evidence: Evidence) -> None:
         if not self.stopping:
-            self._backends.report(backend_id, evidence, sent_at=sent_at, now=call.dispatcher.now())
+            now = sending.call.dispatcher.now()
+            self._backends.report(sending.lease.backend_id, evidence, sent_at=sending.sent_at, now=now)
 
 
 @dataclass(slots=True)
 class _Sending:
-    """One call, and what is known of it while it is sent. Mutable. `refused_since`: since when the backends that it was
-    offered to have answered with errors. `lost_at`: when it last lost each backend. `began` tells the model that has
-    begun to answer, `differed` in what a backend differed that it was offered to.
+    """One call, and what is known of it while it is sent. Mutable. `backend` is where it was sent last, at `sent_at`.
+    `refused_since`: since when the backends that it was offered to have answered with errors. `lost_at`: when it last
+    lost each backend. `began` tells the model that has begun to answer, `differed` in what a backend differed that it
+    was offered to.
     """
 
     call: Call
     lease: Lease
     trace: CallTrace
     stream: ResumableStream
+    backend: LiveBackend
+    sent_at: float = 0.0
     suspect: Suspect = field(default_factory=Suspect)
     refused_since: float | None = None
     lost_at: dict[str, float] = field(default_factory=dict)
@@ -371,36 +385,15 @@ class _Sending:
 
 
 class _Returned(NamedTuple):
-    """Why a call came back, for how long its backend gets no other, whether it counts as a retry, the cause of the
-    interruption, where it had begun, and the only backends that it may go to, where that is known.
+    """Why a call came back, in the Scheduler's words and in those of the trace, for how long its backend gets no other,
+    whether it counts as a retry, and the only backends that it may go to, where that is known.
     """
 
+    cause: Cause
     reason: str
-    hold_s: float
+    hold_s: float = 0.0
     is_failure: bool = False
-    cause: Cause = Cause.FAILED
     backend_ids: frozenset[str] | None = None
-
-
-async def _wait_again(sending: _Sending, returned: _Returned, tokens_before: int) -> None:
-    """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
-    lease, trace, stream = sending.lease, sending.trace, sending.stream
-    if trace.spans is not None:
-        trace.spans.came_back(returned.reason)
-    if stream.is_begun:
-        trace.interrupted(returned.cause)
-    try:
-        if stream.usage.output_tokens > tokens_before:
-            await lease.wait_again(Interrupted(lease.now(), lease.request.id, stream.usage, returned.hold_s))
-        else:
-            await lease.wait_again(Returned(lease.now(), lease.request.id, returned.hold_s, returned.backend_ids))
-    except Rejected as rejection:
-        if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
-            trace.over(_outcome_of(rejection))
-        if sending.differed and rejection.reason is Reason.NO_BACKEND:
-            trace.not_continued = sending.differed
-            raise StreamGivenUp(f"no backend serves the model of this stream: {sending.differed} differs") from None
-        raise
 
 
 def _outcome_of(rejection: Rejected) -> Outcome:

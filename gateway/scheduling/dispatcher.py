@@ -14,19 +14,22 @@ before the next decision. Either way a reader of the accounts sees every token t
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from backends.upstream import UpstreamError
 from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.facts import Cancelled, Fact, Kept, Measured, RunFact, Spent, TenantsChanged
+from policies.call_life import ASKED, LEAVING, LIFE, Event, Life
+from policies.facts import Cancelled, Fact, Interrupted, Kept, Measured, Returned, RunFact, Spent, TenantsChanged
 from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.slo.timeliness import Timeliness
 from policies.types import (
     KV_BLOCK_TOKENS,
     NO_USAGE,
     BackendLoad,
+    Cause,
     Dispatch,
     LimitKind,
     Outcome,
@@ -61,9 +64,13 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler preempts the request: it returns to the queue. Its client has been sent nothing yet, or it is
-    resumable.
+    """The scheduler preempts the request, for this cause: it returns to the queue. Its client has been sent nothing
+    yet, or it is resumable.
     """
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class QueueWatch(Protocol):
@@ -341,7 +348,7 @@ class Dispatcher:
         self._usages.report(now)
         for action in self._scheduler.poll(now):
             if isinstance(action, Preempt):
-                self._leases[action.request_id].preempt()
+                self._leases[action.request_id].preempt(action.cause)
                 continue
             decided = self._waiting.pop(action.request_id, None)
             assert decided is not None, "only what waits is decided"
@@ -378,23 +385,20 @@ class Lease:
     """
 
     __slots__ = (
-        "_dispatcher", "_is_answering", "_is_too_late", "_sender", "_trued_up",
-        "backend_id", "cut", "holder", "is_cancelled", "is_continued", "is_preempted", "is_resumable",
-        "may_be_preempted", "may_move", "number", "outcome",
+        "_dispatcher", "_sender", "_trued_up",
+        "backend_id", "cut", "holder", "is_cancelled", "is_resumable", "life", "may_move", "number", "outcome",
         "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request, watch: QueueWatch | None = None) -> None:
         self._dispatcher = dispatcher
         self.watch = watch
+        self.life = Life.QUEUED
+        """FIXED, too, where the Scheduler dispatched it as one that is not preempted."""
         self._trued_up = False
         self._sender: asyncio.Task[object] | None = None  # set while sending can be cancelled for a preemption
-        self._is_too_late = False  # for a preemption of this dispatch
-        self._is_answering = False  # the client is sent the answer
         self.is_resumable = request.is_resumable
         """Whether it may be interrupted now. Set to False when it cannot be continued any more."""
-        self.is_continued = False
-        """Whether it was interrupted after some tokens, and waits or goes on from there."""
         self.is_cancelled = False  # by an operator
         self.holder: asyncio.Task[object] | None = None
         """The task that works on the request now."""
@@ -403,8 +407,6 @@ class Lease:
         self.cut: Callable[[], None] | None = None
         """Ends a stream that the client has been sent a part of; None: there is none."""
         self.request = request
-        self.may_be_preempted = False
-        self.is_preempted = False
         self.backend_id = ""  # empty while the request is queued
         self.number = 0  # the running number of this dispatch to the backend
         self.quiet_tokens = 0.0
@@ -475,56 +477,77 @@ class Lease:
 
     def unless_preempted(self, sending: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """The result of `sending`. Where the scheduler preempts the request before `answering` is called, or at any
-        time while it is resumable, `sending` is cancelled, and this raises Preempted: the caller then waits again by a
-        Returned, or an Interrupted after the first token.
+        time while it is resumable, `sending` is cancelled, and this raises Preempted: the caller then calls `returned`.
         """
-        return self._watched(sending) if self.may_be_preempted else sending
+        return sending if self.life is Life.FIXED else self._watched(sending)
 
     async def _watched(self, sending: Coroutine[Any, Any, T]) -> T:
-        if self.is_preempted:  # since its dispatch, before anything was sent
+        if self.is_leaving:  # since its dispatch, before anything was sent
             sending.close()
-            raise Preempted
+            raise Preempted(LEAVING[self.life])
         self._sender = asyncio.current_task()
         try:
             return await sending
         except asyncio.CancelledError:
             # The client may have disconnected at the same time: then the disconnect wins.
-            if self.is_preempted and self._sender is not None and self._sender.uncancel() == 0:
-                raise Preempted from None
+            if self.is_leaving and self._sender is not None and self._sender.uncancel() == 0:
+                raise Preempted(LEAVING[self.life]) from None
             raise
         finally:
-            self._sender, self._is_too_late = None, True
+            self._sender = None
+            if not self.is_leaving:
+                self.life = LIFE[self.life, Event.KEPT]
 
     def answering(self) -> None:
         """The client is about to be sent something: from now on the request is preempted only while resumable."""
-        self._is_answering = True
-        if not self.is_preempted and not self.is_resumable:
-            self._sender, self._is_too_late = None, True
+        self.life = LIFE[self.life, Event.ANSWERED]
 
-    def preempt(self) -> None:
+    def preempt(self, cause: Cause) -> None:
         """Preempt the request, or report that it is too late. A preemption that comes before `sending` has begun is
-        remembered: without an answer the scheduler would wait for it, and preempt nothing else.
+        remembered: without an answer the scheduler would wait for it, and preempt nothing else. For the same reason one
+        is answered that comes before the task knows of the dispatch.
         """
-        if self._is_too_late or (self._is_answering and not (self.is_resumable and self.may_move())):
+        is_too_late = self.life in (Life.QUEUED, Life.FIXED)
+        if is_too_late or (self.life is Life.ANSWERING and not (self.is_resumable and self.may_move())):
             self._dispatcher.runs_on(Kept(self._dispatcher.now(), self.request.id))
-        elif not self.is_preempted:
-            self.is_preempted = True
+        elif not self.is_leaving:
+            self.life = LIFE[self.life, ASKED[cause]]
             if self._sender is not None:
                 self._sender.cancel()
 
-    def now(self) -> float:
-        """The time that facts of the request are told with."""
-        return self._dispatcher.now()
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was preempted, and has not returned yet."""
+        return self.life in LEAVING
 
-    async def wait_again(self, fact: RunFact) -> None:
-        """By this fact the request has left its backend: wait for the next one. Raises Rejected. After an Interrupted
-        it goes on there, and the usage told counts on: the prompt once, the output of all backends.
+    @property
+    def is_continued(self) -> bool:
+        """Whether it was interrupted after some tokens, and waits or goes on from there."""
+        return bool(self.request.produced_tokens)
+
+    async def returned(
+        self,
+        cause: Cause,
+        hold_s: float = 0.0,
+        backend_ids: frozenset[str] | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        """The request has left its backend for this cause: wait for the next one, of `backend_ids`. With `usage` it
+        stopped after so much, with output, and goes on there: the usage told from then on counts on, the prompt once,
+        the output of all backends. Raises Rejected.
         """
-        self.is_continued |= fact.stopped_after is not None
-        self.backend_id, self._trued_up = "", self.is_continued
+        self.backend_id, self.life = "", LIFE[self.life, Event.RETURNED]
+        now, request_id = self._dispatcher.now(), self.request.id
+        fact: RunFact = Returned(now, request_id, hold_s, backend_ids, cause)
+        if usage is not None:
+            assert usage.output_tokens, "without output it begins anew"
+            fact = Interrupted(now, request_id, usage, hold_s, cause)
+            self.request = replace(self.request, produced_tokens=usage.output_tokens)
+        self._trued_up = self.is_continued
         self._given(await self._dispatcher.wait_again(fact, self.watch))
 
     def _closed(self) -> None:
+        self.life = LIFE[self.life, Event.ENDED]
         self._dispatcher.closed(self)
         self.holder = self.cut = None  # a task that holds its lease would be a reference cycle
         self.may_move = _anywhere  # as would this
@@ -532,9 +555,9 @@ class Lease:
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
         self.number = decision.number
-        self.may_be_preempted = decision.may_be_preempted
-        self.is_preempted, self._is_too_late = False, not decision.may_be_preempted
-        self._is_answering = False
+        self.life = LIFE[self.life, Event.DISPATCHED]
+        if not decision.may_be_preempted:
+            self.life = LIFE[self.life, Event.KEPT]
 
 
 def _anywhere() -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from policies.accounts.cost import Price
+from policies.call_life import LEAVING, LIFE, Event, Life
 from policies.reservation import Reservation
 from policies.types import NO_USAGE, Request, Usage
 
@@ -43,14 +44,17 @@ class InFlight:
     utilisation: float = 0.0  # of its backend at dispatch: sequences over the limit, 1.0: full
     speed: float = 1.0  # of its backend at dispatch, relative to the mean of all
     first_token_at: float | None = None
-    is_preempted: bool = False  # a preemption was requested and is not answered yet
+    life: Life = Life.SENT
     is_prepaid: bool = False  # it was dispatched before and returned
-    is_moved: bool = False  # the preemption was requested because its backend drains
-    is_fixed: bool = False  # a preemption was requested and came too late: none is requested again
     service_before: float = 0.0  # charged for tokens of earlier dispatches
     service: float = 0.0  # charged so far
     counted: Usage = NO_USAGE  # of `usage`, what is in its tenant's sum
     outstanding: float = 0.0  # price of the predicted output still to come
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a preemption was requested and is not answered yet."""
+        return self.life in LEAVING
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ class Ledger:
 
     def prepay(self, entry: InFlight) -> None:
         """A waiting request was charged for this usage by another scheduler."""
-        entry.service, entry.counted = self._charged_for(entry.usage), entry.usage
+        entry.life, entry.service, entry.counted = Life.QUEUED, self._charged_for(entry.usage), entry.usage
         self._prepaid[entry.request.id] = entry
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
@@ -142,12 +146,12 @@ class Ledger:
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
         """The request ended: its outstanding service is dropped, and its charge too if it was not served."""
-        self._ended(entry)
+        self._left(entry, Event.ENDED)
         return self._written_off(entry, 0.0 if is_served else entry.service)
 
     def returned(self, entry: InFlight) -> None:
         """The request was returned: it waits again, prepaid."""
-        self._ended(entry)
+        self._left(entry, Event.RETURNED)
         self._prepaid[entry.request.id] = entry
 
     def prepaid(self, request_id: str) -> InFlight | None:
@@ -165,6 +169,7 @@ class Ledger:
         for an answer that its client has a part of stays.
         """
         del self._prepaid[entry.request.id]
+        entry.life = LIFE[entry.life, Event.ENDED]
         return self._written_off(entry, 0.0 if entry.request.produced_tokens else entry.service)
 
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
@@ -180,8 +185,9 @@ class Ledger:
         """What another scheduler charged for this usage; nothing for none, whatever a request without tokens costs."""
         return self.price.service(*usage) if any(usage) else 0.0
 
-    def _ended(self, entry: InFlight) -> None:
+    def _left(self, entry: InFlight, event: Event) -> None:
         """Remove the entry from those in flight."""
+        entry.life = LIFE[entry.life, event]
         request_id, backend_id = entry.request.id, entry.backend_id
         del self.in_flight[request_id]
         running = self._at[backend_id]

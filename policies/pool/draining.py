@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from policies.accounts.ledger import InFlight, Ledger
+from policies.call_life import LIFE, Event, Life
 from policies.fleet.fleet import Fleet
-from policies.types import BackendLoad, Preempt
+from policies.types import BackendLoad, Cause, Preempt
 
 
 @dataclass(slots=True)
@@ -48,8 +49,8 @@ class Draining:
         for backend_id, since in self.since.items():
             if now >= self._until(since):
                 for entry in self._movable(backend_id):
-                    entry.is_preempted = entry.is_moved = True
-                    yield Preempt(entry.request.id)
+                    entry.life = LIFE[entry.life, Event.MOVED]
+                    yield Preempt(entry.request.id, Cause.DRAINED)
 
     def next_at(self) -> float | None:
         """When requests have to leave a backend next; None: no such time is known."""
@@ -62,6 +63,6 @@ class Draining:
 
     def _movable(self, backend_id: str) -> Iterator[InFlight]:
         for entry in self.ledger.at(backend_id):
-            may_be = entry.request.is_resumable and not (entry.is_preempted or entry.is_fixed)
+            may_be = entry.request.is_resumable and not (entry.is_leaving or entry.life is Life.FIXED)
             if may_be and self.fleet.is_available(entry.request.backend_ids):
                 yield entry

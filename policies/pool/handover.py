@@ -17,6 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from policies.accounts.ledger import Charge, InFlight, Ledger
+from policies.call_life import LIFE, Event
 from policies.fleet.fleet import Fleet
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
@@ -73,6 +74,7 @@ class Handover:
         self.tenants.dispatched(request.tenant_id, fair_queue)
         self.slot_fitting.assume_cached(request, backend_id)
         if entry.first_token_at is not None:
+            entry.life = LIFE[entry.life, Event.ANSWERED if request.is_resumable else Event.KEPT]
             self.fleet.took(entry)
         return entry
 

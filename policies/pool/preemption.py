@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policies.accounts.ledger import InFlight, Ledger
+from policies.call_life import LIFE, Event, Life
 from policies.due_times import first_token_due_at
 from policies.fleet.fleet import Fleet
 from policies.queueing.fair_queue import FairQueue
@@ -100,11 +101,11 @@ class Preemption:
             if self.fleet.is_open(entry.backend_id, now):
                 running.setdefault(fair_queues.at(entry.backend_id), []).append(entry)
         for fair_queue, entries in running.items():
-            if any(entry.is_preempted for entry in entries):
+            if any(entry.is_leaving for entry in entries):
                 continue  # the last preemption from this queue is not answered yet
             victim = self._for_envelope(fair_queue, entries, now) or self._for_service(fair_queue, entries)
             if victim is not None:
-                victim.is_preempted = True
+                victim.life = LIFE[victim.life, Event.PREEMPTED]
                 yield Preempt(victim.request.id)
 
     def _begun(self) -> Iterator[InFlight]:
@@ -113,9 +114,9 @@ class Preemption:
         if not times_max:
             return
         for entry in self.ledger.in_flight.values():
-            if entry.request.is_resumable and entry.first_token_at is not None and not entry.is_fixed:
+            if entry.request.is_resumable and entry.first_token_at is not None and entry.life is not Life.FIXED:
                 is_due = entry.request.preemptions < times_max and entry.reservation.produced_tokens >= tokens_min
-                if entry.is_preempted or (is_due and self.may_preempt(entry.request)):
+                if entry.is_leaving or (is_due and self.may_preempt(entry.request)):
                     yield entry
 
     def _for_service(self, fair_queue: FairQueue, entries: list[InFlight]) -> InFlight | None:

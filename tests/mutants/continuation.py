@@ -291,11 +291,11 @@ MUTANTS = (
     ),
     Mutant(
         "a backend that refuses to continue is not broken", "gateway/forwarding/retry.py",
-        "            except StreamGivenUp:\n                raise\n", "", (GATEWAY,),
+        "if not isinstance(left, StreamGivenUp):", "if True:", (GATEWAY,),
     ),
     Mutant(
         "a backend that failed gets nothing for a while", "gateway/forwarding/retry.py",
-        'return _Returned("interrupted", UNREACHABLE_HOLD_S)', 'return _Returned("interrupted", 0.0)', (GATEWAY,),
+        '"interrupted", UNREACHABLE_HOLD_S)', '"interrupted", 0.0)', (GATEWAY,),
     ),
     Mutant(
         "a part of an answer is not passed on to another model", "gateway/forwarding/retry.py",
@@ -304,8 +304,7 @@ MUTANTS = (
     # Its turn, and what it is charged.
     Mutant(
         "the scheduler is told that it was interrupted", "gateway/forwarding/retry.py",
-        "Interrupted(lease.now(), lease.request.id, stream.usage, returned.hold_s)",
-        "Returned(lease.now(), lease.request.id, returned.hold_s)", (GATEWAY,),
+        "stream.usage if stream.usage.output_tokens > tokens_before else None", "None", (GATEWAY,),
     ),
     Mutant(
         "it goes on as charged as it is", "policies/accounts/ledger.py",
@@ -319,8 +318,9 @@ MUTANTS = (
     ),
     Mutant(
         "it goes first again", "policies/scheduler.py",
-        "self._wait_again(entry, now, precedes=is_failure or entry.is_moved)",
-        "self._wait_again(entry, now, precedes=False)", (POLICY,),
+        "self._interruptions.by_cause[cause] += 1\n"
+        "        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)",
+        "self._interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, precedes=False)", (POLICY,),
     ),
     Mutant(
         "it goes back where its blocks are cached", "policies/fleet/fleet.py",

@@ -17,7 +17,7 @@ from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Group, Outcome, Preempt, Request, Tenant, Tier, Usage
+from policies.types import BackendLoad, Cause, Dispatch, Group, Outcome, Preempt, Request, Tenant, Tier, Usage
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.queue_accounts import WatchedPlacement
@@ -128,11 +128,11 @@ class Facts(RuleBasedStateMachine):
             request.id, Usage(prompt_tokens, min(cached_tokens, prompt_tokens), output_tokens), self.now
         )
 
-    def interrupt(self, accounts, *, tokens=0, hold_s=0.0):
+    def interrupt(self, accounts, *, tokens=0, hold_s=0.0, cause=Cause.FAILED):
         """It stops after some more tokens."""
         output_tokens = min(accounts.output_tokens + tokens, accounts.request.output_tokens_max)
         usage = accounts.usage._replace(output_tokens=output_tokens)
-        self.recorder.interrupted(accounts.request.id, usage, self.now, hold_s)
+        self.recorder.interrupted(accounts.request.id, usage, self.now, hold_s, cause)
 
     def end(self, accounts, outcome):
         self.recorder.finished(accounts.request.id, outcome, self.now)
@@ -156,9 +156,9 @@ class Facts(RuleBasedStateMachine):
             elif isinstance(action, Preempt) and int(action.request_id[1:]) % 3:
                 accounts = self.accounts.requests[action.request_id]
                 if accounts.output_tokens > accounts.output_before:
-                    self.interrupt(accounts)
+                    self.interrupt(accounts, cause=action.cause)
                 else:
-                    self.recorder.returned(action.request_id, self.now)
+                    self.recorder.returned(action.request_id, self.now, cause=action.cause)
                 preempted = True
             elif isinstance(action, Preempt):
                 self.recorder.kept(action.request_id, self.now)

@@ -11,7 +11,7 @@ from policies.accounts.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage
+from policies.types import BackendLoad, Cause, Dispatch, Outcome, Request, Tenant, Usage
 from tests.examples import examples
 
 BACKENDS = (BackendLoad("x", requests_running_max=2), BackendLoad("y", requests_running_max=2))
@@ -62,9 +62,8 @@ class Answer:
             self.take_over()
             self.scheduler.readmitted(self.request, 0.0, told, usage)
         else:
-            if how == "is preempted":
-                self.scheduler._ledger.in_flight[id_].is_preempted = True
-            self.scheduler.interrupted(id_, usage, 0.0)
+            cause = Cause.PREEMPTED if how == "is preempted" else Cause.FAILED
+            self.scheduler.interrupted(id_, usage, 0.0, cause=cause)
         if how == "is parked":
             self.scheduler.parked(id_, 0.0)
             self.scheduler.readmitted(self.request, 0.0)

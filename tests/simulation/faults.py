@@ -14,7 +14,7 @@ from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine
 from backends.simulation.world import SimulatedCall, Slot, World
 from policies.scheduler_protocol import SchedulerProtocol
-from policies.types import BackendLoad, Outcome, Tenant
+from policies.types import BackendLoad, Cause, Outcome, Tenant
 
 NOTICED_AFTER_S = 2.0
 REFUSED_HOLD_S = 0.5  # how long the gateway holds a backend that failed to take a request
@@ -153,7 +153,7 @@ class FaultyWorld(World):
 
     def _come_back(self, call: SimulatedCall, now: float) -> None:
         """Queue the call again, and hold its engine for a while."""
-        self._wait_again(call, now, hold_s=REFUSED_HOLD_S)
+        self._wait_again(call, now, hold_s=REFUSED_HOLD_S, cause=Cause.FAILED)
         self._is_poll_due = True
 
     # -- the pool --------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ IMPURE |= {"datetime", "secrets", "selectors", "signal", "subprocess", "uuid", "
 # answers.
 VALUES = (
     "policies.types",
+    "policies.call_life",
     "policies.accounts.cost",
     "policies.placement.base",
     "policies.capacity.prefix_index",

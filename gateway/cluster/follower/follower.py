@@ -46,7 +46,7 @@ from gateway.cluster.wire import (
     Welcome,
     Withdraw,
 )
-from policies.facts import Kept, RunFact, Spent, Undelivered
+from policies.facts import RunFact, Spent, Undelivered
 from policies.types import (
     KV_BLOCK_TOKENS,
     Action,
@@ -152,7 +152,7 @@ class Follower:
         before, own.usage = own.told, usage
         if self.link.leader is None or not self._is_known(own):
             return
-        if not own.is_begun or before is None or usage[:2] != before[:2]:
+        if own.told_at == -inf or before is None or usage[:2] != before[:2]:
             self._tell(own, now)
         elif usage.output_tokens > own.dispatch.quiet_tokens and now - own.told_at >= STEP_S:
             is_larger = usage.output_tokens // KV_BLOCK_TOKENS > before.output_tokens // KV_BLOCK_TOKENS
@@ -177,8 +177,6 @@ class Follower:
         if fact.waits_again:
             own.wait_again(fact, own.dispatch.backend_id)
             self._leaderless.waits(own)
-        elif isinstance(fact, Kept):
-            own.is_withdrawn = False
         self._say_of(own, Told(own.number, fact))
 
     def cancel(self, request_id: str) -> None:
@@ -326,8 +324,7 @@ class Follower:
         of = self._pools[pool]
         if isinstance(message, Withdraw):
             if own.dispatch is not None:
-                own.is_withdrawn = True
-                of.actions.append(Preempt(own.request.id))
+                of.actions.append(Preempt(own.request.id, message.cause))
             return
         if own.dispatch is not None:
             return
@@ -379,7 +376,7 @@ class Follower:
     def _tell(self, own: OwnRequest, now: float) -> None:
         """Tell the newest usage."""
         if own.usage is not None:
-            own.told, own.told_at, own.is_begun = own.usage, now, True
+            own.told, own.told_at = own.usage, now
             self.link.say_newest(own.number, own.pool, Used(own.number, own.usage))
 
     def _tell_held(self, now: float) -> None:

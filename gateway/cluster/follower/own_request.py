@@ -1,6 +1,6 @@
 """OwnRequest: what a member knows of one request of its clients, enough to tell it all to another leader."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from gateway.cluster.wire import Dispatched, Ended, Has
@@ -20,9 +20,7 @@ class OwnRequest:
     dispatched_at: float = 0.0
     usage: Usage | None = None  # the newest
     told: Usage | None = None  # as the leader was last told; until then, what the Dispatch assumed
-    told_at: float = -inf
-    is_begun: bool = False  # its first usage was told
-    is_withdrawn: bool = False  # its preemption is to be answered
+    told_at: float = -inf  # when its newest usage since its Dispatch was told; before: nothing was
     is_retold: bool = False  # a leader was told of it on joining, so another one may have dispatched it
     known_on: int = 0  # the connection on which the leader was told of it last
     lift: float = 0.0
@@ -33,15 +31,13 @@ class OwnRequest:
         if not self.request.produced_tokens:  # else it is continued, and was charged for that
             self.told = Usage(self.request.prompt_tokens, message.cached_tokens, 0)
             self.usage = None
-        self.is_begun = False
+        self.told_at = -inf
 
     def wait_again(self, fact: RunFact, backend_id: str) -> None:
         """It has left this backend."""
         # What it was charged stays: it is prepaid (rule 21).
         self.request = fact.waiting(self.request, backend_id)
-        if self.is_withdrawn:
-            self.request = replace(self.request, preemptions=self.request.preemptions + 1)
-        self.dispatch, self.is_begun, self.is_withdrawn = None, False, False
+        self.dispatch = None
         if fact.stopped_after is not None:
             self.usage = self.told = fact.stopped_after
         if not self.request.produced_tokens:
@@ -66,8 +62,7 @@ class OwnRequest:
         age_s, dispatch, self.is_retold = now - self.request.arrived_at, self.dispatch, True
         if dispatch is None:
             return Has(self.number, self.request, age_s, usage=self.usage, is_traced=self.is_traced)
-        self.told, self.told_at = self._present, now
-        self.is_begun = self.usage is not None
+        self.told, self.told_at = self._present, -inf if self.usage is None else now
         return Has(
             self.number,
             self.request,

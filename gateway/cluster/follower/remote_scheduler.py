@@ -62,8 +62,7 @@ class RemoteScheduler:
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         own = self._follower.own(request_id)
-        is_first = own is not None and own.usage is None and not own.is_begun
-        if is_first and own is not None and own.dispatch is not None and usage.output_tokens:
+        if own is not None and own.usage is None and own.dispatch is not None and usage.output_tokens:
             self._prefilled_within(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
         self._follower.tokens(request_id, usage, now)
 

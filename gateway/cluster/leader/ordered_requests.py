@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from policies.call_life import LIFE, Event, Life
 from policies.types import NO_USAGE, Request, Usage, Wait
 
 
@@ -59,8 +60,7 @@ class OrderedRequest:
     asked: Request  # as it may go anywhere
     backend_id: str | None = None
     told: Usage = NO_USAGE  # charged so far, while in flight
-    is_withdrawn: bool = False
-    is_parked: bool = False
+    life: Life = Life.QUEUED
     is_traced: bool = False
     lift: float = 0.0
     wait: Wait | None = None
@@ -87,6 +87,7 @@ class OrderedRequests:
         """Remove a request that may be there."""
         known = self._all.pop(id_, None)
         if known is not None:
+            known.life = LIFE[known.life, Event.ENDED]
             del self._of[known.sender][id_]
         return known
 
@@ -196,5 +197,5 @@ class Chores:
             self._park(id_, known, now)
 
     def _placed(self, id_: str, known: OrderedRequest, now: float) -> None:
-        if known.backend_id is None and not known.is_parked:
+        if known.life is Life.QUEUED:
             self._place_again(id_, known, now)

@@ -31,6 +31,7 @@ from gateway.cluster.wire import (
     Withdraw,
     wire_id,
 )
+from policies.call_life import ASKED, LEAVING, LIFE, Event, Life
 from policies.facts import (
     Adopted,
     Cancelled,
@@ -54,6 +55,7 @@ from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import (
     NO_USAGE,
     BackendLoad,
+    Cause,
     Dispatch,
     Outcome,
     Reason,
@@ -204,11 +206,10 @@ class PoolOrder:
             return
         fact = message.fact.but(request_id=id_, now=now)
         if not fact.waits_again:
-            known.is_withdrawn &= not isinstance(fact, Kept)
+            if isinstance(fact, Kept):
+                known.life = LIFE[known.life, Event.KEPT]
             self.scheduler.told(fact)
             return
-        if known.is_withdrawn:
-            known.asked = replace(known.asked, preemptions=known.asked.preemptions + 1)
         self._left_backend(known, fact)
         if sender.is_away:
             self._park(id_, known, now)
@@ -219,7 +220,7 @@ class PoolOrder:
         """A dispatched request waits again, by this fact."""
         known.asked = fact.waiting(known.asked, known.backend_id or "")
         known.told = fact.stopped_after or known.told
-        known.backend_id, known.is_withdrawn = None, False
+        known.backend_id, known.life = None, LIFE[known.life, Event.RETURNED]
         self.scheduler.told(fact)
 
     def _forget(self, id_: str) -> bool:
@@ -255,8 +256,8 @@ class PoolOrder:
             if not sender.is_away:
                 self._resume(id_, known, now)
             return
-        if known.is_withdrawn:  # not answered on the connection that is gone; if it is still due, it comes again
-            known.is_withdrawn = False
+        if known.life in LEAVING:  # not answered on the connection that is gone; if it is still due, it comes again
+            known.life = LIFE[known.life, Event.KEPT]
             self.scheduler.told(Kept(now, id_))
         self._used(sender, has, now)
 
@@ -289,11 +290,13 @@ class PoolOrder:
     def _waits_after_all(self, id_: str, known: OrderedRequest, has: Has, now: float) -> None:
         """Its Dispatch did not arrive at the member, or the news that it had left its backend not here (rule 23)."""
         preemptions, before = has.request.preemptions, known.asked
-        known.asked = replace(before, preemptions=preemptions)
+        cause = Cause.PREEMPTED if preemptions > before.preemptions else Cause.FAILED
+        cause = Cause.DRAINED if known.life is Life.MOVING else cause
+        known.asked = replace(before, preemptions=preemptions - (cause is Cause.PREEMPTED))  # which the fact counts
         if has.usage is not None and has.request.produced_tokens > before.produced_tokens:
-            self._left_backend(known, Interrupted(now, id_, has.usage))
+            self._left_backend(known, Interrupted(now, id_, has.usage, cause=cause))
         elif preemptions > before.preemptions:
-            self._left_backend(known, Returned(now, id_))
+            self._left_backend(known, Returned(now, id_, cause=cause))
         else:
             self._left_backend(known, Undelivered(now, id_))
         if known.sender.is_away:  # until all is told
@@ -312,6 +315,7 @@ class PoolOrder:
         self._learn_gone(has.request.tenant_id, now)
         asked = self._named(sender, id_, has.request, self._came_at - has.age_s)
         known = self._known.add(id_, OrderedRequest(sender, has.number, asked, has.backend_id, charged or NO_USAGE))
+        known.life = Life.QUEUED if has.backend_id is None else Life.SENT
         if has.backend_id is None:
             known.told = has.usage or known.told
             self.scheduler.told(Readmitted(now, self._reachable(known), charged, has.usage))
@@ -404,7 +408,7 @@ class PoolOrder:
                 continue  # rejected, and gone before it could be told
             self.journal.request(action.request_id, known.asked)
             if isinstance(action, Dispatch):
-                known.backend_id = action.backend_id
+                known.backend_id, known.life = action.backend_id, LIFE[known.life, Event.DISPATCHED]
                 if not known.asked.produced_tokens:  # else it is continued, and was charged for that
                     known.told = Usage(known.asked.prompt_tokens, action.cached_tokens, 0)
                 self._said.append((known.sender, self._dispatched(known, action, now)))
@@ -415,8 +419,8 @@ class PoolOrder:
                 self._refused[action.request_id] = refused
                 self._said.append((known.sender, refused))
             else:
-                known.is_withdrawn = True
-                self._said.append((known.sender, Withdraw(known.number)))
+                known.life = LIFE[known.life, ASKED[action.cause]]
+                self._said.append((known.sender, Withdraw(known.number, action.cause)))
         for id_ in self._curious:
             if (known_ := self._known.get(id_)) is not None and known_.backend_id is None:
                 known_.wait = self.scheduler.waits_for(id_, now)
@@ -479,14 +483,14 @@ class PoolOrder:
         return replace(asked, backend_ids=may - unreachable) if may & unreachable else asked
 
     def _park(self, id_: str, known: OrderedRequest, now: float) -> None:
-        if not known.is_parked:
-            known.is_parked = True
+        if known.life is Life.QUEUED:
+            known.life = LIFE[known.life, Event.PARKED]
             self.journal.tenant(known.asked.tenant_id)
             self.scheduler.told(Parked(now, id_))
 
     def _resume(self, id_: str, known: OrderedRequest, now: float) -> None:
-        if known.is_parked:
-            known.is_parked = False
+        if known.life is Life.PARKED:
+            known.life = LIFE[known.life, Event.READMITTED]
             self.journal.tenant(known.asked.tenant_id)
             self.scheduler.told(Readmitted(now, self._reachable(known)))
 

@@ -24,7 +24,7 @@ from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
-from policies.types import NO_USAGE, Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
+from policies.types import NO_USAGE, Cause, Dispatch, Outcome, Preempt, Reject, Request, Tenant, Usage
 from tests.simulation.cluster.parts import Backend, Run, SkewedClock, Store
 from tests.simulation.recording import Entry, Recorder
 
@@ -528,7 +528,7 @@ class ClusterWorld:
         if isinstance(action, Reject):
             self._end(node, client, action.reason)
         elif isinstance(action, Preempt):
-            self._preempt(node, client)
+            self._preempt(node, client, action.cause)
         elif action.backend_id in node.unreachable:
             node.member.follower.failed(action.backend_id, node.clock.of(self.now))
             client.waits_since = self.now
@@ -544,7 +544,7 @@ class ClusterWorld:
             self.at(run.first_at, partial(self._when_awake, node, partial(self._began, node, client, run)))
             self.at(run.ends_at, partial(self._served, node, client, backend, run))
 
-    def _preempt(self, node: Node, client: Client) -> None:
+    def _preempt(self, node: Node, client: Client, cause: Cause) -> None:
         local = node.clock.of(self.now)
         usage = None if client.run is None else client.run.usage(self.now)
         if client.run is None or (usage is not None and not self._may_go_on(client, usage)):
@@ -552,19 +552,19 @@ class ClusterWorld:
             return
         self._abort(self.backends[client.backend_id], (node.name, client.request.id))
         client.preemptions += 1
-        self._wait_again(node, client, usage, 0.0)
+        self._wait_again(node, client, usage, 0.0, cause)
 
-    def _wait_again(self, node: Node, client: Client, usage: Usage | None, hold_s: float) -> None:
+    def _wait_again(self, node: Node, client: Client, usage: Usage | None, hold_s: float, cause: Cause) -> None:
         """Its run is over, after `usage`; None: without a token."""
         local = node.clock.of(self.now)
         client.run, client.backend_id, client.waits_since = None, None, self.now
         if usage is not None:
             client.before.append((self.now, usage))
         if usage is None:
-            node.remote.told(Returned(local, client.request.id, hold_s))
+            node.remote.told(Returned(local, client.request.id, hold_s, cause=cause))
         else:
             client.produced = usage.output_tokens
-            node.remote.told(Interrupted(local, client.request.id, usage, hold_s))
+            node.remote.told(Interrupted(local, client.request.id, usage, hold_s, cause))
 
     @staticmethod
     def _may_go_on(client: Client, usage: Usage) -> bool:
@@ -586,7 +586,7 @@ class ClusterWorld:
             return
         usage = run.usage(self.now)
         if usage is None or self._may_go_on(client, usage):
-            self._wait_again(node, client, usage, 0.1)
+            self._wait_again(node, client, usage, 0.1, Cause.FAILED)
         else:
             node.remote.finished(client.request.id, Outcome.BACKEND_FAILED, node.clock.of(self.now), None, usage)
             self._end(node, client, "failed")

@@ -10,8 +10,10 @@ from policies.types import (
     Action,
     BackendLoad,
     BackendView,
+    Cause,
     Dispatch,
     Outcome,
+    Preempt,
     Reject,
     Request,
     Tenant,
@@ -42,6 +44,7 @@ class Pool:
         self.scheduler = self.make_scheduler(tenants=tenants, tiers=tiers, **options)
         self.prompts: dict[str, int] = {}
         self.outputs: dict[str, int] = {}
+        self.causes: dict[str, Cause] = {}  # of preemptions that are not answered yet
         self.measure(*loads)
 
     def measure(self, *loads: BackendLoad) -> None:
@@ -65,6 +68,7 @@ class Pool:
         actions = self.scheduler.poll(self.now)
         while (wakeup_at := self.scheduler.next_wakeup()) is not None and wakeup_at <= self.now:
             actions += self.scheduler.poll(self.now)
+        self.causes |= {action.request_id: action.cause for action in actions if isinstance(action, Preempt)}
         return actions
 
     def dispatched(self) -> list[str]:
@@ -89,14 +93,19 @@ class Pool:
         self.scheduler.tokens(request_id, Usage(prompt, cached, output), self.now)
 
     def come_back(self, request_id: str, hold_s: float = 0.0) -> None:
-        """The backend did not take the request."""
-        self.scheduler.returned(request_id, self.now, hold_s)
+        """The request leaves its backend: as it was asked to, or, with `hold_s`, because that did not take it."""
+        self.scheduler.returned(request_id, self.now, hold_s, cause=self._cause(request_id, hold_s))
 
     def cut(self, request_id: str, tokens: int = 0, hold_s: float = 0.0) -> None:
-        """The request stops after so many more tokens, to be continued."""
+        """The request stops after so many more tokens, to be continued; why, as `come_back` says."""
+        cause = self._cause(request_id, hold_s)
         self.outputs[request_id] += tokens
         usage = Usage(self.prompts[request_id], 0, self.outputs[request_id])
-        self.scheduler.interrupted(request_id, usage, self.now, hold_s)
+        self.scheduler.interrupted(request_id, usage, self.now, hold_s, cause)
+
+    def _cause(self, request_id: str, hold_s: float) -> Cause:
+        asked = self.causes.pop(request_id, Cause.FAILED)
+        return Cause.FAILED if hold_s else asked
 
     def change(self, *changed: Tenant, removed: Sequence[str] = (), tiers: Sequence[Tier] = ()) -> None:
         self.scheduler.tenants_changed(changed=changed, removed=removed, tiers=tiers, now=self.now)

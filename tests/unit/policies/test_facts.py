@@ -6,7 +6,7 @@ import pytest
 
 from policies.facts import FACTS, Interrupted
 from policies.scheduler import Scheduler
-from policies.types import Usage
+from policies.types import Cause, Usage
 
 
 @pytest.mark.interpreted
@@ -24,7 +24,7 @@ def test_the_fields_of_a_fact_are_the_parameters_of_its_method(name):
 
 def test_told_takes_in_any_fact_as_the_call_of_its_method_does():
     class Told(Scheduler):
-        def interrupted(self, request_id, usage, now, hold_s=0.0):
+        def interrupted(self, request_id, usage, now, hold_s=0.0, cause=Cause.FAILED):
             self.called = request_id, usage, now, hold_s
 
     scheduler = Told()

@@ -28,6 +28,7 @@ from policies.facts import Interrupted, LoadChanged, Measured, Readmitted, Retur
 from policies.scheduler import Scheduler
 from policies.types import (
     BackendLoad,
+    Cause,
     Dispatch,
     Outcome,
     Preempt,
@@ -539,7 +540,7 @@ def test_a_preemption_counts_although_what_says_so_was_lost_with_its_connection(
     follower.received(Frame(1, "p", (Withdraw(1),)), cluster.now)
     assert follower.poll("p", cluster.now) == [Preempt("r")]
     follower.lost(cluster.now)
-    follower.told(Returned(cluster.now, "r"))
+    follower.told(Returned(cluster.now, "r", cause=Cause.PREEMPTED))
     follower.connected(cluster.now)
     cluster.exchange()
     told = [type(entry).__name__ for entry in cluster.entries]

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher, Preempted
-from policies.facts import Interrupted, Kept, LoadChanged, Returned
+from policies.call_life import Life
+from policies.facts import Kept, LoadChanged
 from policies.fairness import LeastCounterFirst
 from policies.pool.preemption import InterruptRules
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Outcome, Request, Tenant, Usage
+from policies.types import BackendLoad, Cause, Outcome, Request, Tenant, Usage
 
 
 class Calls:
@@ -35,9 +36,9 @@ class Calls:
             while True:
                 try:
                     return await lease.unless_preempted(self._send(lease, answers_first=answers_first))
-                except Preempted:
+                except Preempted as preempted:
                     self.preemptions += 1
-                    await lease.wait_again(Returned(lease.now(), lease.request.id))
+                    await lease.returned(preempted.cause)
 
     async def _send(self, lease, *, answers_first: bool) -> str:
         self.sent.append(lease.request.id)
@@ -87,11 +88,11 @@ async def test_a_withdrawal_that_comes_before_anything_was_sent_is_not_lost():
     calls = Calls()
     request = Request("a", "A", "m", calls.dispatcher.now(), 10, 10)
     async with calls.dispatcher.lease(request, Tenant("A")) as lease:
-        lease.preempt()
+        lease.preempt(Cause.PREEMPTED)
         with pytest.raises(Preempted):
             await lease.unless_preempted(calls._send(lease, answers_first=False))
         assert calls.sent == []
-        await lease.wait_again(Returned(lease.now(), lease.request.id))
+        await lease.returned(Cause.PREEMPTED)
         calls.may_answer.set()
         assert await lease.unless_preempted(calls._send(lease, answers_first=False)) == "answer to a"
 
@@ -103,7 +104,7 @@ async def test_a_withdrawal_that_comes_too_late_is_answered_so_that_another_can_
     first = asyncio.create_task(calls.call("A", answers_first=True))
     await ticks()
     calls.dispatcher._scheduler.told = told.append
-    calls.dispatcher._leases["a"].preempt()
+    calls.dispatcher._leases["a"].preempt(Cause.PREEMPTED)
     assert [(type(fact), fact.request_id) for fact in told] == [(Kept, "a")]
     calls.may_answer.set()
     assert await first == "answer to a"
@@ -114,7 +115,7 @@ async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
     first = asyncio.create_task(calls.call("A"))
     await ticks()
     lease = calls.dispatcher._leases["a"]
-    lease.preempt()
+    lease.preempt(Cause.PREEMPTED)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -143,8 +144,8 @@ async def test_without_preemption_a_request_is_sent_as_it_always_was():
     dispatcher = Dispatcher(Scheduler())
     dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu", requests_running_max=1),)))
     async with dispatcher.lease(Request("r", "A", "m", dispatcher.now(), 1, 1), Tenant("A")) as lease:
-        assert not lease.may_be_preempted
-        lease.preempt()
+        assert lease.life is Life.FIXED
+        lease.preempt(Cause.PREEMPTED)
         assert await lease.unless_preempted(asyncio.sleep(0, "sent")) == "sent"
 
 
@@ -172,8 +173,8 @@ class Stream:
                 self.sent_to.append(lease.backend_id)
                 try:
                     return await lease.unless_preempted(self._relay(lease, loses_ids_after))
-                except Preempted:
-                    await lease.wait_again(Interrupted(lease.now(), lease.request.id, Usage(10, 0, self.tokens)))
+                except Preempted as preempted:
+                    await lease.returned(preempted.cause, usage=Usage(10, 0, self.tokens))
 
     async def _relay(self, lease, loses_ids_after: int | None) -> str:
         for _ in range(5):
@@ -227,7 +228,7 @@ async def test_what_a_client_got_is_charged_where_its_next_backend_sends_nothing
     async with dispatcher.lease(request, Tenant("A")) as lease:
         lease.tokens(Usage(10, 0, 5))
         dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("y"),)))
-        await lease.wait_again(Interrupted(lease.now(), lease.request.id, Usage(10, 0, 5)))
+        await lease.returned(Cause.FAILED, usage=Usage(10, 0, 5))
         assert lease.prefilled() == Usage(10, 0, 5)
         lease.outcome = Outcome.BACKEND_FAILED
     assert dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 5)
@@ -240,7 +241,7 @@ async def test_a_client_that_leaves_after_the_cut_has_paid_for_what_it_got(waits
     call = asyncio.create_task(stream.call())
     await ticks()
     lease = stream.dispatcher._leases["s"]
-    lease.preempt()
+    lease.preempt(Cause.DRAINED)
     if waits:
         stream.dispatcher.told(LoadChanged(stream.dispatcher.now(), (BackendLoad("x", available=False),)))
         await ticks()
