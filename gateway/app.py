@@ -34,10 +34,10 @@ from gateway.demo import Demo, DemoTarget
 from gateway.forwarding.backend_client import BackendClients
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
-from gateway.live.changes import Document
 from gateway.live.document import Sources
 from gateway.live.ended import EndedView
 from gateway.live.live import Live
+from gateway.live.schema import LivePageGateway
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
 from gateway.observability.metrics.instruments import (
@@ -390,7 +390,7 @@ class Gateway:
     def _live_sources(self, demo: Demo, ended: EndedView) -> Sources:
         return Sources(
             gateway=partial(self._live_gateway, demo),
-            cluster=lambda: self.order.cluster_view().document(),
+            cluster=self.order.cluster_view,
             policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
             tiers=self._tiers,
             groups=self._groups,
@@ -401,16 +401,16 @@ class Gateway:
             wall_clock=time.time,
         )
 
-    def _live_gateway(self, demo: Demo) -> Document:
+    def _live_gateway(self, demo: Demo) -> LivePageGateway:
         """What the live document says of this process."""
         view = self.order.cluster_view()
-        return {
-            "name": view.name,
-            "version": metadata.version("fairlead"),
-            "role": view.role,
-            "embedded_engine": self._engine.is_running,
-            "demo": demo.is_running if demo.is_possible() else None,
-        }
+        return LivePageGateway(
+            name=view.name,
+            version=metadata.version("fairlead"),
+            role=view.role,
+            embedded_engine=self._engine.is_running,
+            demo=demo.is_running if demo.is_possible() else None,
+        )
 
     def _lost(self) -> dict[Family, Values]:
         """Counters that other parts hold: lost log lines and spans, clients that were cut, replicas."""

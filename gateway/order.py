@@ -16,9 +16,9 @@ from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration
-from gateway.cluster.view import ClusterView, lone_view
 from gateway.config import Config
 from gateway.intake.stored_responses import StoredResponses
+from gateway.live.schema import ClusterMember, ClusterView, MemberRole
 from gateway.observability.metrics.instruments import Family, Values
 from gateway.observability.metrics.page import Metrics
 from gateway.parts import GatewayParts
@@ -192,7 +192,8 @@ class OwnOrder:
         return True
 
     def cluster_view(self) -> ClusterView:
-        return lone_view(self.name, self._started_s)
+        member = ClusterMember(self.name, None, MemberRole.LEADER, self._started_s)
+        return ClusterView(self.name, MemberRole.LEADER, self.name, 0, False, 0, None, (member,))
 
     async def ask_leader(self, _target: str) -> bytes | None:
         return None

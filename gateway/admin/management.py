@@ -19,7 +19,6 @@ from gateway.budgets.deleted_tenants import deleted_tenants
 from gateway.budgets.usage import UsageBook
 from gateway.checkpoint.checkpoint import Checkpoint
 from gateway.checkpoint.learning import Learning
-from gateway.cluster.view import ClusterView
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
@@ -28,6 +27,7 @@ from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import TenantSection
 from gateway.config.trial import admin_ports
 from gateway.identity.key_secret import FingerprintCheck
+from gateway.live.schema import ClusterView
 from gateway.money.pricing import PriceBook
 from gateway.notices.assembly import BudgetNotices
 from gateway.parts import GatewayParts

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from inspect import cleandoc
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -86,15 +88,21 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _schemas(routes: Iterable[Route]) -> Schema:
-    models: dict[type[BaseModel], None] = {ProblemDetails: None}
+    named: dict[type[BaseModel | msgspec.Struct], None] = {ProblemDetails: None}
     for route in routes:
-        models |= dict.fromkeys(model for model in (route.body, route.answer, route.merges) if model is not None)
+        named |= dict.fromkeys(model for model in (route.body, route.answer, route.merges) if model is not None)
+    models = [model for model in named if issubclass(model, BaseModel)]
+    structs = [model for model in named if issubclass(model, msgspec.Struct)]
     _, definitions = models_json_schema(
         [(model, "serialization" if _is_answer(model, routes) else "validation") for model in models],
         ref_template=REF_TEMPLATE,
     )
-    schemas: Schema = definitions["$defs"]
-    return schemas
+    _, schemas = msgspec.json.schema_components(structs, ref_template=REF_TEMPLATE.format(model="{name}"))
+    for schema in schemas.values():
+        schema["description"] = cleandoc(schema["description"])
+        if "properties" in schema:
+            schema["required"] = list(schema["properties"])  # an answer has all of its members
+    return {**schemas, **definitions["$defs"]}
 
 
 def _is_answer(model: type[BaseModel], routes: Iterable[Route]) -> bool:
@@ -219,5 +227,5 @@ def _headers(route: Route) -> Iterable[tuple[str, str, Schema]]:
         yield HEADER, text, {"type": "string", "pattern": KEY_PATTERN}
 
 
-def _ref(model: type[BaseModel]) -> Schema:
+def _ref(model: type[BaseModel | msgspec.Struct]) -> Schema:
     return {"$ref": REF_TEMPLATE.format(model=model.__name__)}

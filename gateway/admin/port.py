@@ -36,7 +36,6 @@ from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
 from gateway.budgets.budgets import Budgets
-from gateway.cluster.view import ClusterView
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key, new_key
@@ -44,6 +43,7 @@ from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.key_use import KeyUse
 from gateway.live.live import Live
+from gateway.live.schema import ClusterView
 from gateway.money.pricing import PriceBook
 from gateway.ports.listener import Listener
 from gateway.registry.registry import Changed, Registry

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 from urllib.parse import quote, unquote
 
+import msgspec
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 
@@ -98,7 +99,7 @@ class Route:
     summary: str
     run: Callable[[AdminRequest], Awaitable[AdminAnswer]]
     stream: Stream | None = None  # the same as server-sent events, for a caller that accepts these
-    answer: type[BaseModel] | None = None
+    answer: type[BaseModel | msgspec.Struct] | None = None
     media_types: tuple[str, ...] = ()  # of the file that it answers with, in place of JSON
     status: int = 200
     body: type[BaseModel] | None = None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from statistics import median, median_low
 from typing import Any, Final, NamedTuple
 
+from gateway.live.schema import DRAINING, LivePageBackend, LivePageBottleneck
 from policies.types import Binding
 
 SEEN_S: Final = 60.0
@@ -20,7 +21,6 @@ MOST: Final = 0.5
 # Chosen. Times per token of backends alike differ by their load, and predicted from measured steps by up to 1.5
 # (docs/results/live.md); the slow one there takes 4.2 times as long.
 SLOW_RATIO: Final = 2.0
-DRAINING: Final = "draining"
 
 Fields = dict[str, Any]
 
@@ -41,13 +41,13 @@ class BackendsSeen:
     def __init__(self) -> None:
         self._looks: dict[str, deque[_SeenBackend]] = {}
 
-    def saw(self, backends: Mapping[str, Fields], *, waits: bool, now: float) -> None:
+    def saw(self, backends: Mapping[str, LivePageBackend], *, waits: bool, now: float) -> None:
         """Take in a look at all backends, as the live document has them. `waits`: a request waits for one of them."""
         self._looks = {backend_id: self._looks.get(backend_id) or deque() for backend_id in backends}
         for backend_id, shown in backends.items():
-            looks, token_s, step_s = self._looks[backend_id], shown["step_measured_s"], shown["step_s"]
+            looks, token_s, step_s = self._looks[backend_id], shown.step_measured_s, shown.step_s
             error = step_s / token_s if token_s and step_s else None
-            looks.append(_SeenBackend(now, token_s, error, waits, shown["bound_by"] if waits else None))
+            looks.append(_SeenBackend(now, token_s, error, waits, shown.bound_by if waits else None))
             while looks[0].at < now - SEEN_S:
                 looks.popleft()
 
@@ -68,7 +68,7 @@ class BackendsSeen:
             for backend_id, looks in self._looks.items()
         }
 
-    def bottleneck(self, compared: Mapping[str, Fields]) -> Fields | None:
+    def bottleneck(self, compared: Mapping[str, Fields]) -> LivePageBottleneck | None:
         """The backend that limits the pool, and why; None: none does."""
         full = [backend_id for backend_id, each in compared.items() if (each["full_ratio"] or 0.0) > MOST]
         reasons = {backend_id: self._reason(backend_id) for backend_id in full}
@@ -80,12 +80,12 @@ class BackendsSeen:
             key=lambda each: (reasons[each] == Binding.UNHEALTHY, compared[each]["slow_ratio"] or 0.0, each),
         )
         slow_ratio = compared[found]["slow_ratio"]
-        return {
-            "backend": found,
-            "bound_by": reasons[found],
-            "slow_ratio": slow_ratio if slow_ratio is not None and slow_ratio >= SLOW_RATIO else None,
-            "full": sorted(full),
-        }
+        return LivePageBottleneck(
+            backend=found,
+            bound_by=reasons[found],
+            slow_ratio=slow_ratio if slow_ratio is not None and slow_ratio >= SLOW_RATIO else None,
+            full=sorted(full),
+        )
 
     def _reason(self, backend_id: str) -> str:
         return Counter(look.bound_by for look in self._looks[backend_id] if look.bound_by).most_common(1)[0][0]

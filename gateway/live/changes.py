@@ -1,35 +1,46 @@
 """merge_patch: the JSON merge patch (RFC 7396) that turns one document into another.
 
 In such a patch null removes a member, so a member whose value becomes null is gone at the receiver: for the live
-document both mean that nothing is known.
+document both mean that nothing is known. An object is a Struct or a dict.
 """
 
 import asyncio
-from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 SLICE_MEMBERS: Final = 250  # about a millisecond
 
-Document = dict[str, Any]
+Members = dict[str, Any]
+Object = Struct | Members
+OBJECTS: Final = (Struct, dict)
 
 
-def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Document:
+def members_of(node: Object) -> Members:
+    """The members of an object of the document, to read only."""
+    return node if isinstance(node, dict) else asdict(node)
+
+
+def merge_patch(before: Object, after: Object) -> Members:
     """The patch; empty where both are equal."""
+    before, after = members_of(before), members_of(after)
     if before.keys() == after.keys():  # nearly always: what a tenant or a backend has
-        patch: Document = {name: value for name, value in after.items() if value != before[name]}
+        patch: Members = {name: value for name, value in after.items() if value != before[name]}
     else:
         patch = dict.fromkeys(before.keys() - after.keys())
         patch |= {name: value for name, value in after.items() if name not in before or value != before[name]}
     for name, value in patch.items():
-        if isinstance(value, dict) and isinstance(was := before.get(name), dict):
+        if isinstance(value, OBJECTS) and isinstance(was := before.get(name), OBJECTS):
             patch[name] = merge_patch(was, value)
     return patch
 
 
-async def sliced_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any], depth: int) -> Document:
+async def sliced_merge_patch(before: Object, after: Object, depth: int) -> Members:
     """As `merge_patch`, with turns of the event loop between the members that are `depth` levels deep."""
-    patch: Document = dict.fromkeys(before.keys() - after.keys())
+    before, after = members_of(before), members_of(after)
+    patch: Members = dict.fromkeys(before.keys() - after.keys())
     if not depth:
         members = iter(after.items())
         while part := dict(islice(members, SLICE_MEMBERS)):
@@ -38,7 +49,7 @@ async def sliced_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]
         return patch
     for name, value in after.items():
         was = before.get(name)
-        if isinstance(value, dict) and isinstance(was, dict):
+        if isinstance(value, OBJECTS) and isinstance(was, OBJECTS):
             if part := await sliced_merge_patch(was, value, depth - 1):
                 patch[name] = part
         elif value != was:

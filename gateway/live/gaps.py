@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
+from gateway.live.schema import MEASURED, NONE_WAITS, NOT_THROUGHOUT, ONE_WAITS
 from gateway.observability.metrics.scheduler_metrics import TierGap
 
 KEPT_S: Final = 60.0  # the longest interval but one that gaps are measured over (service_gap.py)
-MEASURED, NOT_THROUGHOUT, ONE_WAITS, NONE_WAITS = "measured", "not_throughout", "one_waits", "none_waits"
 
 
 @dataclass(slots=True)

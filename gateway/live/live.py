@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import orjson
 
-from gateway.live.changes import Document
 from gateway.live.document import LiveDocument, Sources
 from gateway.live.ended import EndedCalls, EndedChanges, EndedElsewhere
 from gateway.live.record import LiveRecord
+from gateway.live.schema import LivePageDocument
+from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import LiveViewers
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.store.base import StoreUnavailable
@@ -26,6 +26,7 @@ TELL_S_MAX: Final = 0.3  # for another process to tell of its calls: later is fo
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _SINCE: Final = msgspec.msgpack.Decoder(int)
+_DOCUMENT: Final = msgspec.json.Decoder(LivePageDocument)
 _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 
@@ -55,7 +56,7 @@ class Live:
         """The leader's answer of `encoded`; None where this process leads. Raises StoreUnavailable."""
         self._elsewhere = EndedElsewhere(self.ended)
         self._making = asyncio.Lock()
-        self._made: Document | None = None
+        self._made: LivePageDocument | None = None
         self._made_at = 0.0
         self._dispatchers: Callable[[], Mapping[str, Dispatcher]]
         self._measure_gaps: Callable[[float], Awaitable[None]]
@@ -79,25 +80,26 @@ class Live:
     async def stop(self) -> None:
         await self.feed.stop()
 
-    async def document(self) -> Document:
+    async def document(self) -> LivePageDocument:
         """The present document: the leader's, with `gateway` and `cluster` as this process knows them. Raises
         StoreUnavailable where no leader answers.
         """
         told = await self.ask_leader()
         if told is None:
             return await self._own()
-        document: Document = orjson.loads(told)
-        return document | {"gateway": self._sources.gateway(), "cluster": self._sources.cluster()}
+        document = _DOCUMENT.decode(told)
+        document.gateway, document.cluster = self._sources.gateway(), self._sources.cluster()
+        return document
 
     async def encoded(self) -> bytes:
         """The document of this process, which leads, as JSON for one that follows."""
-        return orjson.dumps(await self._own())
+        return to_json(await self._own())
 
     async def tell(self, body: bytes) -> bytes:
         """What the leader asks: how the calls of this process ended since its last question."""
         return _pack(self.ended.changes(_SINCE.decode(body)))
 
-    async def _own(self) -> Document:
+    async def _own(self) -> LivePageDocument:
         loop = asyncio.get_running_loop()
         async with self._making:
             if self._made is not None and loop.time() - self._made_at < MADE_AGE_S_MAX:

@@ -10,16 +10,13 @@ from dataclasses import dataclass, field
 from math import fsum, inf
 from typing import Final
 
+from gateway.live.schema import ASKS, WEIGHT
 from gateway.live.windows import SERVICE, WAITED_S, ServiceWindow
 from policies.fairness.fair_shares import NO_WEIGHTS, TenantClaim, tiered_shares
 from policies.types import Tenant, TenantView
 
 SHARE_DIGITS: Final = 4  # a hundredth of a percent: a change below it is not worth a message
 ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
-ASKS, WEIGHT, LIMIT = "asks", "weight", "limit"
-"""Why a share is due: it is all that was asked for; the weight gives no more; the tenant's own limit lets it ask for no
-more.
-"""
 
 
 @dataclass(frozen=True, slots=True)

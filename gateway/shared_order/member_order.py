@@ -22,10 +22,10 @@ from gateway.admin.management import Administration
 from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader.leader import Leader
-from gateway.cluster.view import ClusterView, MemberRole
 from gateway.cluster.wire import LimitsOf
 from gateway.cluster.wishes import AskBackends, Wish
 from gateway.config import Config
+from gateway.live.schema import ClusterView, MemberRole
 from gateway.observability.metrics.instruments import (
     CLUSTER_ELECTIONS,
     CLUSTER_EPOCH,
@@ -175,7 +175,7 @@ class MemberOrder:
         facts = self._facts + (0 if leader is None else leader.facts)
         found: dict[Family, Values] = {
             REPLICAS: {(): len(view.members)},
-            CUT_OFF: {(): view.is_standalone},
+            CUT_OFF: {(): view.standalone},
             CLUSTER_LEADS: {(): view.role is MemberRole.LEADER},
             CLUSTER_EPOCH: {(): view.epoch},
             CLUSTER_ELECTIONS: {(): view.elections},

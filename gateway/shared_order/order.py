@@ -22,9 +22,9 @@ from gateway.cluster.election import Candidate, ElectionStore, StoreCall
 from gateway.cluster.hello import HelloError, OtherMemberError
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.view import ClusterView, MemberRole
 from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode
 from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
+from gateway.live.schema import ClusterView, MemberRole
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.transport import OrderConnection, connected

@@ -12,8 +12,8 @@ import msgspec
 
 from backends.health import Evidence
 from gateway.admin.management import Administration
-from gateway.cluster.view import MemberRole
 from gateway.cluster.wire import LimitsOf
+from gateway.live.schema import MemberRole
 from gateway.parts import GatewayParts
 from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
 from gateway.shared_order.budgets import BudgetShares, FollowerBudgets

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.cluster.member import Member
-from gateway.cluster.view import ClusterMember, ClusterView, MemberRole
+from gateway.live.schema import ClusterMember, ClusterView, MemberRole
 
 SEEN_MAX: Final = 1_000  # members that are remembered with their times
 
@@ -60,7 +60,7 @@ class Roles:
             role = self.role if name == self._name else role
             if self._seen.get(name, (None,))[0] is not role:
                 self._seen[name] = role, now
-            members.append(ClusterMember(name, address, role, self._seen[name][1]))
+            members.append(ClusterMember(name, address or None, role, self._seen[name][1]))
         if len(self._seen) > SEEN_MAX:
             self._seen = {name: seen for name, seen in self._seen.items() if name in found}
         is_following = self.role is MemberRole.FOLLOWER

@@ -74,17 +74,17 @@ MUTANTS = (
     ),
     Mutant(
         "a tenant in the live document is of its group", "gateway/live/group_part.py",
-        ' if row["group"] == self.group}', "}",
+        " if row.group == self.group}", "}",
         (LIVE,),
     ),
     Mutant(
         "a pool that no tenant of its group uses is not shown", "gateway/live/group_part.py",
-        ' if pool["tenants"]}', "}",
+        " if pool.tenants}", "}",
         (LIVE, VIEWERS),
     ),
     Mutant(
         "groups in the live document are its own", "gateway/live/group_part.py",
-        '{self.group: pool["groups"][self.group]} if self.group in pool["groups"] else {}', 'pool["groups"]',
+        "{self.group: pool.groups[self.group]} if self.group in pool.groups else {}", "pool.groups",
         (LIVE,),
     ),
     Mutant(

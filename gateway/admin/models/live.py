@@ -4,24 +4,8 @@ from typing import Literal
 
 from gateway.admin.models.backends import StepsResource
 from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
-from gateway.cluster.view import MemberRole
 from gateway.config.value_types import Name
-
-
-class AttainmentResource(Fields):
-    """Counts since start, over dispatched requests with an envelope that have ended: how many met which target (a
-    target that is not set is met). `tpot_met` counts the time per token from the first token, `tpot_envelope_met` from
-    its due time; `met`: every token was in time. Rejected requests (`refused`) are not among `requests`.
-    """
-
-    requests: int
-    ttft_met: int
-    tpot_met: int
-    tpot_envelope_met: int
-    met: int
-    tokens: int
-    tokens_in_time: int
-    refused: int
+from policies.types import Attainment
 
 
 class Reserve(Fields):
@@ -55,7 +39,7 @@ class TierState(Fields):
     queued_requests: int
     in_flight_requests: int
     slack_s_min: float | None
-    attainment: AttainmentResource
+    attainment: Attainment
 
 
 class RequestState(Fields):
@@ -104,7 +88,7 @@ class TenantStateResource(Fields):
     rank: float
     key: float
     slack_s_min: float | None
-    attainment: AttainmentResource
+    attainment: Attainment
 
 
 class BudgetState(Fields):
@@ -123,31 +107,6 @@ class BudgetState(Fields):
     reserved: int | str
     remaining: int | str
     renewed_at: int
-
-
-class ClusterMemberResource(Fields):
-    """One process that accepts clients. `since`: when the process that was asked first saw it in this role."""
-
-    name: str
-    role: MemberRole
-    address: str | None
-    since: float
-
-
-class ClusterResource(Fields):
-    """The cluster as the process `name` sees it. `leader` null: it knows of none. `standalone`: it has neither a leader
-    nor Redis, and leads itself within its part of every limit. `elections`: how often it began to lead. `round_trip_s`:
-    of its last ping to the leader; null at the leader.
-    """
-
-    name: str
-    role: MemberRole
-    leader: str | None
-    epoch: int
-    standalone: bool
-    elections: int
-    round_trip_s: float | None
-    members: list[ClusterMemberResource]
 
 
 class TenantStatePage(Page):

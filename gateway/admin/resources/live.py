@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel
 
 from gateway.admin.models import live as live_models
@@ -17,7 +18,7 @@ from gateway.admin.models.backends import StepsResource
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
 from gateway.budgets.budgets import Budgets
-from gateway.cluster.view import ClusterView
+from gateway.live.schema import ClusterView
 from gateway.money.amounts import to_text
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
@@ -84,7 +85,7 @@ class LiveRoutes:
         yield Route(
             method="GET", path="/cluster", role=Role.VIEWER,
             summary="The processes that share one order, and the one that leads, as this one sees them.",
-            run=self.cluster, answer=live_models.ClusterResource,
+            run=self.cluster, answer=ClusterView,
         )  # fmt: skip
 
     async def state(self, _asked: AdminRequest) -> AdminAnswer:
@@ -157,7 +158,7 @@ class LiveRoutes:
         return entry is not None and entry.body.get("group") == group
 
     async def cluster(self, _asked: AdminRequest) -> AdminAnswer:
-        return AdminAnswer(live_models.ClusterResource.model_validate(self.cluster_view().document()))
+        return AdminAnswer(encoded=msgspec.json.encode(self.cluster_view()))
 
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
         """Start to measure tenants without a rate and return them, after FIRST_LOOK_S if any of them has requests in
@@ -186,7 +187,7 @@ class LiveRoutes:
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
                     live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
-                    slack_s_min=slacks_s.get(name), attainment=_shown(live_models.AttainmentResource, view.attainment),
+                    slack_s_min=slacks_s.get(name), attainment=view.attainment,
                 )  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, 
             queued_requests=tier.queued_requests,
             in_flight_requests=tier.in_flight_requests,
             slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min,
-            attainment=_shown(live_models.AttainmentResource, attainment[tier_id]),
+            attainment=attainment[tier_id],
         )
         for tier_id, tier in urgency.tiers.items()
     }

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import orjson
 from aiohttp import hdrs, web
 
-from gateway.admin.models.live_page import LiveGroupDocument, LivePageDocument
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.value_types import NAME_PATTERN
 from gateway.live.group_part import GroupPart
 from gateway.live.live import Live
+from gateway.live.schema import LiveGroupDocument, LivePageDocument
 from gateway.live.stream.audience import DocumentPart
+from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import TooManyViewers
 from gateway.registry.registry import Registry
 
@@ -41,11 +41,11 @@ class LivePageRoutes:
         )  # fmt: skip
 
     async def document(self, _asked: AdminRequest) -> AdminAnswer:
-        return AdminAnswer(encoded=orjson.dumps(await self.live.document()))
+        return AdminAnswer(encoded=to_json(await self.live.document()))
 
     async def group_document(self, asked: AdminRequest) -> AdminAnswer:
         part = self._part(asked)
-        return AdminAnswer(encoded=orjson.dumps(part.of(await self.live.document())))
+        return AdminAnswer(encoded=to_json(part.of(await self.live.document())))
 
     async def stream(
         self, request: web.BaseRequest, _asked: AdminRequest, is_allowed: Callable[[], bool]

@@ -11,6 +11,7 @@ from gateway.admin.problems import AdminProblem, FieldError
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import GroupSection, TierSection
 from gateway.live.live import Live
+from gateway.live.schema import LivePagePool
 from gateway.registry.registry import Registry
 from gateway.steering.what_if.preview import GroupWeight, PreviewedShare, WeightEdit, preview
 from policies.types import DEFAULT_TIER
@@ -34,7 +35,7 @@ class PreviewRoutes:
 
     async def show(self, asked: AdminRequest) -> AdminAnswer:
         body: PreviewAsked = asked.body
-        pools: dict[str, Any] = (await self.live.document())["pools"]
+        pools = (await self.live.document()).pools
         weights = {entry.name: _weight_of(entry.section) for entry in self.registry.entries("tiers")}
         weights.setdefault(DEFAULT_TIER.id, DEFAULT_WEIGHT)
         groups = {entry.name: _group_weight(entry.section) for entry in self.registry.entries("groups")}
@@ -51,12 +52,12 @@ class PreviewRoutes:
                 )
         return AdminAnswer(PreviewResource(pools=shown))
 
-    def _check(self, body: PreviewAsked, pools: dict[str, Any], tiers: Any, groups: Any) -> None:
+    def _check(self, body: PreviewAsked, pools: Mapping[str, LivePagePool], tiers: Any, groups: Any) -> None:
         """Raises AdminProblem that names every id that is not there."""
         errors = []
         if body.pool is not None and body.pool not in pools:
             errors.append(("pool", "is no pool here"))
-        live = {tenant for pool in pools.values() for tenant in pool["tenants"]}
+        live = {tenant for pool in pools.values() for tenant in pool.tenants}
         for tenant, fields in body.tenants.items():
             if tenant not in live and self.registry.get("tenants", tenant) is None:
                 errors.append((f"tenants.{tenant}", "is no tenant here"))

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from gateway.live.changes import Document, sliced_merge_patch
+from gateway.live.changes import Object, sliced_merge_patch
+from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import PATCH, STATE, Encoded, encode, encoded
 
 COMMENT_S: Final = 15.0  # without an event: below the minute after which load balancers cut a silent connection
@@ -28,7 +29,7 @@ ALONE_AT: Final = "at"  # a change of this member alone is not worth an event
 class DocumentPart(Hashable, Protocol):
     """Which part of the document does a viewer see? Equal ones have the same viewers."""
 
-    def of(self, whole: Document) -> Document:
+    def of(self, whole: LivePageDocument) -> Object:
         """The part of this document; it shares members with it."""
         ...
 
@@ -79,11 +80,11 @@ class Audience:
         """`part` None: the whole document. `now`: seconds of the loop's clock."""
         self.viewers: set[Viewer] = set()
         self._part = part
-        self._document: Document | None = None  # as the viewers have it
+        self._document: Object | None = None  # as the viewers have it
         self._number = 0
         self._sent_at = now
 
-    async def turn(self, whole: Document | None, now: float) -> None:
+    async def turn(self, whole: LivePageDocument | None, now: float) -> None:
         """Send what has changed; where nothing has for long, or there is no document, a comment."""
         if whole is not None and await self._has_changed(whole):
             self._sent_at = now
@@ -91,7 +92,7 @@ class Audience:
             self._sent_at = now
             await self._put(COMMENT)
 
-    async def greet(self, whole: Document) -> None:
+    async def greet(self, whole: LivePageDocument) -> None:
         """Send all of the part to viewers that have none of it yet."""
         new = [viewer for viewer in self.viewers if not viewer.has_state]
         if not new:
@@ -113,7 +114,7 @@ class Audience:
         for viewer in list(self.viewers):
             viewer.drop()
 
-    async def _has_changed(self, whole: Document) -> bool:
+    async def _has_changed(self, whole: LivePageDocument) -> bool:
         """Take the document, and send what differs from the one before."""
         before, self._document = self._document, self._seen(whole)
         if before is None:
@@ -128,10 +129,10 @@ class Audience:
             viewer.put(event)
         return True
 
-    def _seen(self, whole: Document) -> Document:
+    def _seen(self, whole: LivePageDocument) -> Object:
         return whole if self._part is None else self._part.of(whole)
 
-    async def _encoded(self, kind: str, document: Document, viewers: Iterable[Viewer]) -> Encoded:
+    async def _encoded(self, kind: str, document: Object, viewers: Iterable[Viewer]) -> Encoded:
         takes_gzip = any(each.takes_gzip for each in viewers)
         return await encode(kind, self._number, document, depth=TENANTS_DEPTH, deflates=takes_gzip)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from gateway.live.changes import Document
+from gateway.live.schema import LivePageDocument
 from gateway.live.stream.audience import Audience, DocumentPart, Viewer
 from gateway.live.stream.events import GZIP_HEAD
 from gateway.store.base import StoreUnavailable
@@ -34,14 +34,14 @@ class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
 class LiveViewers:
     """The viewers of one process. Made on the loop; `stop` it."""
 
-    def __init__(self, document: Callable[[], Awaitable[Document]], *, every_s: float = EVERY_S) -> None:
+    def __init__(self, document: Callable[[], Awaitable[LivePageDocument]], *, every_s: float = EVERY_S) -> None:
         """`document` makes the present one; it raises StoreUnavailable where the leader does not answer."""
         self._make = document
         self._every_s = every_s
         self._audiences: dict[DocumentPart | None, Audience] = {}
         self._running: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
-        self._document: Document | None = None  # the latest
+        self._document: LivePageDocument | None = None  # the latest
         self._is_stopped = False
 
     @property
@@ -138,12 +138,12 @@ class LiveViewers:
                 audience.forget()
 
     def _interval_s(self) -> float:
-        pools = {} if self._document is None else self._document["pools"]
-        return max(self._every_s, sum(len(pool["tenants"]) for pool in pools.values()) / TENANTS_PER_S)
+        pools = {} if self._document is None else self._document.pools
+        return max(self._every_s, sum(len(pool.tenants) for pool in pools.values()) / TENANTS_PER_S)
 
     async def _turn(self) -> None:
         """Make a document, and send what has changed to each audience."""
-        made: Document | None = None
+        made: LivePageDocument | None = None
         with suppress(StoreUnavailable):  # no process leads at the moment: the viewers keep what they have
             made = self._document = await self._make()
         now = asyncio.get_running_loop().time()

@@ -8,8 +8,9 @@ other asks for what it got, and would get no more with a larger weight.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from gateway.live.schema import LivePagePool, LivePageTenant
 from policies.fairness.fair_shares import TenantClaim, tiered_shares
 
 WINDOW: Final = 1  # of the live document's three: one minute, long enough for a mean and short enough to be now
@@ -58,16 +59,16 @@ class PreviewedPool:
 
 
 def preview(
-    pool: Mapping[str, Any],
+    pool: LivePagePool,
     tier_weights: Mapping[str, float],
     edit: WeightEdit,
     groups: Mapping[str, GroupWeight] = NO_GROUPS,
 ) -> PreviewedPool:
     """What the edit changes in this pool of the live document. `tier_weights` and `groups` have all that there are."""
-    tenants: Mapping[str, Any] = pool["tenants"]
-    weights = {tier_id: tier["weight"] for tier_id, tier in pool["tiers"].items()}
-    weights = {**{tenant["tier"]: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}
-    shown = {group_id: GroupWeight(group["tier"], group["weight"]) for group_id, group in pool["groups"].items()}
+    tenants = pool.tenants
+    weights = {tier_id: tier.weight for tier_id, tier in pool.tiers.items()}
+    weights = {**{tenant.tier: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}
+    shown = {group_id: GroupWeight(group.tier, group.weight) for group_id, group in pool.groups.items()}
     known = {**groups, **shown}
     claims = {tenant_id: _claim(tenant) for tenant_id, tenant in tenants.items()}
     changed = {tenant_id: _edited(tenant_id, claim, edit, known) for tenant_id, claim in claims.items()}
@@ -102,9 +103,9 @@ def _edited(tenant_id: str, claim: TenantClaim, edit: WeightEdit, groups: Mappin
     return TenantClaim(edit.tenant_weights.get(tenant_id, claim.weight), claim.demand, tier, group)
 
 
-def _claim(tenant: Mapping[str, Any]) -> TenantClaim:
-    demand = inf if tenant["backlogged"][WINDOW] else tenant["share"][WINDOW]
-    return TenantClaim(tenant["weight"], demand, tenant["tier"], tenant["group"])
+def _claim(tenant: LivePageTenant) -> TenantClaim:
+    demand = inf if tenant.backlogged[WINDOW] else tenant.share[WINDOW]
+    return TenantClaim(tenant.weight, demand, tenant.tier, tenant.group)
 
 
 def _share(now: float, then: float, *, asks_all: bool) -> PreviewedShare:

@@ -6,12 +6,13 @@ import json
 import zlib
 
 import aiohttp
+import msgspec
 import pytest
 from admin_rig import admin
 from gateway_rig import FAST, SLOW, bearer, call, engine, until
 from live_viewer import EVENTS, Viewer, merged, without_nulls
 
-from gateway.admin.models.live_page import LivePageDocument
+from gateway.live.schema import LivePageDocument
 
 pytestmark = pytest.mark.jumping
 
@@ -50,7 +51,7 @@ async def test_the_document_shows_queues_shares_waits_backends_and_what_ended(tm
                 for each in calls:
                     each.cancel()
                 await asyncio.gather(*calls, return_exceptions=True)
-    LivePageDocument.model_validate(whole)
+    msgspec.convert(whole, LivePageDocument)
     assert viewer.events[0]["event"] == "state"
     assert [int(each["id"]) for each in viewer.events] == sorted(int(each["id"]) for each in viewer.events)
     (pool,) = shown["pools"].values()

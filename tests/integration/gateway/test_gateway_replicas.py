@@ -126,7 +126,7 @@ async def test_without_redis_each_keeps_to_its_part_and_says_so_and_joins_when_i
     caplog.set_level(logging.WARNING)
     async with scripted() as backend, join(3, backend, requests_per_minute_max=30) as rigs:
         server.kill()
-        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        await until(lambda: all(view(rig).standalone for rig in rigs))
         assert "alone, with 1/3 of every limit" in caplog.text
         assert b"fairlead_replicas_cut_off 1.0" in await rigs[0].gateway.metrics.exposition()
         assert [(await rig.get("/readyz")).status for rig in rigs] == [200] * 3
@@ -147,7 +147,7 @@ async def test_without_redis_each_keeps_to_its_part_of_a_groups_limits_too(join,
         join(3, backend, groups={"research": limits}, group="research") as rigs,
     ):
         server.kill()
-        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        await until(lambda: all(view(rig).standalone for rig in rigs))
         backend.default = fall_silent
         waiting = [asyncio.create_task(rig.post(headers=bearer(key))) for rig in rigs for _ in range(2)]
         await until(
@@ -178,7 +178,7 @@ async def test_gateways_of_unequal_versions_are_each_alone_within_the_limit_of_a
 
     monkeypatch.setattr(replicas, "place_of", place_of)
     async with scripted() as backend, join(3, backend, needs=0, requests_per_minute_max=30) as rigs:
-        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        await until(lambda: all(view(rig).standalone for rig in rigs))
         assert "another version of the cluster protocol is spoken by" in caplog.text
         assert await asyncio.gather(*(flood(rig, key, 2.0) for rig in rigs)) == [10, 10, 10]
         (newer,) = (rig for rig in rigs if rig.gateway.order.place.version != VERSION)
@@ -304,7 +304,7 @@ async def test_a_keys_limit_per_minute_is_one_for_all_gateways_and_a_part_of_it_
         replies = [await rig.post(headers=bearer(key)) for rig in rigs]
         assert {(reply.status, reply.headers["x-ratelimit-remaining-requests"]) for reply in replies} == {(429, "0")}
         server.kill()
-        await until(lambda: all(view(rig).is_standalone for rig in rigs))
+        await until(lambda: all(view(rig).standalone for rig in rigs))
         assert [max_of(rig, key_id) for rig in rigs] == [20] * 3
 
 

@@ -1,5 +1,9 @@
 """How backends compare, which one limits a pool, what a missing service gap means, what weights alone would give."""
 
+from types import SimpleNamespace
+
+from msgspec import to_builtins
+
 from gateway.live.bottleneck import BackendsSeen
 from gateway.live.gaps import KEPT_S, LiveGaps
 from gateway.live.shares import shares_of
@@ -9,7 +13,7 @@ from policies.types import Attainment, Tenant, TenantView
 
 
 def shown(token_s, bound_by, step_s=None):
-    return {"step_measured_s": token_s, "step_s": step_s, "bound_by": bound_by}
+    return SimpleNamespace(step_measured_s=token_s, step_s=step_s, bound_by=bound_by)
 
 
 def seen(*looks, waits=True):
@@ -18,7 +22,7 @@ def seen(*looks, waits=True):
     for second, look in enumerate(looks):
         backends.saw(look, waits=waits, now=float(second))
     compared = backends.compared()
-    return compared, backends.bottleneck(compared)
+    return compared, to_builtins(backends.bottleneck(compared))
 
 
 def test_the_slow_one_of_two_full_backends_is_the_bottleneck_and_is_named_slow():

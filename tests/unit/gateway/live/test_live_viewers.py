@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from listening import listening
+from msgspec import Struct
 from yarl import URL
 
 from gateway.live.group_part import GroupPart
@@ -22,6 +23,25 @@ from gateway.live.stream.feed import LiveViewers, TooManyViewers
 from gateway.store.base import StoreUnavailable
 
 EVERY_S = 0.02
+
+
+class Row(Struct):
+    group: str
+    now: float
+    queued: int = 0
+    in_flight: int = 1
+    oldest_wait_s: float | None = None
+
+
+class Pool(Struct):
+    tenants: dict
+    groups: dict = {}
+    policy: str = "vtc"
+
+
+class Document(Struct):
+    at: float
+    pools: dict
 
 
 class Source:
@@ -39,7 +59,7 @@ class Source:
         tenants = {
             f"t{number}": {"text": f"{self.made}{self.text}", "made": self.made} for number in range(self.tenants)
         }
-        return {"at": float(self.made), "pools": {"p": {"tenants": tenants}}}
+        return Document(float(self.made), {"p": Pool(tenants)})
 
 
 @contextlib.asynccontextmanager
@@ -225,7 +245,7 @@ async def test_a_comment_is_sent_where_nothing_changes(monkeypatch):
     monkeypatch.setattr(audience, "COMMENT_S", 0.1)
 
     async def same():
-        return {"at": asyncio.get_running_loop().time(), "pools": {}}
+        return Document(asyncio.get_running_loop().time(), {})
 
     async with served(same) as (_, _, get), get() as response:
         first = await events(response, 1)
@@ -257,10 +277,8 @@ GROUPS = {"t0": "red", "t1": "blue", "t2": "red"}
 async def grouped():
     """A document in which all rows differ each time."""
     now = asyncio.get_running_loop().time()
-    row = {"queued": 0, "in_flight": 1, "oldest_wait_s": None, "now": now}
-    tenants = {name: {**row, "group": group} for name, group in GROUPS.items()}
-    groups = {group: {"queued": 0} for group in GROUPS.values()}
-    return {"at": now, "pools": {"p": {"policy": "vtc", "groups": groups, "tenants": tenants}}}
+    tenants = {name: Row(group, now) for name, group in GROUPS.items()}
+    return Document(now, {"p": Pool(tenants, {group: {"queued": 0} for group in GROUPS.values()})})
 
 
 def by_header(request):

@@ -1,16 +1,20 @@
 """What an edit of weights would do: to those that wait for more than they get, and to them alone."""
 
+from types import SimpleNamespace
+
 from gateway.steering.what_if.preview import PreviewedShare, WeightEdit, preview
 
 
 def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):
     waited = [False, backlogged, False]
-    return {"weight": weight, "tier": tier, "group": group, "share": [0.0, share, 0.0], "backlogged": waited}
+    return SimpleNamespace(weight=weight, tier=tier, group=group, share=[0.0, share, 0.0], backlogged=waited)
 
 
 def pool(tiers=(("default", 1.0),), groups=(), **tenants):
-    weights = ({name: {"weight": weight, "tier": "default"} for name, weight in named} for named in (tiers, groups))
-    return {"tenants": tenants, **dict(zip(("tiers", "groups"), weights, strict=True))}
+    weights = (
+        {name: SimpleNamespace(weight=weight, tier="default") for name, weight in named} for named in (tiers, groups)
+    )
+    return SimpleNamespace(tenants=tenants, **dict(zip(("tiers", "groups"), weights, strict=True)))
 
 
 def shares(found):

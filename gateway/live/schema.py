@@ -1,22 +1,70 @@
-"""Models of the live document in the admin API (gateway/live/document.py makes it)."""
+"""The live document: one tree of Structs, which document.py fills, the stream encodes, and OpenAPI shows.
 
-from typing import Annotated, Literal
+A follower decodes the document of its leader, which may be of the version before: a member that is added needs a
+default.
+"""
 
-from pydantic import Field
+from enum import StrEnum
+from typing import Annotated, Final
 
-from gateway.admin.models.live import AttainmentResource, ClusterResource
-from gateway.admin.models.resources import Fields
-from gateway.cluster.view import MemberRole
-from policies.types import SizeSource, Wait
+from msgspec import Meta, Struct
 
-Windows = Annotated[list[float], Field(min_length=3, max_length=3)]
-Asks = Annotated[list[float | None], Field(min_length=3, max_length=3)]
-DueBy = Literal["asks", "weight", "limit"]
-Bound = Literal["draining", "unhealthy", "held", "slots", "steps", "kv", "prompts", "reserved"]
-Quantiles = Annotated[list[float], Field(min_length=2, max_length=2)]
+from policies.types import Attainment, Binding, SizeSource, Wait
+
+DRAINING: Final = "draining"
+ASKS, WEIGHT, LIMIT = "asks", "weight", "limit"
+"""Why a share is due: it is all that was asked for; the weight gives no more; the tenant's own limit lets it ask for no
+more.
+"""
+MEASURED, NOT_THROUGHOUT, ONE_WAITS, NONE_WAITS = "measured", "not_throughout", "one_waits", "none_waits"
+
+Windows = Annotated[tuple[float, ...], Meta(min_length=3, max_length=3)]
+Asks = Annotated[tuple[float | None, ...], Meta(min_length=3, max_length=3)]
+Backlogged = Annotated[tuple[bool, ...], Meta(min_length=3, max_length=3)]
+Quantiles = Annotated[tuple[float, ...], Meta(min_length=2, max_length=2)]
+DueBy = Annotated[str, Meta(extra_json_schema={"enum": [ASKS, WEIGHT, LIMIT]})]
+DuesBy = Annotated[tuple[DueBy, ...], Meta(min_length=3, max_length=3)]
+GapState = Annotated[str, Meta(extra_json_schema={"enum": [MEASURED, NOT_THROUGHOUT, ONE_WAITS, NONE_WAITS]})]
+Bound = Annotated[str, Meta(extra_json_schema={"enum": [DRAINING, *Binding]})]
 
 
-class LivePageGateway(Fields):
+class MemberRole(StrEnum):
+    """`leaderless`: it follows no leader yet, or no longer, and its requests wait."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    STANDALONE = "standalone"
+    LEADERLESS = "leaderless"
+
+
+class ClusterMember(Struct, frozen=True):
+    """One process that accepts clients. `since`: when the process that was asked first saw it in this role, in seconds
+    since 1970.
+    """
+
+    name: str
+    address: str | None
+    role: MemberRole
+    since: float
+
+
+class ClusterView(Struct, frozen=True):
+    """The cluster as the process `name` sees it. `leader` null: it knows of none. `standalone`: it has neither a leader
+    nor Redis, and leads itself within its part of every limit. `elections`: how often it began to lead. `round_trip_s`:
+    of its last ping to the leader; null at the leader.
+    """
+
+    name: str
+    role: MemberRole
+    leader: str | None
+    epoch: int
+    standalone: bool
+    elections: int
+    round_trip_s: float | None
+    members: tuple[ClusterMember, ...]
+
+
+class LivePageGateway(Struct, kw_only=True):
     """The process that is asked. `embedded_engine`: it serves its own simulated engine. `demo`: demo tenants run;
     null: this gateway cannot have them.
     """
@@ -28,7 +76,7 @@ class LivePageGateway(Fields):
     demo: bool | None
 
 
-class LivePageMember(Fields):
+class LivePageMember(Struct, kw_only=True):
     """What a tier or a group of a pool gets. `share`: its part of the service of the pool in the last 10 s, minute and
     15 minutes; `due`: the part that it should have by weights, where tenants whose queue stayed full for less than half
     of the window are due what they got. `asks`: the part that its tenants ask for, null: all there is; `by_weight`: the
@@ -44,10 +92,10 @@ class LivePageMember(Fields):
     due: Windows
     by_weight: Windows
     asks: Asks
-    due_by: tuple[DueBy, DueBy, DueBy]
+    due_by: DuesBy
 
 
-class LivePageTier(LivePageMember):
+class LivePageTier(LivePageMember, kw_only=True):
     """`gap`: by how much the service over weight of two tenants that wait throughout an interval differs, as measured
     `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index. Null: not known, or not
     guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the queue of one of them
@@ -58,12 +106,12 @@ class LivePageTier(LivePageMember):
     gap: float | None
     bound: float | None
     jain: float | None
-    gap_state: Literal["measured", "not_throughout", "one_waits", "none_waits"]
+    gap_state: GapState
     gap_age_s: int | None
-    attainment: AttainmentResource
+    attainment: Attainment
 
 
-class LivePageBackend(Fields):
+class LivePageBackend(Struct, kw_only=True):
     """`tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server, as it reports.
     `step_s`: predicted time of a step in which all that runs there decodes; `step_measured_s`: measured time per token
     of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is free there is
@@ -92,13 +140,13 @@ class LivePageBackend(Fields):
     step_measured_s: float | None
     bound_by: Bound | None
     reserves: dict[str, int]
-    token_s: float | None
-    step_error_ratio: float | None
-    slow_ratio: float | None
-    full_ratio: float | None
+    token_s: float | None = None
+    step_error_ratio: float | None = None
+    slow_ratio: float | None = None
+    full_ratio: float | None = None
 
 
-class LivePageBottleneck(Fields):
+class LivePageBottleneck(Struct, kw_only=True):
     """The backend that limits the pool, where requests waited for a backend in most of the last minute's looks: one
     that was not available in most of them; else, of those that took no more in most of them (`full`), the one that
     takes longest for a token. `bound_by`: why it takes no more, mostly. `slow_ratio`: how many times as long as the
@@ -111,7 +159,7 @@ class LivePageBottleneck(Fields):
     full: list[str]
 
 
-class LivePageTenant(Fields):
+class LivePageTenant(Struct, kw_only=True):
     """`share`, `due`, `by_weight` and `due_by` as of a tier; `limit`: it got all that it may ask for at its own
     limit, or its group's, in flight. `backlogged`: it asked for all there is, in each window, else for its `share`.
     `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median and the 99th
@@ -128,9 +176,9 @@ class LivePageTenant(Fields):
     oldest_wait_s: float | None
     share: Windows
     due: Windows
-    backlogged: tuple[bool, bool, bool]
+    backlogged: Backlogged
     by_weight: Windows
-    due_by: tuple[DueBy, DueBy, DueBy]
+    due_by: DuesBy
     service_per_s: float
     output_tokens_per_s: float
     ttft_s: Quantiles | None
@@ -141,13 +189,13 @@ class LivePageTenant(Fields):
     waits: Wait | None
 
 
-class LivePageGroup(LivePageMember):
+class LivePageGroup(LivePageMember, kw_only=True):
     """The sums over the tenants of a group."""
 
     tier: str
 
 
-class LivePagePool(Fields):
+class LivePagePool(Struct, kw_only=True):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
     `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
     null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes;
@@ -168,7 +216,7 @@ class LivePagePool(Fields):
     tenants: dict[str, LivePageTenant]
 
 
-class LivePageDocument(Fields):
+class LivePageDocument(Struct, kw_only=True):
     """All that the live page shows now. `at`: seconds since 1970. As `text/event-stream`: an event `state` with this
     document, then once a second an event `patch` with what has changed, a JSON merge patch (RFC 7396): null removes a
     member, which is the same as null.
@@ -176,11 +224,11 @@ class LivePageDocument(Fields):
 
     at: float
     gateway: LivePageGateway
-    cluster: ClusterResource
+    cluster: ClusterView
     pools: dict[str, LivePagePool]
 
 
-class LiveGroupPool(Fields):
+class LiveGroupPool(Struct, kw_only=True):
     """One pool as a group uses it: `queued`, `in_flight` and `oldest_wait_s` are of its tenants. `groups`: the group
     itself.
     """
@@ -193,7 +241,7 @@ class LiveGroupPool(Fields):
     tenants: dict[str, LivePageTenant]
 
 
-class LiveGroupDocument(Fields):
+class LiveGroupDocument(Struct, kw_only=True):
     """The part of the live document that is one group's: the pools that any of its tenants used within 15 minutes. As
     a stream like the whole.
     """
