@@ -31,6 +31,10 @@ LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs")
 _UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS, *LOGPROBS})
 
 
+PROMPTS_MAX: Final = 128  # chosen: each is a sequence of its own, and all of them are placed at one backend
+INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
+
+
 @dataclass(frozen=True, slots=True)
 class CallLimits:
     """The largest call accepted: `n` or `best_of`, prompts per call, inputs per call that generates nothing, tokens per
@@ -39,10 +43,10 @@ class CallLimits:
     """
 
     choices_max: int
-    prompts_max: int
-    inputs_max: int
     output_tokens_max: int
     logprobs_max: int
+    prompts_max: int = PROMPTS_MAX
+    inputs_max: int = INPUTS_MAX
     xargs_allowed: frozenset[str] | None = None
 
 

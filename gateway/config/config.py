@@ -60,6 +60,7 @@ from gateway.config.step_time import read_configured_step_time
 from gateway.config.telemetry import MetricsSection, TracingSection
 from gateway.config.value_types import Name, PoolName, TenantName
 from policies import types as policy
+from policies.admission.bounded import TENANT_BYTES_MAX
 
 ENV_PREFIX = "FAIRLEAD_"
 ENV_DELIMITER = "__"
@@ -205,8 +206,6 @@ class Config(BaseSettings):
         limits = self.limits
         return CallLimits(
             choices_max=limits.choices_max,
-            prompts_max=limits.prompts_max,
-            inputs_max=limits.inputs_max,
             output_tokens_max=limits.output_tokens_max,
             logprobs_max=limits.logprobs_max,
             xargs_allowed=limits.xargs_allowed,
@@ -319,13 +318,8 @@ def _disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
     queue = config.queue
     if queue.tenant_requests_max > queue.requests_max:
         yield ("queue", "tenant_requests_max"), "must not be more than queue.requests_max"
-    if queue.tenant_bytes_max > queue.bytes_max:
-        yield ("queue", "tenant_bytes_max"), "must not be more than queue.bytes_max"
-    if config.limits.body_bytes_max > queue.tenant_bytes_max:
-        yield (
-            ("limits", "body_bytes_max"),
-            "must not be more than queue.tenant_bytes_max, or such a body could not wait",
-        )
+    if config.limits.body_bytes_max > TENANT_BYTES_MAX:
+        yield ("limits", "body_bytes_max"), "must not be more than 256MiB, or such a body could not wait"
 
 
 def _price_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:

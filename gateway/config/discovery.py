@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.sections import BackendSection, Section
-from gateway.config.value_types import Seconds, not_bool
+from gateway.config.value_types import not_bool
 
 SOURCES_MAX = 16
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}\.?)+")
@@ -34,7 +34,6 @@ class Discovery(Section):
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] | None = None
     port: PortNumber | PortName = 8000
     scheme: Literal["http", "https"] = "http"
-    every_s: Seconds = 5.0
     backend: Mapping[str, Any] = {}
 
     @field_validator("backend")

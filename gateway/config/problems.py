@@ -7,7 +7,7 @@ repeats a value, because values may be secrets.
 
 import difflib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,22 @@ from pydantic import BaseModel, ValidationError
 Loc = tuple[str | int, ...]
 
 MERGE_KEY = "<<"
+REMOVED: Mapping[tuple[str, str], str] = {
+    ("auth", "open_tenants_max"): "10000",
+    ("continuation", "token_bytes_max"): "8MiB",
+    ("discovery", "every_s"): "5",
+    ("limits", "body_values_max"): "100000",
+    ("limits", "header_bytes_max"): "32KiB",
+    ("limits", "header_tpot_ratio_min"): "0.5",
+    ("limits", "inputs_max"): "2048",
+    ("limits", "prompts_max"): "128",
+    ("limits", "resumable_bytes_max"): "256MiB",
+    ("limits", "unread_bytes_max"): "256MiB",
+    ("queue", "bytes_max"): "1GiB",
+    ("queue", "tenant_bytes_max"): "256MiB",
+    ("scheduling", "kv_headroom_ratio"): "0.95",
+}
+"""What were settings, by section and key, and what always holds instead."""
 STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
@@ -155,6 +171,9 @@ def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigPr
 
 def _sentence(loc: Loc, kind: str, message: str, model: type[BaseModel]) -> tuple[Loc, str]:
     if kind == "extra_forbidden":
+        for (section, key), value in REMOVED.items():
+            if key == loc[-1] and section in loc:
+                return loc, f"is no setting any more, it is always {value}: remove it"
         return loc, f"there is no such key{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
     if loc and loc[-1] == "[key]":
         return loc[:-1], f"a name {_plain(message)}"

@@ -244,7 +244,6 @@ class Scheduling(Section):
     limit: Limit = PolicySettings(policy="model")
     price: Price = LinearPriceSettings(policy="linear")
     share_ratio_max: Ratio = 0.5
-    kv_headroom_ratio: Ratio = 0.95
     kv_rule: KvRule = "sum"
     rate_window: RateWindow = "sliding"
     preempt_service: Positive | None = None

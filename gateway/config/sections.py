@@ -364,19 +364,17 @@ class TenantSection(LimitedSection, SharingSection):
     ] = None
     queued_bytes_max: Annotated[
         Bytes | None,
-        Field(description="default: queue.tenant_bytes_max"),
+        Field(description="default: 256MiB"),
         FormField("Queue limit, bytes", "bytes", example="64MiB"),
         QueueLimit(),
     ] = None
 
 
 class QueueSection(Section):
-    """Queue limits, in total and per tenant, and the longest wait."""
+    """Queue limits, in requests of a pool and of a tenant, and the longest wait."""
 
     requests_max: Count = 10_000
-    bytes_max: Bytes = ByteSize(1 << 30)
     tenant_requests_max: Count = 2_000
-    tenant_bytes_max: Bytes = ByteSize(256 << 20)
     wait_s_max: Seconds = 300.0
     backend_wait_s_max: Wait = 15.0
     heartbeat_s: Seconds | None = None
@@ -388,18 +386,11 @@ class LimitsSection(Section):
     """
 
     body_bytes_max: Bytes = ByteSize(16 << 20)
-    body_values_max: Count = 100_000
-    header_bytes_max: Bytes = ByteSize(32 << 10)
     body_timeout_s: Seconds = 30.0
     answer_silence_s_max: Seconds = 600.0
     choices_max: Count = 16
-    prompts_max: Count = 128
-    inputs_max: Count = 2048
     output_tokens_max: Count = 131_072
     logprobs_max: Count = 20  # vLLM's own --max-logprobs; OpenAI allows as many
-    header_tpot_ratio_min: Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)] = 0.5
-    unread_bytes_max: Bytes = ByteSize(256 << 20)
-    resumable_bytes_max: Bytes = ByteSize(256 << 20)
     memory_bytes_max: Bytes | None = None
     resends_max: Annotated[int, Field(ge=0, le=3), BeforeValidator(not_bool)] = 1
     xargs_allowed: frozenset[str] | None = None
@@ -419,14 +410,12 @@ class GivingWay(Section):
 class ContinuationSection(Section):
     """Streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which is drained may
     take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long after the first
-    token has failed. `token_bytes_max`: what is kept of one stream's token ids; one that may need more is not
-    continued. `preempt`: whether streams also give way to others.
+    token has failed. `preempt`: whether streams also give way to others.
     """
 
     enabled: bool = True
     drain_s: Wait = 20.0
     silence_s: Seconds = 60.0
-    token_bytes_max: Bytes = ByteSize(8 << 20)
     preempt: GivingWay = GivingWay()
 
 
@@ -440,7 +429,6 @@ class AuthSection(Section):
     secret: SecretStr | None = None
     secret_file: Path = Path("fairlead.secret")
     keys_file: Path = Path("fairlead.keys")
-    open_tenants_max: Count = 10_000
 
     @field_validator("secret")
     @classmethod

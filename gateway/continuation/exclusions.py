@@ -40,8 +40,8 @@ class Exclusion(StrEnum):
     UNKNOWN = "unknown_field"
     SPACING = "special_token_spacing"  # the space before a special token depends on the token before it
     BACKEND = "backend"  # it reports no token ids
-    MEMORY = "memory"  # the ids of all streams need more than `limits.resumable_bytes_max`
-    BYTES = "bytes"  # its token ids may need more than `continuation.token_bytes_max`
+    MEMORY = "memory"  # the ids of all streams need more than BYTES_MAX of held_bytes.py
+    BYTES = "bytes"  # its token ids may need more than TOKEN_BYTES_MAX of stream.py
 
 
 Excludes = Callable[[Any], bool]

@@ -6,7 +6,10 @@ with little keeps its part, however many streams others have. gateway/forwarding
 answers.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
+
+# Of all tenants together: 32 streams of the largest size (TOKEN_BYTES_MAX of stream.py), or 16,000 of 16 KiB.
+BYTES_MAX: Final = 256 << 20
 
 
 class HeldStream(Protocol):
@@ -20,7 +23,7 @@ class HeldStream(Protocol):
 class HeldBytes:
     """What the streams of each tenant hold, oldest first. Mutable."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max`: of all tenants together."""
         self._bytes_max = bytes_max
         self._tenants: dict[str, dict[HeldStream, int]] = {}

@@ -17,15 +17,18 @@ _TOKEN_NAME: Final = re.compile(rb'"token_id:\d+"')
 """Of a completion of a server whose log probabilities name tokens by their ids."""
 
 
+# Of the ids of one stream: of a million tokens at up to 7 bytes each. One that may need more is not continued.
+TOKEN_BYTES_MAX: Final = 8 << 20
+
+
 class ContinuationSettings(NamedTuple):
-    """`silence_s`: how long a backend may send nothing after the first token. `token_bytes_max`: of the ids of one
-    stream. `wait_s_max`: how long a stream is offered to backends that answer with errors, and how long a call that may
-    be what ends engines waits to be apart from others. `held`: the ids of all streams.
+    """`silence_s`: how long a backend may send nothing after the first token. `wait_s_max`: how long a stream is
+    offered to backends that answer with errors, and how long a call that may be what ends engines waits to be apart
+    from others. `held`: the ids of all streams.
     """
 
     enabled: bool
     silence_s: float
-    token_bytes_max: int
     wait_s_max: float
     held: HeldBytes
 
@@ -39,7 +42,7 @@ class ResumableStream:
 
     __slots__ = ("bytes_max", "exclusion", "ids", "last", "on_given_up", "usage")
 
-    def __init__(self, exclusion: Exclusion | None, token_bytes_max: int) -> None:
+    def __init__(self, exclusion: Exclusion | None, token_bytes_max: int = TOKEN_BYTES_MAX) -> None:
         self.exclusion = exclusion
         self.ids = TokenIds(token_bytes_max)
         self.usage: Usage = NO_USAGE

@@ -142,7 +142,7 @@ class Generation:
 
         Raises Rejected, UpstreamError.
         """
-        stream = ResumableStream(call.exclusion, self._context.continuation.token_bytes_max)
+        stream = ResumableStream(call.exclusion)
         sending = _Sending(call, lease, trace, stream, self._backends[lease.backend_id])
         lease.may_move = partial(self._may_move, sending)
         try:

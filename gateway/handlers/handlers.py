@@ -108,12 +108,12 @@ class RequestHandlers:
         self._responses = order.responses
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
-        self._unread = UnreadBytes(config.limits.unread_bytes_max)
+        self._unread = UnreadBytes()
         auth, self.keys = make_authenticator(config.auth, order.secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
         auth = _accepting(auth, self.keys_beside, tokens)
         self.tenants = self._make_tenants()
-        self.envelopes = _make_envelopes(config)
+        self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
         self.memory = _make_memory_guard(config, order.processes)
         self._request_parser = self._make_request_parser(auth)
         self.prompt_tokens = learnt_tokens = LearntPromptTokens()
@@ -147,7 +147,6 @@ class RequestHandlers:
             names=self._names,
             cors=cors,
             body_bytes_max=config.limits.body_bytes_max,
-            header_bytes_max=config.limits.header_bytes_max,
         )
 
     def _make_middleware(self, cors: Cors, telemetry: Telemetry) -> CallMiddleware:
@@ -164,7 +163,7 @@ class RequestHandlers:
             aliases=self.aliases,
             responses=self._responses,
             body_timeout_s=self._config.limits.body_timeout_s,
-            long_bodies=LongBodies(self._config.limits.body_values_max),
+            long_bodies=LongBodies(),
             memory=self.memory,
         )
 
@@ -282,7 +281,7 @@ class RequestHandlers:
         # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
         if auth.mode == "keys" and auth.tenant_from == "key":
             return ConfiguredTenants(tenants)
-        return OpenTenants(tenants, open_tenants_max=auth.open_tenants_max, forget_if_idle=self._pools.forget_if_idle)
+        return OpenTenants(tenants, forget_if_idle=self._pools.forget_if_idle)
 
     def _exact_tokens(self) -> ExactPromptTokens | None:
         options = self._config.prompt_tokens
@@ -304,19 +303,9 @@ def _continuation_settings(config: Config) -> ContinuationSettings:
     section = config.continuation
     # Without resends every call is sent once, and a continuation would be a second time.
     enabled = section.enabled and config.limits.resends_max > 0
-    held = HeldBytes(config.limits.resumable_bytes_max)
-    wait_s_max = config.queue.backend_wait_s_max
-    return ContinuationSettings(enabled, section.silence_s, section.token_bytes_max, wait_s_max, held)
+    return ContinuationSettings(enabled, section.silence_s, config.queue.backend_wait_s_max, HeldBytes())
 
 
 def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:
     limit = memory_limit(config.limits.memory_bytes_max)
     return MemoryGuard(limit and limit // processes)
-
-
-def _make_envelopes(config: Config) -> Envelopes:
-    return Envelopes(
-        tenants=config.tenant_envelopes(),
-        tiers=config.tier_envelopes(),
-        header_tpot_ratio_min=config.limits.header_tpot_ratio_min,
-    )

@@ -33,7 +33,8 @@ Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 KEEPALIVE_S = 30.0  # aiohttp has one timer for idle connections and for slow request heads
 HEADERS_MAX = 128
-HEAD_BYTES_MAX = 64 << 10  # of all header fields together; `limits.header_bytes_max` is for one line
+LINE_BYTES_MAX = 32 << 10  # of one header field: four times what aiohttp takes, for tokens that name many groups
+HEAD_BYTES_MAX = 64 << 10  # of all header fields together
 TOO_MANY_HEADERS = "Too many headers"  # aiohttp's message: that error has no type of its own
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: dict[str, str] = {hdrs.SERVER: "fairlead"}
@@ -56,7 +57,6 @@ class GatewayServer(web.Server):
         names: RequestIds,
         cors: Cors,
         body_bytes_max: int,
-        header_bytes_max: int,
     ) -> None:
         super().__init__(
             self._handle,
@@ -65,8 +65,8 @@ class GatewayServer(web.Server):
             keepalive_timeout=KEEPALIVE_S,
             access_log=None,
             logger=log,
-            max_line_size=header_bytes_max,
-            max_field_size=header_bytes_max,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
             max_headers=HEADERS_MAX,
             auto_decompress=False,
         )

@@ -1,6 +1,6 @@
 """Tenant directory: the configured tenants, and in open mode one for each key that was seen.
 
-A tenant of open mode never signs off, so at most `open_tenants_max` are kept: a new one replaces the one that was idle
+A tenant of open mode never signs off, so at most OPEN_TENANTS_MAX are kept: a new one replaces the one that was idle
 longest. That is fair: a forgotten tenant that returns is lifted to the least active counter, as any tenant that was
 idle.
 """
@@ -11,6 +11,7 @@ from typing import Protocol
 from policies.types import Reason, Tenant
 
 EVICTION_TRIES_MAX = 16
+OPEN_TENANTS_MAX = 10_000  # chosen: their state is bounded, and calls cost the same (tests/calm/test_53)
 
 
 class TenantDirectory(Protocol):
@@ -56,7 +57,11 @@ class OpenTenants:
     reject_reason = Reason.QUEUE_FULL  # as many tenants as are kept are busy
 
     def __init__(
-        self, tenants: Iterable[Tenant], *, open_tenants_max: int, forget_if_idle: Callable[[str], bool]
+        self,
+        tenants: Iterable[Tenant],
+        *,
+        forget_if_idle: Callable[[str], bool],
+        open_tenants_max: int = OPEN_TENANTS_MAX,
     ) -> None:
         """`forget_if_idle` drops all state of this tenant unless it has requests queued or in flight, and returns
         whether it did.

@@ -15,6 +15,9 @@ from gateway.api.bodies import JsonBody, in_utf_8
 from gateway.api.long_json import read_object
 
 LONG_BYTES: Final = long.LONG_BYTES
+# Objects, lists and texts; ten numbers count as one. A million numbers are 40 MB as objects of a list
+# (docs/results/request-path.md).
+VALUES_MAX: Final = 100_000
 
 Taken = ParamSpec("Taken")
 Result = TypeVar("Result")
@@ -23,7 +26,7 @@ Result = TypeVar("Result")
 class LongBodies:
     """Reads long bodies, one at a time. Mutable; used on one loop."""
 
-    def __init__(self, values_max: int) -> None:
+    def __init__(self, values_max: int = VALUES_MAX) -> None:
         self._values_max = values_max
         self._reading = asyncio.Lock()
 

@@ -13,7 +13,7 @@ def make_source(section: Discovery) -> Source:
     """The source of a section. Raises ValueError outside a cluster, or where the Kubernetes client is not installed."""
     if section.dns is not None:
         assert isinstance(section.port, int), "checked with the configuration"
-        return Dns(section.dns, section.port, scheme=section.scheme, every_s=section.every_s)
+        return Dns(section.dns, section.port, scheme=section.scheme)
     try:  # an import of half a second and 48 MB, for Kubernetes alone
         from backends.discovery.cluster import connect, sign_in  # noqa: PLC0415
         from backends.discovery.endpoint_slices import EndpointSlices  # noqa: PLC0415

@@ -66,16 +66,10 @@ def make_scheduler(
         placement=_made(PLACEMENT, scheduling.placement, rng),
         limit=lambda: _made(LIMITS, scheduling.limit, rng),  # one for every backend
         admission=(
-            BoundedQueues(
-                requests_max=queue.requests_max,
-                bytes_max=queue.bytes_max,
-                tenant_requests_max=queue.tenant_requests_max,
-                tenant_bytes_max=queue.tenant_bytes_max,
-            ),
+            BoundedQueues(requests_max=queue.requests_max, tenant_requests_max=queue.tenant_requests_max),
             RateLimiter(sizing.predict, WINDOWS[scheduling.rate_window]),
         ),
         share_ratio_max=scheduling.share_ratio_max,
-        headroom_ratio_max=scheduling.kv_headroom_ratio,
         kv_rule=scheduling.kv_rule,
         wait_s_max=queue.wait_s_max,
         backend_wait_s_max=queue.backend_wait_s_max,

@@ -4,9 +4,16 @@ A fair order protects tenants from each other's work, not from each other's memo
 pays nothing for queue space, so space is bounded separately (VTC pitfall d).
 """
 
+from typing import Final
+
 from policies.admission.base import Admission, AdmissionReject
 from policies.queues import PoolQueues
 from policies.types import Reason, Request, Tenant
+
+# Chosen: bodies of the largest size, 16 MiB by default, of 16 calls of a tenant, and four tenants that fill their part.
+# Where that is more than a process may have, its limit of memory refuses bodies before.
+TENANT_BYTES_MAX: Final = 256 << 20
+BYTES_MAX: Final = 4 * TENANT_BYTES_MAX
 
 
 class BoundedQueues(Admission):
@@ -17,9 +24,9 @@ class BoundedQueues(Admission):
     def __init__(
         self,
         requests_max: int = 10_000,
-        bytes_max: int = 1 << 30,
+        bytes_max: int = BYTES_MAX,
         tenant_requests_max: int = 2_000,
-        tenant_bytes_max: int = 256 << 20,
+        tenant_bytes_max: int = TENANT_BYTES_MAX,
     ) -> None:
         self.requests_max, self.bytes_max = requests_max, bytes_max
         self.tenant_requests_max, self.tenant_bytes_max = tenant_requests_max, tenant_bytes_max

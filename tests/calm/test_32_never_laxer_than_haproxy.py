@@ -15,6 +15,7 @@ import pytest
 from gateway_rig import gateway, until
 from recording_backend import recording
 
+from gateway.http import server
 from tests.integration.gateway.test_gateway_smuggling import TABLES, is_call, play
 
 HAPROXY = shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin")
@@ -98,14 +99,15 @@ async def send(port, data):
     writer.transport.abort()
 
 
-async def test_no_request_that_haproxy_refuses_is_forwarded(tmp_path, figure):
+async def test_no_request_that_haproxy_refuses_is_forwarded(tmp_path, figure, monkeypatch):
+    monkeypatch.setattr(server, "LINE_BYTES_MAX", 16_384)
     cases = {
         f"case-{number}-{table}": (name, case)
         for table, all_of_it in TABLES.items()
         for number, (name, case) in enumerate(all_of_it.items())
         if is_call(case)
     }
-    seen, limits = set(), {"body_timeout_s": TIMEOUT_S, "header_bytes_max": 16_384}
+    seen, limits = set(), {"body_timeout_s": TIMEOUT_S}
     async with accepts_everything(seen) as address, haproxy(tmp_path, address) as port:
         await asyncio.gather(
             *(send(port, case.data.replace(b"@ID@", request_id.encode())) for request_id, (_, case) in cases.items())

@@ -9,7 +9,6 @@ from gateway_process import serving
 from gateway_rig import call, http, scripted
 
 from gateway.config.key_file import add_key
-from gateway.config.sections import AuthSection
 from tests.calm.rig import MIB, cpu_s, rss_bytes
 from tests.calm.streams import port_of
 from tests.calm.table import ROOT
@@ -25,8 +24,10 @@ SERVED, SLICE = 40_000, 2_500
 SCALED = f"""
 from gateway.cli import main
 from gateway.budgets import usage
+from gateway.identity.tenants import OpenTenants
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 usage.ROWS_MAX //= {SCALE}
+OpenTenants.__init__.__kwdefaults__["open_tenants_max"] //= {SCALE}
 RecordedCalls.__init__.__kwdefaults__["calls_max"] //= {SCALE}
 main()
 """
@@ -111,7 +112,7 @@ def served(number):
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 async def test_state_of_served_tenants_is_bounded(tmp_path, figure):
-    auth = {"secret_file": str(tmp_path / "secret"), "open_tenants_max": AuthSection().open_tenants_max // SCALE}
+    auth = {"secret_file": str(tmp_path / "secret")}
     environment = {"PYTHONPATH": str(ROOT)}
     async with (
         scripted() as backend,

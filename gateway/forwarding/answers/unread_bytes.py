@@ -19,6 +19,9 @@ from backends.upstream import HttpExchange
 
 # Long round trips take 0.3 s, and TCP resends lost data after 0.2 to 1 s: a client that reads makes progress in 2 s.
 PRESSED_STALL_S: Final = 2.0
+# Of one tenant: four answers of the largest size that are read whole, 60 MB with log probabilities
+# (docs/results/request-path.md).
+BYTES_MAX: Final = 256 << 20
 PRESSED: Final = "tenant_unread_bytes"
 
 
@@ -37,7 +40,7 @@ class _Tenant:
 class UnreadBytes:
     """The whole answers of all tenants that wait for their clients. Mutable."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max`: the limit of each tenant."""
         self._bytes_max = bytes_max
         self._tenants: dict[str, _Tenant] = {}

@@ -11,6 +11,7 @@ from gateway_rig import gateway, until
 from prometheus_client.parser import text_string_to_metric_families
 from streaming_load import STREAMS, Load, due
 
+from backends.discovery import Dns
 from gateway.store.sqlite import SqliteStore
 from policies.types import Cause
 
@@ -124,7 +125,8 @@ async def test_engines_that_discovery_loses_break_no_stream(monkeypatch, waits):
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
     async with engines(*addresses, speed=SPEED) as servers:
-        source = {"dns": NAME, "port": servers[0].port, "every_s": 0.02}
+        monkeypatch.setitem(Dns.__init__.__kwdefaults__, "every_s", 0.02)
+        source = {"dns": NAME, "port": servers[0].port}
         settings = {"store": SqliteStore(None), "continuation": {"drain_s": DRAIN_S}}
         async with gateway(discovery=[source], **settings) as rig:
             ids = [f"127.0.0.{number + 1}:{servers[0].port}" for number in range(ENGINES)]

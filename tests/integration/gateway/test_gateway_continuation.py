@@ -70,9 +70,10 @@ async def test_a_stream_that_gives_up_its_memory_ends_where_it_is_cut_and_leaks_
     async with (
         engine(**{**SLOW, "cut_stream_after_tokens": TOKENS - 10}) as bad,
         engine() as good,
-        gateway(bad, good, limits={"resumable_bytes_max": 800}) as rig,
+        gateway(bad, good) as rig,
     ):
         held = rig.gateway._handlers._continuation.held
+        held._bytes_max = 800
         older = asyncio.create_task(rig.post(call(stream=True, max_tokens=TOKENS)))
         await until(lambda: held.bytes)
         assert 400 < held.bytes <= 800

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from gateway_rig import (
@@ -18,6 +19,8 @@ from gateway_rig import (
 )
 
 from gateway.config.key_file import add_key
+from gateway.scheduling import assembly
+from policies.admission.bounded import BoundedQueues
 from policies.types import Tenant
 
 DROPPED = "x-llm-d-request-dropped-reason"
@@ -72,7 +75,8 @@ async def test_without_configuration_every_key_is_a_tenant_and_no_key_is_anonymo
 
 
 async def test_in_open_mode_an_idle_tenant_makes_room_for_a_new_one():
-    async with scripted() as backend, gateway(backend, auth={"open_tenants_max": 2}) as rig:
+    async with scripted() as backend, gateway(backend) as rig:
+        rig.gateway._handlers.tenants._open_tenants_max = 2
         for key in ("one", "two", "three", "one"):
             assert (await rig.post(headers=bearer(key))).status == 200
         assert len(rig.snapshot().tenants) == 2
@@ -135,9 +139,10 @@ async def test_a_full_gateway_is_a_429_for_all_tenants(stack, crowded):
     assert_turned_away(reply, 429, dropped="rejected-saturated", kind="overloaded_error")
 
 
-async def test_a_tenants_queued_bytes_are_bounded(stack, crowded):
-    limits, sizes = {"body_bytes_max": 2000}, {"tenant_bytes_max": 2000, "bytes_max": 3000}
-    rig, queue = await crowded(stack, queue=sizes, limits=limits)
+async def test_a_tenants_queued_bytes_are_bounded(stack, crowded, monkeypatch):
+    sizes = partial(BoundedQueues, tenant_bytes_max=2000, bytes_max=3000)
+    monkeypatch.setattr(assembly, "BoundedQueues", sizes)
+    rig, queue = await crowded(stack)
     large = call(messages=[{"role": "user", "content": "x" * 1200}])
     queue(large)
     await until(lambda: rig.snapshot().queued_requests == 1)

@@ -100,10 +100,15 @@ LONG_BODIES = {
 }
 
 
+def allow_values(rig, values_max):
+    rig.gateway._handlers._request_parser.long_bodies._values_max = values_max
+
+
 @pytest.mark.parametrize("name", LONG_BODIES)
 async def test_a_long_body_arrives_as_it_was_sent(name):
     fields = {"model": MODEL, "max_tokens": 3, **LONG_BODIES[name]}
-    async with scripted(answer()) as backend, gateway(backend, limits={"body_values_max": 200_000}) as rig:
+    async with scripted(answer()) as backend, gateway(backend) as rig:
+        allow_values(rig, 200_000)
         reply = await send(rig, json.dumps(fields).encode())
         assert reply.status == 200
         fields.pop("priority", None)
@@ -121,8 +126,10 @@ async def test_what_is_too_much_does_not_depend_on_its_encoding(encoding):
 async def test_ten_numbers_count_as_one_value():
     ids = {"model": MODEL, "prompt": list(range(60_000)), "max_tokens": 3}
     async with scripted(answer()) as backend:
-        async with gateway(backend, limits={"body_values_max": 6_100}) as rig:
+        async with gateway(backend) as rig:
+            allow_values(rig, 6_100)
             assert (await rig.post(ids, COMPLETIONS)).status == 200
             assert json.loads(backend.calls[0].body) == ids
-        async with gateway(backend, limits={"body_values_max": 5_900}) as rig:
+        async with gateway(backend) as rig:
+            allow_values(rig, 5_900)
             assert_error(await rig.post(ids, COMPLETIONS), 413, code="body_too_complex")

@@ -22,6 +22,8 @@ from gateway_rig import (
 )
 from yarl import URL
 
+from gateway.http import server
+
 DEEP = 200
 
 
@@ -165,8 +167,9 @@ async def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent():
         assert_error(await connection.reply(), 413)
 
 
-async def test_a_header_over_the_limit_is_a_431():
-    async with scripted() as backend, gateway(backend, limits={"header_bytes_max": 4096}) as rig:
+async def test_a_header_over_the_limit_is_a_431(monkeypatch):
+    monkeypatch.setattr(server, "LINE_BYTES_MAX", 4096)
+    async with scripted() as backend, gateway(backend) as rig:
         for headers in ([f"X-Long: {MARKER * 500}"], [f"X-{number}: 1" for number in range(200)]):
             async with wire(rig) as connection:
                 connection.send(http(call(), *headers))

@@ -12,6 +12,7 @@ import yaml
 from forked import FAIRLEAD, fork
 from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, until
 
+from backends.discovery import Dns
 from gateway.config.key_file import add_key
 from gateway.config.load import load_config
 from gateway.config.reloading import Reloading
@@ -133,8 +134,8 @@ async def test_what_cannot_change_while_it_runs_is_said_and_waits(tmp_path, capl
     caplog.set_level("INFO")
     file = File(tmp_path)
     async with engine() as server, file.served(server) as (_, reloading):
-        file.write(queue={"wait_s_max": 7}, scheduling={"fairness": "drr", "kv_headroom_ratio": 0.8})
-        await until(lambda: "waits for the next start: queue.wait_s_max, scheduling.kv_headroom_ratio" in caplog.text)
+        file.write(queue={"wait_s_max": 7}, scheduling={"fairness": "drr", "share_ratio_max": 0.8})
+        await until(lambda: "waits for the next start: queue.wait_s_max, scheduling.share_ratio_max" in caplog.text)
         caplog.clear()
         reloading.ask()  # nothing is different from what is asked for, and it is read all the same
         await until(lambda: "is in force" in caplog.text)
@@ -169,7 +170,8 @@ async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkey
     async with scripted(answer()) as backend:
         port = urlsplit(backend.url).port
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
-        source = {"dns": "vllm.llm.svc", "port": port, "every_s": 0.02, "backend": {"requests_running_max": 3}}
+        monkeypatch.setitem(Dns.__init__.__kwdefaults__, "every_s", 0.02)
+        source = {"dns": "vllm.llm.svc", "port": port, "backend": {"requests_running_max": 3}}
         async with gateway(store=SqliteStore(None), discovery=[source]) as rig:
             found = f"127.0.0.1:{port}"
             await until(lambda: serves(rig, found))

@@ -82,13 +82,20 @@ async def test_a_client_that_takes_nothing_of_an_answer_is_cut(monkeypatch, stre
         assert f'fairlead_clients_cut_total{{reason="client_stalled"}} {SEATS}.0' in metrics
 
 
+@contextlib.asynccontextmanager
+async def limited(backend, bytes_max):
+    async with gateway(backend_of(backend)) as rig:
+        rig.gateway._handlers._unread._bytes_max = bytes_max
+        yield rig
+
+
 async def test_a_tenant_that_reads_nothing_has_its_limit_and_one_answer_of_memory_and_no_seat(monkeypatch):
     monkeypatch.setattr(unread, "PRESSED_STALL_S", 0.4)
     most, limit = 0, LONG_BYTES * 3 // 2
     calls = 2 * SEATS
     async with (
         scripted(answer(LONG_ANSWER)) as backend,
-        gateway(backend_of(backend), limits={"unread_bytes_max": limit}) as rig,
+        limited(backend, limit) as rig,
         silent_clients(rig, calls, "X-Api-Key: silent"),
     ):
 
@@ -110,7 +117,7 @@ async def test_a_tenant_over_its_limit_that_reads_loses_nothing(monkeypatch):
     monkeypatch.setattr(unread, "PRESSED_STALL_S", 0.4)
     async with (
         scripted(answer(LONG_ANSWER)) as backend,
-        gateway(backend_of(backend), limits={"unread_bytes_max": 1}) as rig,
+        limited(backend, 1) as rig,
     ):
         replies = await asyncio.gather(*(rig.post(call()) for _ in range(2 * SEATS)))
         assert all(reply.json == LONG_ANSWER for reply in replies)
@@ -121,7 +128,7 @@ async def test_a_tenant_over_its_limit_that_reads_loses_nothing(monkeypatch):
 async def test_an_answer_that_is_left_while_it_arrives_or_waits_counts_no_longer():
     async with (
         scripted(answer(LONG_ANSWER)) as backend,
-        gateway(backend_of(backend), limits={"unread_bytes_max": 1}) as rig,
+        limited(backend, 1) as rig,
         silent_clients(rig, SEATS) as clients,
     ):
         await until(lambda: waiting(rig) > LONG_BYTES)

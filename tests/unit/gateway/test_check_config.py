@@ -157,7 +157,7 @@ def test_the_schema_takes_the_example_and_refuses_what_there_is_not():
         {"listen": {"port": "x"}},
         {"listen": {"port": 70_000}},
         {"admin": {"port": -1}},
-        {"limits": {"unread_bytes_max": 0}},
+        {"limits": {"body_bytes_max": 0}},
         {"backends": [{}]},
         {"backends": [{"url": "u", "kind": "x"}]},
     ):

@@ -111,7 +111,6 @@ backends:
   - url: http://h:1/
 queue:
   requests_max: 10
-  bytes_max: 1MiB
 """)
     assert [line.removeprefix(f"{path}:") for line in mistakes(path)] == [
         "1: tiers: the reserve_ratio of all tiers together must be less than 1",
@@ -119,7 +118,21 @@ queue:
         "6: backends[0].name: 'h:1' is the name of more than one backend",
         "7: backends[1].name: 'h:1' is the name of more than one backend",
         "8: queue.tenant_requests_max: must not be more than queue.requests_max",
-        "8: queue.tenant_bytes_max: must not be more than queue.bytes_max",
+    ]
+
+
+def test_a_setting_that_is_none_any_more_is_told_with_what_holds(write):
+    path = write("""\
+limits:
+  inputs_max: 9
+pools: {chat: {scheduling: {kv_headroom_ratio: 0.9}}}
+queue: {bytes_max: 1GiB}
+""")
+    text = "is no setting any more, it is always {}: remove it"
+    assert sorted(line.removeprefix(f"{path}:") for line in mistakes(path)) == [
+        f"2: limits.inputs_max: {text.format(2048)}",
+        f"3: pools.chat.scheduling.kv_headroom_ratio: {text.format(0.95)}",
+        f"4: queue.bytes_max: {text.format('1GiB')}",
     ]
 
 
@@ -257,7 +270,7 @@ def test_policies_get_their_own_types():
             "a": {"tier": "gold", "weight": 2, "in_flight_max": 4, "requests_per_minute_max": 60},
             "b": {"tokens_per_minute_max": 9},
         },
-        limits={"choices_max": 2, "prompts_max": 3, "output_tokens_max": 4},
+        limits={"choices_max": 2, "output_tokens_max": 4},
     )
     assert config.policy_tiers() == [DEFAULT_TIER, Tier(id="gold", weight=3, reserve_ratio=0.2)]
     assert config.policy_tenants() == [
@@ -265,7 +278,7 @@ def test_policies_get_their_own_types():
         Tenant(id="b", tokens_per_minute_max=9),
     ]
     limits = config.call_limits()
-    assert (limits.choices_max, limits.prompts_max, limits.output_tokens_max) == (2, 3, 4)
+    assert (limits.choices_max, limits.output_tokens_max) == (2, 4)
 
 
 def test_envelopes_are_of_the_tiers_and_tenants_that_name_them_in_seconds():
