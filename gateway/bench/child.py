@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from backends.spec import BackendSpec
-from gateway.calibrate.load import CalibrationError
+from gateway.calibrate.calls import CalibrationError
 from gateway.config.key_file import add_key
 from gateway.config.sections import AuthSection
 

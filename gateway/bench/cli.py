@@ -42,7 +42,7 @@ def bench(
     from gateway.bench import report, run  # noqa: PLC0415
     from gateway.calibrate import bar  # noqa: PLC0415
     from gateway.calibrate.asking import spec_of  # noqa: PLC0415
-    from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
+    from gateway.calibrate.calls import CalibrationError  # noqa: PLC0415
 
     try:
         spec = spec_of(url, None if api_key is None else SecretStr(api_key))

@@ -12,22 +12,31 @@ as tokens arrive, and compared with the weights.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from math import ceil
 from random import Random
 from statistics import mean, median
 
-import aiohttp
-
 from backends.poll import Poller
 from backends.spec import BackendSpec
-from gateway.bench.calls import Answer, CallSender, Shape, Target
 from gateway.bench.child import Child, gateway
 from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
-from gateway.calibrate.load import CALL_TIMEOUT_S, FAILURES_MAX, REFUSED_PAUSE_S, CalibrationError
+from gateway.calibrate.calls import Answer, CalibrationError, CallSender, Target
+from gateway.calibrate.mix import TEXT
 from policies.accounts.cost import LinearPrice
+
+WORDS = TEXT.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a call: its tokens, and whether its answer is a stream or whole."""
+
+    prompt_words: int
+    output_tokens: int
+    stream: bool = True
+
 
 REQUEST = Shape(prompt_words=16, output_tokens=1, stream=False)
 STREAM = Shape(prompt_words=16, output_tokens=64)
@@ -109,10 +118,13 @@ async def bench(plan: Plan, show: Show) -> Found:
     """Measure. Cancelled, return what there is by then. Raises CalibrationError where calls are not answered."""
     found = Found(plan.spec.url, await _model(plan))
     try:
-        async with _session() as session:
-            lab = _Lab(plan, session, found, show)
-            await lab.overhead()
-            await lab.shares()
+        async with CallSender() as caller:
+            lab = _Lab(plan, caller, found, show)
+            try:
+                await lab.overhead()
+                await lab.shares()
+            finally:
+                found.failed_calls, found.failure = caller.failed, caller.failure
         found.is_whole = True
     except asyncio.CancelledError:  # Ctrl-C
         task = asyncio.current_task()
@@ -130,21 +142,14 @@ async def _model(plan: Plan) -> str:
         await poller.stop()
 
 
-@asynccontextmanager
-async def _session() -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
-
-
 class _Lab:
-    def __init__(self, plan: Plan, session: aiohttp.ClientSession, found: Found, show: Show) -> None:
+    def __init__(self, plan: Plan, caller: CallSender, found: Found, show: Show) -> None:
         self._plan = plan
-        self._caller = CallSender(session, Random(0))  # noqa: S311 - every time the same
+        self._caller = caller
+        self._rng = Random(0)  # noqa: S311 - every time the same
         self._found = found
         self._show = show
         self._began_at = time.monotonic()
-        self._answered = 0
 
     async def overhead(self) -> None:
         """Fill in what the gateway adds to requests and to chunks."""
@@ -193,8 +198,7 @@ class _Lab:
             )
 
     def _direct(self) -> Target:
-        spec = self._plan.spec
-        return Target(spec.url, spec.headers, self._found.model, spec.tls if spec.tls is not None else True)
+        return Target.at(self._plan.spec, self._found.model)
 
     def _through(self, child: Child, tenant: str) -> Target:
         return Target(child.url, {"authorization": f"Bearer {child.keys[tenant]}"}, self._found.model)
@@ -203,10 +207,10 @@ class _Lab:
         async def call_in_turns(number: int) -> None:
             while True:
                 number += 1
-                body = [self._caller.body(target, shape) for target in targets]
+                body = [self._body(target, shape) for target in targets]
                 answers: dict[int, Answer] = {}
                 for which in ((0, 1), (1, 0))[number % 2]:
-                    answers[which] = await self._checked(targets[which], body[which])
+                    answers[which] = await self._caller.call(targets[which], body[which])
                 if answers[0].why is None and answers[1].why is None:
                     pairs.pairs.append((answers[0], answers[1]))
 
@@ -217,23 +221,13 @@ class _Lab:
 
     async def _keep_calling(self, target: Target, shape: Shape, tally: "_TenantTally") -> None:
         while True:
-            answer = await self._checked(target, self._caller.body(target, shape), tally.begin())
+            answer = await self._caller.call(target, self._body(target, shape), tally.begin())
             tally.calls += answer.why is None and time.monotonic() >= tally.from_s
 
-    async def _checked(
-        self, target: Target, body: dict[str, object], on_usage: Callable[[int, int], None] = lambda _i, _o: None
-    ) -> Answer:
-        """The answer. Raises CalibrationError where none of the first went well."""
-        answer = await self._caller.call(target, body, on_usage)
-        if answer.why is None:
-            self._answered += 1
-            return answer
-        self._found.failed_calls += 1
-        self._found.failure = answer.why
-        if not self._answered and self._found.failed_calls >= FAILURES_MAX:
-            raise CalibrationError(f"{target.url} answers no call: {answer.why}")
-        await asyncio.sleep(REFUSED_PAUSE_S)
-        return answer
+    def _body(self, target: Target, shape: Shape) -> dict[str, object]:
+        """A call whose prompt begins like no other, so that no prefix cache reduces the work of some of them."""
+        words = self._rng.choices(WORDS, k=shape.prompt_words)
+        return target.completion(" ".join(words), shape.output_tokens, stream=shape.stream)
 
     async def _cpu_of(self, child: Child, work: Awaitable[None]) -> "_Cpu | None":
         """Do the work; return what the gateway's process has used meanwhile, None where that is unknown."""

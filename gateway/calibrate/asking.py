@@ -8,7 +8,7 @@ from backends.catalog import ModelCard, read_models
 from backends.poll import Poller, UnansweredError
 from backends.poll_loop import MODELS_BYTES_MAX
 from backends.spec import BackendSpec
-from gateway.calibrate.load import CalibrationError
+from gateway.calibrate.calls import CalibrationError
 from gateway.config.sections import BackendSection
 
 POLL_TIMEOUT_S = 10.0

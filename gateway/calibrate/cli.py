@@ -45,7 +45,7 @@ def calibrate(
 
     from gateway.calibrate import bar, kept_windows, run  # noqa: PLC0415
     from gateway.calibrate.asking import spec_of  # noqa: PLC0415
-    from gateway.calibrate.load import CalibrationError  # noqa: PLC0415
+    from gateway.calibrate.calls import CalibrationError  # noqa: PLC0415
     from gateway.config.step_time import write_step_time  # noqa: PLC0415
 
     if plot is not None and find_spec("matplotlib") is None:

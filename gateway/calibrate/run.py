@@ -18,7 +18,8 @@ from backends.poll import Poller
 from backends.spec import BackendSpec
 from backends.step_times import StepWindows
 from gateway.calibrate.asking import POLL_TIMEOUT_S, get, model_card
-from gateway.calibrate.load import CalibrationError, Load
+from gateway.calibrate.calls import CalibrationError
+from gateway.calibrate.load import Load
 from gateway.calibrate.mix import PHASES, Mix
 from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
 

@@ -7,6 +7,7 @@ import signal
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from forked import FAIRLEAD, fork
@@ -18,8 +19,8 @@ from typer.testing import CliRunner
 from backends.engine.http.server import EngineOptions, EngineServer
 from backends.spec import BackendSpec
 from gateway.bench import child, run
-from gateway.bench.calls import Shape
-from gateway.calibrate.load import CalibrationError
+from gateway.calibrate import calls
+from gateway.calibrate.calls import CalibrationError
 from gateway.cli import app
 
 
@@ -39,8 +40,8 @@ def plan(url, **changed):
 
 async def test_what_is_added_and_each_tenants_share_is_measured_before_a_real_port(monkeypatch):
     # Short calls: the more of them there are, the less the seats that are taken at both ends of the time weigh.
-    monkeypatch.setattr(run, "PROMPTS", Shape(prompt_words=64, output_tokens=4))
-    monkeypatch.setattr(run, "ANSWERS", Shape(prompt_words=16, output_tokens=16))
+    monkeypatch.setattr(run, "PROMPTS", run.Shape(prompt_words=64, output_tokens=4))
+    monkeypatch.setattr(run, "ANSWERS", run.Shape(prompt_words=16, output_tokens=16))
     stages = []
     async with engine() as url:
         found = await run.bench(plan(url, slots=4), lambda part, stage: stages.append((part, stage)))
@@ -99,7 +100,7 @@ async def test_ctrl_c_prints_what_there_is():
 
 
 async def test_a_server_that_refuses_every_call_is_given_up(monkeypatch):
-    monkeypatch.setattr(run, "REFUSED_PAUSE_S", 0.001)
+    monkeypatch.setattr(calls, "REFUSED_PAUSE_S", 0.001)
 
     async def refuse(_):
         return web.json_response({"error": {"message": "no such path"}}, status=404)
@@ -130,7 +131,7 @@ async def test_a_server_that_wants_a_key_is_told_it_by_the_gateway_too_and_witho
         keyed = BackendSpec("b", url, {"authorization": "Bearer sesame"})
         with pytest.raises(CalibrationError, match="serves m, not other"):
             await run.bench(plan(url, spec=keyed, api_key="sesame", model="other"), lambda *_: None)
-        async with child.gateway(keyed, {"a": 1.0}, api_key="sesame") as gateway, run._session() as session:
+        async with child.gateway(keyed, {"a": 1.0}, api_key="sesame") as gateway, aiohttp.ClientSession() as session:
             body = {"model": "m", "prompt": "x", "max_tokens": 1}
             headers = {"authorization": f"Bearer {gateway.keys['a']}"}
             async with session.post(f"{gateway.url}/v1/completions", json=body, headers=headers) as response:

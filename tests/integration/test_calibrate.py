@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.http.server import EngineOptions, EngineServer
 from backends.spec import BackendSpec
-from gateway.calibrate import load, run
-from gateway.calibrate.load import CalibrationError
+from gateway.calibrate import calls, run
+from gateway.calibrate.calls import CalibrationError
 from gateway.calibrate.mix import Mix
 from gateway.cli import app
 from gateway.config.step_time import read_step_time
@@ -67,7 +67,7 @@ async def test_a_server_that_does_not_count_its_steps_is_said_to_be_of_no_use():
 
 
 async def test_a_server_that_answers_no_call_is_given_up(monkeypatch):
-    monkeypatch.setattr(load, "REFUSED_PAUSE_S", 0.01)
+    monkeypatch.setattr(calls, "REFUSED_PAUSE_S", 0.01)
     engine = EngineServer(EngineOptions(max_num_queued_reqs=0))
     try:
         with pytest.raises(CalibrationError, match="answers no call: status 503"):

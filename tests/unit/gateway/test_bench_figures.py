@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.bench import report, run
-from gateway.bench.calls import Answer
 from gateway.bench.run import Compared, Found, Share, Spread
+from gateway.calibrate.calls import Answer
 
 
 def test_what_is_added_is_the_median_of_pairs_and_not_the_difference_of_medians():

@@ -1,27 +1,24 @@
-"""Caller: makes calls to a server or a gateway, and times the parts of their answers."""
+"""CallSender: makes calls to a server or a gateway, and times the parts of their answers."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import orjson
 
-from gateway.calibrate.load import CALL_TIMEOUT_S, ERROR_CHARS_MAX
-from gateway.calibrate.mix import TEXT
+from backends.spec import BackendSpec
 
-WORDS = TEXT.split()
+CALL_TIMEOUT_S = 120.0
+REFUSED_PAUSE_S = 0.5
+FAILURES_MAX = 20  # and no call that went well: nothing will come of it
+ERROR_CHARS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The size of a call: its tokens, and whether its answer is a stream or whole."""
-
-    prompt_words: int
-    output_tokens: int
-    stream: bool = True
+class CalibrationError(Exception):
+    """Nothing could be measured; the message says why."""
 
 
 @dataclass(slots=True)
@@ -47,28 +44,56 @@ class Target:
     model: str
     tls: Any = True  # as aiohttp takes it
 
+    @classmethod
+    def at(cls, spec: BackendSpec, model: str) -> Self:
+        """The server itself."""
+        return cls(spec.url, spec.headers, model, spec.tls if spec.tls is not None else True)
 
-class CallSender:
-    """Makes calls whose prompts all begin differently, so that no prefix cache reduces the work of some of them."""
-
-    def __init__(self, session: aiohttp.ClientSession, rng: Random) -> None:
-        self._session = session
-        self._rng = rng
-
-    def body(self, target: Target, shape: Shape) -> dict[str, Any]:
-        words = self._rng.choices(WORDS, k=shape.prompt_words)
+    def completion(self, prompt: str | list[int], output_tokens: int, *, stream: bool) -> dict[str, Any]:
+        """The body of a call that generates so many tokens, whatever they are."""
         body: dict[str, Any] = {
-            "model": target.model, "prompt": " ".join(words), "max_tokens": shape.output_tokens, "ignore_eos": True,
-            "temperature": 0.0, "stream": shape.stream,
+            "model": self.model, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True,
+            "temperature": 0.0, "stream": stream,
         }  # fmt: skip
-        if shape.stream:
+        if stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         return body
+
+
+class CallSender:
+    """Makes calls, and gives up where none of the first goes well. Mutable."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.failed = 0
+        self.failure: str | None = None
+        """The last one."""
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
 
     async def call(
         self, target: Target, body: Mapping[str, Any], on_usage: Callable[[int, int], None] = lambda _i, _o: None
     ) -> Answer:
-        """Make a call; `on_usage` is called with its prompt and output tokens so far, as they arrive."""
+        """Make a call; `on_usage` is called with its prompt and output tokens so far, as they arrive. After a failure
+        wait a little. Raises CalibrationError where there were too many, and no answer.
+        """
+        answer = await self._answer(target, body, on_usage)
+        if answer.why is None:
+            self.answered += 1
+            return answer
+        self.failed, self.failure = self.failed + 1, answer.why
+        if not self.answered and self.failed >= FAILURES_MAX:
+            raise CalibrationError(f"{target.url} answers no call: {answer.why}")
+        await asyncio.sleep(REFUSED_PAUSE_S)
+        return answer
+
+    async def _answer(self, target: Target, body: Mapping[str, Any], on_usage: Callable[[int, int], None]) -> Answer:
         answer, began_at = Answer(), time.perf_counter()
         try:
             async with self._session.post(
