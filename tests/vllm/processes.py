@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,10 @@ class Server:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def cpu_s(self) -> float:
+        """CPU time of the process and all below it."""
+        return sum(map(_cpu_s, _family(self.pid)))
 
     def text(self, path: str) -> str:
         status, body = fetch(self.url, path)
@@ -118,15 +122,24 @@ class Server:
 
 
 class Vllm(Server):
-    """A real vLLM; `options` go to `vllm serve`, `environment` is added to ours."""
+    """A real vLLM; `options` go to `vllm serve`, `environment` is added to ours. `installed` is where it is; None:
+    where install.sh puts it.
+    """
 
-    def __init__(self, log: Path, *options: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *options: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        installed: Path | None = None,
+    ) -> None:
         super().__init__(log)
+        self._installed = installed or INSTALLED
         self._options = options
         self._environment = environment
 
     def start(self) -> "Vllm":
-        command = [str(HERE / "serve.sh"), str(INSTALLED), str(self.port), *self._options]
+        command = [str(HERE / "serve.sh"), str(self._installed), str(self.port), *self._options]
         self._start(command, VLLM_START_S_MAX, self._environment)
         return self
 
@@ -228,6 +241,18 @@ class Gateway(Server):
     def service(self) -> float:
         """Return what all tenants were charged since the start, in priced tokens."""
         return sum(tenant["service"] for tenant in self.state()["tenants"].values())
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield from _family(int(child))
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

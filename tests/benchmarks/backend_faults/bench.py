@@ -16,15 +16,17 @@ With PYTHONPATH at another tree it measures that one.
 import argparse
 import asyncio
 import contextlib
-import json
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median, quantiles
 
 import aiohttp
 import uvloop
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "integration"))
+from engine_process import EngineProcess
 
 from gateway.app import open_gateway
 from gateway.config import Config
@@ -36,37 +38,7 @@ AFTER_S = 12.0
 ARRIVALS_PER_S = 76
 AGAIN_S = 0.25  # after which a client that was refused or cut asks again
 MODEL = "tiny"
-ENGINE = """
-import asyncio, json, sys
-from backends.engine.http.server import EngineOptions, EngineServer
-async def main():
-    port, options = int(sys.argv[1]), json.loads(sys.argv[2])
-    server = EngineServer(EngineOptions(**options))
-    print(await server.start(port=port), flush=True)
-    await asyncio.Event().wait()
-asyncio.run(main())
-"""
-OPTIONS = {"model": MODEL, "coefficients": "cpu-tiny", "max_model_len": 8192, "seed": 7, "output_tokens_mean": None}
-
-
-class Backend:
-    """An engine as a process, which can be killed and started again where it was."""
-
-    def __init__(self, **options):
-        self._options = json.dumps({**OPTIONS, **options})
-        self._port = 0
-        self.url = ""
-
-    async def start(self):
-        arguments = [sys.executable, "-c", ENGINE, str(self._port), self._options]
-        self._process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
-        self.url = (await self._process.stdout.readline()).decode().strip()
-        self._port = int(self.url.rsplit(":", 1)[1])
-
-    async def kill(self):
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
-        await self._process.wait()
+OPTIONS = {"model": MODEL, "max_model_len": 8192, "block_tokens": 16}  # beside those of EngineProcess
 
 
 @contextlib.asynccontextmanager
@@ -114,7 +86,7 @@ async def stream(session, url, into, *, words=8, tokens):
 
 async def accident():
     """Seconds from being back to the first token, and the part of the rate before that came after it."""
-    backend, answers, ending = Backend(speed=0.05), [], False
+    backend, answers, ending = EngineProcess(**OPTIONS, speed=0.05), [], False
 
     async def client(session, url):
         while not ending:
@@ -149,7 +121,7 @@ async def accident():
 
 async def outage():
     """Calls refused while the backend was away, of how many, and the longest wait of those that were served."""
-    backend, answers = Backend(speed=2.0), []
+    backend, answers = EngineProcess(**OPTIONS, speed=2.0), []
 
     async def call(session, url, arrived_at):
         answer = await stream(session, url, Answer(), tokens=8)

@@ -34,9 +34,9 @@ PIECE = 1 << 16
 
 PROBE = """
 import asyncio, os, signal, time
-from gateway import app, cli
+from gateway import cli, serve as program
 
-serve, worst_s = app._serve, 0.0
+serve, worst_s = program.serve_one, 0.0
 
 async def tick():
     global worst_s
@@ -58,7 +58,7 @@ async def probed(*given):
     ticking = asyncio.ensure_future(tick())
     await serve(*given)
 
-app._serve = probed
+program.serve_one = probed
 cli.main()
 """
 SERVE = [sys.executable, "-c", PROBE, "serve", "--config"]

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,8 @@ import aiohttp
 import uvloop
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "integration")]
+from forked import FAIRLEAD, fork  # noqa: E402
+from gateway_process import serving  # noqa: E402
 from redis_server import RedisServer, slow_proxy  # noqa: E402
 
 TENANTS = 1000
@@ -36,42 +37,26 @@ LIMITS = {"requests_per_minute_max": 100_000, "tokens_per_minute_max": 10_000_00
 WARM_S = 2.0
 AFTER_S = 2.0  # when the fault is over
 FAULTS = ("well", "frozen", "killed", "restarted empty", "200 ms slow")
-FAIRLEAD = [sys.executable, "-c", "from gateway.cli import main; main()"]
 
 
-def write_config(folder, redis_url):
-    folder.mkdir()
-    settings = {
-        "listen": {"port": 0},
+def settings(redis_url):
+    return {
         "engine": {"speed": 20},
         "state": {"redis": {"url": redis_url}},
         "auth": {"trusted_proxies": ["127.0.0.1/32"]},
         "tenants": {"alice": LIMITS},
-        "access_log": {"enabled": False},
-        "shutdown": {"lame_duck_s": 0},
+        "health": {},
     }
-    path = folder / "fairlead.yaml"
-    path.write_text(json.dumps(settings))  # JSON is YAML
-    return path
-
-
-async def fairlead(*arguments, cwd):
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": asyncio.subprocess.PIPE, "env": dict(os.environ), "cwd": cwd}
-    return await asyncio.create_subprocess_exec(*FAIRLEAD, *map(str, arguments), **quiet)
-
-
-async def url_of(process):
-    """Where it says that it serves."""
-    await process.stderr.readuntil(b"fairlead serves ")
-    return (await process.stderr.readline()).decode().split(". ")[0]
 
 
 async def fill(folder, redis_url):
     """Make the tenants that a server forgets when it is restarted."""
-    config, export = write_config(folder, redis_url), folder / "export.json"
+    folder.mkdir()
     tenants = {f"t{number}": {"weight": 2} for number in range(TENANTS)}
-    export.write_text(json.dumps({"fairlead_export": 1, "tenants": tenants}))
-    process = await fairlead("import", export, "-c", config, cwd=folder)
+    folder.joinpath("export.json").write_text(json.dumps({"fairlead_export": 1, "tenants": tenants}))
+    folder.joinpath("fairlead.yaml").write_text(json.dumps(settings(redis_url)))  # JSON is YAML
+    arguments = "import", "export.json", "-c", "fairlead.yaml"
+    process = await fork(FAIRLEAD, *arguments, folder=folder, environment=dict(os.environ))
     await process.communicate()
     assert process.returncode == 0
 
@@ -86,13 +71,10 @@ class Arm:
 
     @contextlib.asynccontextmanager
     async def serving(self, folder, redis_url):
-        process = await fairlead("serve", "-c", write_config(folder, redis_url), cwd=folder)
-        try:
-            self.url = await url_of(process)
+        folder.mkdir()
+        async with serving(folder, settings=settings(redis_url)) as process:
+            self.url = process.url
             yield self
-        finally:
-            process.terminate()
-            await process.wait()
 
     async def ask(self, session, *, measured):
         body = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": TOKENS})

@@ -34,11 +34,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -269,11 +270,19 @@ class Proxy:
 
 
 @contextmanager
-def process(command: list[str], *, cpu: int, log: Path, port: int) -> Iterator[int]:
-    """Run a server until the block ends; entered when it accepts connections."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with log.open("w") as file:
-        child = subprocess.Popen(pinned(command, cpu=cpu), stdout=file, stderr=file, cwd=log.parent, env=environment)
+def process(
+    command: list[str],
+    *,
+    log: Path,
+    port: int,
+    cpu: int | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[int]:
+    """Run a server until the block ends, on this CPU or on any; entered when it accepts connections."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = command if cpu is None else pinned(command, cpu=cpu)
+    with log.open("a") as file:
+        child = subprocess.Popen(command, stdout=file, stderr=file, cwd=log.parent, env=environment)
     try:
         deadline = time.monotonic() + START_S_MAX
         while not accepts(port):
@@ -284,6 +293,7 @@ def process(command: list[str], *, cpu: int, log: Path, port: int) -> Iterator[i
         yield child.pid
     finally:
         child.terminate()
+        child.terminate()  # twice: no drain
         try:
             child.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:

@@ -41,14 +41,13 @@ from pathlib import Path
 RELAY = Path(__file__).resolve().parents[1] / "relay"
 sys.path.insert(0, str(RELAY))
 
-from bench import accepts, fairlead, free_port, get, tree  # noqa: E402
+from bench import fairlead, free_port, get, process, tree  # noqa: E402
 
 from gateway.config.scheduling import Scheduling  # noqa: E402
 from gateway.scheduling.assembly import make_scheduler  # noqa: E402
 from policies.types import BackendLoad, Dispatch, Outcome, Request, Tenant, Usage  # noqa: E402
 
 CONNECT_S = 0.3  # worker 0 is stopped for so long: less than the silence after which it would be left
-START_S_MAX = 60.0
 JOIN_S = 2.0
 PERIOD_NS = 10_000_000  # of a share: shorter than what a client waits for
 BATCH = 12  # requests of one poll of the Scheduler alone, as a saturated leader takes in at once
@@ -121,7 +120,7 @@ class Lab:
     def __init__(self, directory: Path, stack: ExitStack, counts: list[str]) -> None:
         self._backend_port = free_port()
         command = [str(RELAY / "bin/mock_backend"), "-p", str(self._backend_port)]
-        self._backend = start(stack, command, self._backend_port, directory)
+        self._backend = stack.enter_context(process(command, port=self._backend_port, log=directory / "log"))
         self._gateways = {count: self._start(directory, stack, int(count)) for count in counts}
         ones = [self._start(directory, stack, 1) for _ in range(2)]
         self._gateways["1+1"] = Gateway([one.ports[0] for one in ones], [one.pids[0] for one in ones])
@@ -133,7 +132,7 @@ class Lab:
         command = fairlead(folder, port, self._backend_port)
         config = folder / "fairlead.yaml"
         config.write_text(config.read_text() + f"workers: {count}\naccess_log: {{enabled: false}}\n")
-        pid = start(stack, command, port, folder)
+        pid = stack.enter_context(process(command, port=port, log=folder / "log"))
         time.sleep(JOIN_S)
         pids = tree(pid)
         return Gateway([port], pids[1:] or pids)
@@ -204,21 +203,6 @@ def limit(pid: int, share: float) -> bool:
     given = ["--sched-runtime", str(int(share * PERIOD_NS)), "--sched-deadline", str(PERIOD_NS)]
     command = ["chrt", "--reset-on-fork", "-d", *given, "--sched-period", str(PERIOD_NS), "-p", "0", str(pid)]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-def start(stack: ExitStack, command: list[str], port: int, directory: Path) -> int:
-    with (directory / "log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    stack.callback(process.wait)
-    stack.callback(process.kill if "mock" in command[0] else process.terminate)
-    if "mock" not in command[0]:
-        stack.callback(process.terminate)  # twice: no drain
-    deadline = time.monotonic() + START_S_MAX
-    while not accepts(port):
-        if process.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"did not start: {' '.join(command)}")
-        time.sleep(0.05)
-    return process.pid
 
 
 def cpu_ns(pid: int) -> int:

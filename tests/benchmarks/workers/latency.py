@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 RELAY = HERE.parent / "relay"
 sys.path.insert(0, str(RELAY))
 
-from bench import accepts, fairlead, free_port, tree  # noqa: E402
+from bench import fairlead, free_port, process, tree  # noqa: E402
 
 LOADS = {"100/s": "-r 100 -c 64", "500/s": "-r 500 -c 64", "saturated": "-c 64 -R 0.02"}
 CONNECT_S = 0.3  # the other worker is stopped for so long, while connections are made
@@ -44,7 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         folder = Path(directory)
         backend = free_port()
-        start(stack, [str(RELAY / "bin/mock_backend"), "-p", str(backend)], backend, folder)
+        mock = [str(RELAY / "bin/mock_backend"), "-p", str(backend)]
+        stack.enter_context(process(mock, port=backend, log=folder / "log"))
         gateways = {count: start_gateway(stack, folder, backend, count) for count in (1, 2)}
         for _ in range(options.rounds):
             for load, arguments in LOADS.items():
@@ -68,25 +69,13 @@ def start_gateway(stack: ExitStack, folder: Path, backend: int, count: int) -> t
     arguments = fairlead(directory, port, backend)[1:]
     config = directory / "fairlead.yaml"
     config.write_text(config.read_text() + f"workers: {count}\naccess_log: {{enabled: false}}\n")
-    pid = start(stack, [sys.executable, str(HERE / "timed_gateway.py"), *arguments], port, folder)
+    command, waits = [sys.executable, str(HERE / "timed_gateway.py"), *arguments], {"WAITS": str(folder)}
+    pid = stack.enter_context(process(command, port=port, log=folder / "log", environment=waits))
     time.sleep(JOIN_S)
     pids = tree(pid)[1:] or [pid]
     with suppress(PermissionError):
         os.sched_setscheduler(pids[0], os.SCHED_RR, os.sched_param(3))
     return port, pids
-
-
-def start(stack: ExitStack, command: list[str], port: int, folder: Path) -> int:
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"WAITS": str(folder)})
-    stack.callback(process.wait)
-    stack.callback(process.terminate)  # twice: no drain
-    stack.callback(process.terminate)
-    while not accepts(port):
-        if process.poll() is not None:
-            sys.exit(f"did not start: {' '.join(command)}")
-        time.sleep(0.05)
-    return process.pid
 
 
 def start_load(load: str, port: int, seconds: float, others: list[int]) -> subprocess.Popen[bytes]:
