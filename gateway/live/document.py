@@ -32,7 +32,7 @@ from gateway.live.schema import (
     LivePageTenant,
     LivePageTier,
 )
-from gateway.live.shares import WindowShares, shares_of
+from gateway.live.shares import ShareParts, WindowShares, shares_of
 from gateway.live.windows import (
     CACHED_TOKENS,
     NOTHING,
@@ -140,8 +140,9 @@ class LiveDocument:
         ended = self._from.ended
         tiers = {tier_id: self._from.tiers.get(tier_id, Tier(tier_id)) for tier_id in snapshot.attainment}
         shares = await self._shares(pool, record, {tier_id: each.weight for tier_id, each in tiers.items()})
+        of_tiers, of_groups = [each.tiers for each in shares], [each.groups for each in shares]
         sums = _Sums({tier_id: _Queues() for tier_id in tiers})
-        tenants = await self._tenants(pool, record, snapshot.now, shares, sums)
+        tenants = await self._tenants(pool, record, snapshot.now, [each.tenants for each in shares], sums)
         kept = self._lately.setdefault(pool, _Lately())
         waiting = {tier_id: each.waiting_tenants for tier_id, each in sums.tiers.items()}
         kept.gaps.saw(self._from.gaps(pool), waiting, snapshot.now)
@@ -158,14 +159,14 @@ class LiveDocument:
             passed_on={alias: dict(reasons) for alias, reasons in ended.passed_on(pool).items()},
             tiers={
                 tier_id: LivePageTier(
-                    **_of_tier(tier, sums.tiers[tier_id], shares),
+                    **_member(tier_id, tier.weight, sums.tiers[tier_id], of_tiers),
                     **kept.gaps.shown(tier_id, snapshot.now),
                     attainment=snapshot.attainment[tier_id],
                 )
                 for tier_id, tier in tiers.items()
             },
             groups={
-                group_id: LivePageGroup(tier=group.tier_id, **_of_group(group, queues, shares))
+                group_id: LivePageGroup(tier=group.tier_id, **_member(group_id, group.weight, queues, of_groups))
                 for group_id, queues in sums.groups.items()
                 if (group := self._from.groups.get(group_id)) is not None
             },
@@ -175,13 +176,13 @@ class LiveDocument:
         )
 
     async def _tenants(
-        self, pool: str, record: PoolRecord, now: float, shares: Sequence[WindowShares], sums: _Sums
+        self, pool: str, record: PoolRecord, now: float, parts: Sequence[ShareParts], sums: _Sums
     ) -> dict[str, LivePageTenant]:
         """The tenants that have anything to show, which are added to `sums`; with turns of the event loop."""
         rows, ended, short, long = {}, self._from.ended, record.windows[SHORT], record.windows[LONG]
         members, per_s = iter(record.tenants.items()), 1 / (short.covered_s or inf)
-        while part := list(islice(members, SLICE_TENANTS)):
-            for tenant_id, (tenant, view) in part:
+        while some := list(islice(members, SLICE_TENANTS)):
+            for tenant_id, (tenant, view) in some:
                 if not view.queued_requests and not view.in_flight_requests and tenant_id not in long.amounts:
                     continue
                 lately, longer = short.amounts.get(tenant_id, NOTHING), long.amounts.get(tenant_id, NOTHING)
@@ -194,11 +195,11 @@ class LiveDocument:
                     queued=view.queued_requests,
                     in_flight=view.in_flight_requests,
                     oldest_wait_s=_age(view.oldest_at, now),
-                    share=tuple([each.got.get(tenant_id, 0.0) for each in shares]),
-                    due=tuple([each.due.get(tenant_id, 0.0) for each in shares]),
-                    backlogged=tuple([tenant_id in each.backlogged for each in shares]),
-                    by_weight=tuple([each.by_weight.get(tenant_id, 0.0) for each in shares]),
-                    due_by=tuple([_due_by(tenant_id, view, each) for each in shares]),
+                    share=tuple([each.got.get(tenant_id, 0.0) for each in parts]),
+                    due=tuple([each.due.get(tenant_id, 0.0) for each in parts]),
+                    backlogged=tuple([each.asks.get(tenant_id, 0.0) is None for each in parts]),
+                    by_weight=tuple([each.by_weight.get(tenant_id, 0.0) for each in parts]),
+                    due_by=tuple([_due_by(tenant_id, view, each) for each in parts]),
                     service_per_s=round(max(0.0, lately[SERVICE] * per_s), 1),
                     output_tokens_per_s=round(max(0.0, lately[OUTPUT_TOKENS] * per_s), 1),
                     ttft_s=ttft_s,
@@ -253,35 +254,21 @@ class LiveDocument:
         return shown
 
 
-def _of_tier(tier: Tier, queues: _Queues, shares: Sequence[WindowShares]) -> dict[str, Any]:
-    """What a tier has in common with a group."""
+def _member(name: str, weight: float, queues: _Queues, windows: Sequence[ShareParts]) -> dict[str, Any]:
+    """What a tier and a group have in common."""
     return {
-        "weight": tier.weight,
+        "weight": weight,
         "queued": queues.queued,
         "in_flight": queues.in_flight,
-        "share": tuple([each.tier_got.get(tier.id, 0.0) for each in shares]),
-        "due": tuple([each.tier_due.get(tier.id, 0.0) for each in shares]),
-        "by_weight": tuple([each.tier_by_weight.get(tier.id, 0.0) for each in shares]),
-        "asks": tuple([each.tier_asks.get(tier.id, 0.0) for each in shares]),
-        "due_by": tuple([each.tier_due_by(tier.id) for each in shares]),
+        "share": tuple([each.got.get(name, 0.0) for each in windows]),
+        "due": tuple([each.due.get(name, 0.0) for each in windows]),
+        "by_weight": tuple([each.by_weight.get(name, 0.0) for each in windows]),
+        "asks": tuple([each.asks.get(name, 0.0) for each in windows]),
+        "due_by": tuple([each.due_by(name) for each in windows]),
     }
 
 
-def _of_group(group: Group, queues: _Queues, shares: Sequence[WindowShares]) -> dict[str, Any]:
-    """What a group has in common with a tier."""
-    return {
-        "weight": group.weight,
-        "queued": queues.queued,
-        "in_flight": queues.in_flight,
-        "share": tuple([each.group_got.get(group.id, 0.0) for each in shares]),
-        "due": tuple([each.group_due.get(group.id, 0.0) for each in shares]),
-        "by_weight": tuple([each.group_by_weight.get(group.id, 0.0) for each in shares]),
-        "asks": tuple([each.group_asks.get(group.id, 0.0) for each in shares]),
-        "due_by": tuple([each.group_due_by(group.id) for each in shares]),
-    }
-
-
-def _due_by(tenant_id: str, view: TenantView, shares: WindowShares) -> str:
+def _due_by(tenant_id: str, view: TenantView, shares: ShareParts) -> str:
     """Why the tenant is due its share; one that waits for its own limit alone would ask for more."""
     due_by = shares.due_by(tenant_id)
     return LIMIT if due_by == ASKS and view.waits in (Wait.KEY_LIMIT, Wait.TENANT_LIMIT) else due_by

@@ -20,34 +20,28 @@ ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
 
 
 @dataclass(frozen=True, slots=True)
-class WindowShares:
-    """Of one window: shares of the pool's service by tenant and by tier, from 0 to 1. Absent: 0."""
+class ShareParts:
+    """ShareParts of the service of a pool in one window, from 0 to 1, by tenant, by tier or by group. Absent: 0."""
 
     got: Mapping[str, float] = field(default_factory=dict)
     due: Mapping[str, float] = field(default_factory=dict)
-    tier_got: Mapping[str, float] = field(default_factory=dict)
-    tier_due: Mapping[str, float] = field(default_factory=dict)
-    group_got: Mapping[str, float] = field(default_factory=dict)
-    group_due: Mapping[str, float] = field(default_factory=dict)
-    backlogged: frozenset[str] = frozenset()
-    """The tenants that asked for all there is."""
     by_weight: Mapping[str, float] = field(default_factory=dict)
-    tier_by_weight: Mapping[str, float] = field(default_factory=dict)
-    group_by_weight: Mapping[str, float] = field(default_factory=dict)
-    tier_asks: Mapping[str, float | None] = field(default_factory=dict)
-    """What the tenants of a tier ask for together; None: all there is."""
-    group_asks: Mapping[str, float | None] = field(default_factory=dict)
+    asks: Mapping[str, float | None] = field(default_factory=dict)
+    """None: all there is."""
 
-    def due_by(self, tenant_id: str) -> str:
-        """Why a tenant is due what it is due."""
-        asks = None if tenant_id in self.backlogged else self.got.get(tenant_id, 0.0)
-        return _due_by(self.due.get(tenant_id, 0.0), asks)
+    def due_by(self, name: str) -> str:
+        """Why it is due what it is due."""
+        asks = self.asks.get(name, 0.0)
+        return WEIGHT if asks is None or self.due.get(name, 0.0) < asks - ROUNDING else ASKS
 
-    def tier_due_by(self, tier_id: str) -> str:
-        return _due_by(self.tier_due.get(tier_id, 0.0), self.tier_asks.get(tier_id, 0.0))
 
-    def group_due_by(self, group_id: str) -> str:
-        return _due_by(self.group_due.get(group_id, 0.0), self.group_asks.get(group_id, 0.0))
+@dataclass(frozen=True, slots=True)
+class WindowShares:
+    """The shares of one window."""
+
+    tenants: ShareParts = ShareParts()
+    tiers: ShareParts = ShareParts()
+    groups: ShareParts = ShareParts()
 
 
 def shares_of(
@@ -81,20 +75,17 @@ def shares_of(
             groups.setdefault(claim.group, []).append(tenant_id)
     demands = {tenant_id: claim.demand for tenant_id, claim in claims.items()}
     by_weight = _by_weight(claims, tier_weights, group_weights)
-    return WindowShares(
-        _parts(services, total),
-        _parts(due, total),
-        _parts(_sums(services, tiers), total),
-        _parts(_sums(due, tiers), total),
-        _parts(_sums(services, groups), total),
-        _parts(_sums(due, groups), total),
-        frozenset(tenant_id for tenant_id, claim in claims.items() if claim.demand == inf),
-        _parts(by_weight, 1.0),
-        _parts(_sums(by_weight, tiers), 1.0),
-        _parts(_sums(by_weight, groups), 1.0),
-        _asked(_sums(demands, tiers), total),
-        _asked(_sums(demands, groups), total),
+    whole = ShareParts(_parts(services, total), _parts(due, total), _parts(by_weight, 1.0), _asked(demands, total))
+    sums = (
+        ShareParts(
+            _parts(_sums(services, of), total),
+            _parts(_sums(due, of), total),
+            _parts(_sums(by_weight, of), 1.0),
+            _asked(_sums(demands, of), total),
+        )
+        for of in (tiers, groups)
     )
+    return WindowShares(whole, *sums)
 
 
 def _by_weight(
@@ -125,10 +116,6 @@ def _by_weight(
 
 def _asked(demands: Mapping[str, float], total: float) -> dict[str, float | None]:
     return {name: None if demand == inf else round(demand / total, SHARE_DIGITS) for name, demand in demands.items()}
-
-
-def _due_by(due: float, asks: float | None) -> str:
-    return WEIGHT if asks is None or due < asks - ROUNDING else ASKS
 
 
 def _sums(amounts: Mapping[str, float], members: Mapping[str, list[str]]) -> dict[str, float]:

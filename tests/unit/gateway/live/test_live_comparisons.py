@@ -109,13 +109,13 @@ def test_a_due_says_what_weights_alone_would_give_and_why_it_is_due():
     )
     window = Window(chat=(9.0, 0.0), flood=(60.0, 60.0), x=(15.0, 0.0), y=(16.0, 60.0))
     found = shares_of(window, tenants, {"gold": 3.0, "batch": 1.0}, {"g": 2.0})
-    assert found.tier_by_weight == {"gold": 0.75, "batch": 0.25}
-    assert (found.tier_asks, found.group_asks) == ({"gold": 0.09, "batch": None}, {"g": None})
-    assert [found.tier_due_by(each) for each in ("gold", "batch")] == ["asks", "weight"]
-    assert found.group_by_weight == {"g": round(0.25 * 2 / 3, 4)}
-    assert found.by_weight["flood"] == round(0.25 / 3, 4)
-    assert found.by_weight["x"] == round(0.25 * 2 / 3 * 3 / 4, 4)
-    assert {each: found.due_by(each) for each in found.got} == {
+    assert found.tiers.by_weight == {"gold": 0.75, "batch": 0.25}
+    assert (found.tiers.asks, found.groups.asks) == ({"gold": 0.09, "batch": None}, {"g": None})
+    assert [found.tiers.due_by(each) for each in ("gold", "batch")] == ["asks", "weight"]
+    assert found.groups.by_weight == {"g": round(0.25 * 2 / 3, 4)}
+    assert found.tenants.by_weight["flood"] == round(0.25 / 3, 4)
+    assert found.tenants.by_weight["x"] == round(0.25 * 2 / 3 * 3 / 4, 4)
+    assert {each: found.tenants.due_by(each) for each in found.tenants.got} == {
         "chat": "asks", "flood": "weight", "x": "asks", "y": "weight",
     }  # fmt: skip
-    assert abs(sum(found.by_weight.values()) - 1.0) < 0.001
+    assert abs(sum(found.tenants.by_weight.values()) - 1.0) < 0.001

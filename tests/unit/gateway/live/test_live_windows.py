@@ -108,36 +108,36 @@ def window_of(**service_and_waits):
 
 def test_shares_are_of_the_service_of_the_pool_and_sum_to_one():
     shares = shares_of(window_of(a=(30, True), b=(10, True)), tenants(a=(1, "x"), b=(1, "x")), {"x": 1.0})
-    assert shares.got == {"a": 0.75, "b": 0.25}
-    assert shares.due == {"a": 0.5, "b": 0.5}
-    assert shares.tier_got == shares.tier_due == {"x": 1.0}
+    assert shares.tenants.got == {"a": 0.75, "b": 0.25}
+    assert shares.tenants.due == {"a": 0.5, "b": 0.5}
+    assert shares.tiers.got == shares.tiers.due == {"x": 1.0}
 
 
 def test_what_tenants_are_due_goes_by_their_weights_and_those_of_their_tiers():
     window = window_of(a=(30, True), b=(30, True), c=(40, True))
     found = shares_of(window, tenants(a=(3, "x"), b=(1, "x"), c=(9, "y")), {"x": 1.0, "y": 4.0})
-    assert found.due == {"a": 0.15, "b": 0.05, "c": 0.8}
-    assert found.tier_due == {"x": 0.2, "y": 0.8}
-    assert found.tier_got == {"x": 0.6, "y": 0.4}
+    assert found.tenants.due == {"a": 0.15, "b": 0.05, "c": 0.8}
+    assert found.tiers.due == {"x": 0.2, "y": 0.8}
+    assert found.tiers.got == {"x": 0.6, "y": 0.4}
 
 
 def test_a_tenant_that_did_not_wait_is_due_what_it_got_and_the_others_part_the_rest():
     window = window_of(modest=(10, False), a=(60, True), b=(30, True))
     found = shares_of(window, tenants(modest=(1, "x"), a=(1, "x"), b=(1, "x")), {"x": 1.0})
-    assert found.due == {"modest": 0.1, "a": 0.45, "b": 0.45}
+    assert found.tenants.due == {"modest": 0.1, "a": 0.45, "b": 0.45}
 
 
 def test_a_tenant_that_waited_for_less_than_half_of_the_window_did_not_wait():
     window = ServiceWindow(10.0, 1.0)
     run(window, 10, lambda now: {"a": view(now, waits=now > 7), "b": view(9 * now, waits=True)})
-    assert shares_of(window, tenants(a=(1, "x"), b=(1, "x")), {"x": 1.0}).due == {"a": 0.1, "b": 0.9}
+    assert shares_of(window, tenants(a=(1, "x"), b=(1, "x")), {"x": 1.0}).tenants.due == {"a": 0.1, "b": 0.9}
 
 
 def test_a_tenant_that_is_gone_has_no_share_and_a_refund_is_no_negative_one():
     window = ServiceWindow(10.0, 1.0)
     read(window, 0.0, a=view(0.0), b=view(50.0), gone=view(0.0))
     read(window, 1.0, a=view(5.0), b=view(20.0), gone=view(5.0))
-    assert shares_of(window, tenants(a=(1, "x"), b=(1, "x")), {"x": 1.0}).got == {"a": 1.0, "b": 0.0}
+    assert shares_of(window, tenants(a=(1, "x"), b=(1, "x")), {"x": 1.0}).tenants.got == {"a": 1.0, "b": 0.0}
 
 
 def test_cached_tokens_and_envelopes_are_counted_in_the_window():
