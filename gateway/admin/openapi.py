@@ -102,7 +102,7 @@ def _schemas(routes: Iterable[Route]) -> Schema:
         schema["description"] = cleandoc(schema["description"])
         if "properties" in schema:
             schema["required"] = list(schema["properties"])  # an answer has all of its members
-    return {**schemas, **definitions["$defs"]}
+    return {**definitions["$defs"], **schemas}
 
 
 def _is_answer(model: type[BaseModel], routes: Iterable[Route]) -> bool:
