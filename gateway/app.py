@@ -221,8 +221,8 @@ class Gateway:
         """None without an admin port; so is `steering`."""
         self.steering: Steering | None = None
         if config.admin.enabled and management is not None:
-            self.live = Live(self.backends.catalog.pool_of_model)
-            self.steering = Steering(self.order.name, self.backends.catalog)
+            self.live = Live(self.backends.catalog.pool_of_model, self.order.others)
+            self.steering = Steering(self.order.others, self.backends.catalog)
         self._logs = opened.logs
         self.metrics = Metrics(
             self._led_dispatchers,
@@ -240,7 +240,7 @@ class Gateway:
             tiers=self._tiers,
             telemetry=self._make_telemetry(),
             tokens=opened.tokens,
-            budgets=management.budgets if management is not None and config.keeps_state else None,
+            claims=management.claims if management is not None and config.keeps_state else None,
         )
         if management is not None and self.live is not None and self.steering is not None:
             self._connect(management, self.live, self.steering)
@@ -275,7 +275,7 @@ class Gateway:
         administration, metrics = self._administration, self._config.metrics
         if administration is not None:
             administration.start()
-        await self.order.begin(self._parts, administration)
+        await self.order.begin(self._parts, self._management)
         await self.backends.start()
         if administration is not None:
             self.admin_url = await administration.serve(self._metrics_page)
@@ -382,7 +382,7 @@ class Gateway:
 
     def _led_dispatchers(self) -> Mapping[str, Dispatcher]:
         """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""
-        return self.pools.dispatchers() if self.order.is_leading else {}
+        return self.pools.dispatchers() if self.order.others.is_leading else {}
 
     def _scheduling_of(self, pool: str) -> Scheduling:
         return (self._config if self._management is None else self._management).scheduling_of(pool)

@@ -15,12 +15,12 @@ from aiohttp import web
 from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.admin.management import Administration
+from gateway.admin.management import Management
 from gateway.config import Config
-from gateway.intake.stored_responses import StoredResponses
 from gateway.live.schema import ClusterMember, ClusterView, MemberRole
 from gateway.observability.metrics.instruments import Family, Values
 from gateway.observability.metrics.page import Metrics
+from gateway.others import Others
 from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
@@ -79,11 +79,6 @@ class Order(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """Of this process among those of its gateway."""
-        ...
-
-    @property
     def processes(self) -> int:
         """That serve on this machine, this one included."""
         ...
@@ -99,12 +94,7 @@ class Order(Protocol):
         ...
 
     @property
-    def is_leading(self) -> bool:
-        """Whether the Schedulers run in this process."""
-        ...
-
-    @property
-    def responses(self) -> StoredResponses: ...
+    def others(self) -> Others: ...
 
     @property
     def secret(self) -> bytes | None:
@@ -117,7 +107,7 @@ class Order(Protocol):
         """The backends, which tell the pools of their changes."""
         ...
 
-    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None:
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
         """All parts are there, and nothing serves yet."""
         ...
 
@@ -127,12 +117,6 @@ class Order(Protocol):
 
     def cluster_view(self) -> ClusterView:
         """The processes that share the order, as this one knows."""
-        ...
-
-    async def ask_leader(self, target: str) -> bytes | None:
-        """The answer of the process that leads to this path and query of the admin API; None where this one does.
-        Raises StoreUnavailable.
-        """
         ...
 
     def found(self, number: int, urls: frozenset[str]) -> None:
@@ -167,7 +151,6 @@ class OwnOrder:
     processes = 1
     has_state = True
     listening = None
-    is_leading = True
     secret = None
 
     def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:
@@ -176,8 +159,7 @@ class OwnOrder:
         self._wrap_scheduler = wrap_scheduler
         self._started_s = time.time()
         self.process = LoneProcess()
-        self.name = config.cluster.name or socket.gethostname()
-        self.responses = StoredResponses()
+        self.others = Others(config.cluster.name or socket.gethostname())
 
     def make_dispatcher(self, pool: str, make_scheduler: MakeScheduler) -> Dispatcher:
         scheduler: ViewedSchedulerProtocol = make_scheduler(pool)
@@ -186,17 +168,15 @@ class OwnOrder:
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
         return BackendPool(specs, on_change=pools.changed, on_load=pools.load_changed, **poll_options(self._config))
 
-    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None: ...
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None: ...
 
     def is_ready(self) -> bool:
         return True
 
     def cluster_view(self) -> ClusterView:
-        member = ClusterMember(self.name, None, MemberRole.LEADER, self._started_s)
-        return ClusterView(self.name, MemberRole.LEADER, self.name, 0, False, 0, None, (member,))
-
-    async def ask_leader(self, _target: str) -> bytes | None:
-        return None
+        name = self.others.name
+        member = ClusterMember(name, None, MemberRole.LEADER, self._started_s)
+        return ClusterView(name, MemberRole.LEADER, name, 0, False, 0, None, (member,))
 
     def found(self, number: int, urls: frozenset[str]) -> None: ...
 

@@ -15,6 +15,7 @@ from backends.address_allowlist import AddressAllowlist
 from gateway.admin.reconciler import Reconciler
 from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
 from gateway.budgets.budgets import BUDGETED, Budgets
+from gateway.budgets.claims import BudgetClaims
 from gateway.budgets.deleted_tenants import deleted_tenants
 from gateway.budgets.usage import UsageBook
 from gateway.checkpoint.checkpoint import Checkpoint
@@ -30,6 +31,7 @@ from gateway.identity.key_secret import FingerprintCheck
 from gateway.live.schema import ClusterView
 from gateway.money.pricing import PriceBook
 from gateway.notices.assembly import BudgetNotices
+from gateway.others import Others
 from gateway.parts import GatewayParts
 from gateway.registry.declaration import Declaration
 from gateway.registry.discovering import make_source
@@ -57,11 +59,8 @@ class Members(Protocol):
 
     def cluster_view(self) -> ClusterView: ...
 
-    async def ask_leader(self, target: str) -> bytes | None:
-        """The live view at this path and query, of the process that leads; None where this one does. Raises
-        StoreUnavailable.
-        """
-        ...
+    @property
+    def others(self) -> Others: ...
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """The source of discovery of this number has found these servers."""
@@ -90,6 +89,7 @@ class Management:
         self.prices = PriceBook()
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
+        self.claims = BudgetClaims(self.budgets, self.usage.writer, members.others)
         self.notices: BudgetNotices | None = None  # from `open` on, in the process that has the state
         self._writes_learnt = not config.is_clustered  # in a cluster its leader does
         self._is_open = False
@@ -255,6 +255,7 @@ class Administration:
         self._searches: list[asyncio.Task[None]] = []
         self._port: AdminPort | None = None  # while it is open
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
+        members.others.services["view"] = self._view
 
     def start(self) -> None:
         """Start the checkpoint, the reconciler and the discovery sources."""
@@ -328,7 +329,7 @@ class Administration:
             secret=secret,
             tokens=self._tokens,
             render_metrics=render_metrics,
-            ask_leader=self._members.ask_leader,
+            ask_leader=self._ask_leader,
             has_first_key=not self._config.is_trial,
         )
         try:
@@ -343,13 +344,16 @@ class Administration:
         """The token of a new one-time link, for the role admin; None where the admin port is not open."""
         return None if self._port is None else self._port.make_link()
 
-    async def answer_peer(self, target: str) -> bytes:
-        """The live view at this path and query, as JSON, for a process that follows this one. Raises
-        StoreUnavailable.
-        """
-        if self._port is None:
-            raise StoreUnavailable("the admin port is not open here")
-        return await self._port.answer_peer(target)
+    async def _view(self, target: bytes) -> bytes:
+        """The live view at this path and query, as JSON, for a process that follows this one."""
+        if self._port is None or not self._members.others.is_leading:
+            raise StoreUnavailable("this process does not lead, or its admin port is not open")
+        return await self._port.answer_peer(target.decode())
+
+    async def _ask_leader(self, target: str) -> bytes | None:
+        """The view of the process that leads; None: this one does. Raises StoreUnavailable."""
+        others = self._members.others
+        return None if others.is_leading else await others.ask_leader("view", target.encode())
 
     async def stop(self) -> None:
         """Write the checkpoint before requests are disconnected, and stop all further changes."""

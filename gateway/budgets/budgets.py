@@ -15,8 +15,7 @@ other calls, but not the call itself. A call that costs nothing, or of which no 
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
@@ -101,8 +100,6 @@ class Budgets:
         """The version of the prices that the costs here are by."""
         self.reserved_elsewhere: Mapping[str, int] = {}
         """What is reserved at other gateways, by tally (`GroupTenants.tally_name`)."""
-        self.claim_elsewhere: Callable[[BudgetClaim], Awaitable[Overrun | None]] | None = None
-        """Asks the process that admits to budgets for all, where that is another one. Raises StoreUnavailable."""
         self._touched: set[Holder] = set()
         self._replicas = 1  # that divide the rest while this process is alone
         self._today, self._ends_s = "", dict[Period, float]()
@@ -197,21 +194,11 @@ class Budgets:
         self._reserve_more(claim.tenant, reserved)
         return reserved
 
-    async def claim(self, claim: BudgetClaim) -> Reserved | Overrun:
-        """Reserve what a call is expected to use where its prompt fits, whichever process admits for all. `ended`
-        releases it.
-        """
-        over = self.spent_by(claim)
-        if over is not None:
-            return over
-        holders = self.holders(claim.tenant, claim.key)
-        if not holders:
-            return NOTHING_RESERVED
-        claim = claim._replace(output_tokens=self._output_tokens(holders[0], claim.output_tokens))
-        if self.claim_elsewhere is not None:
-            with suppress(StoreUnavailable):  # then what is known here decides
-                over = await self.claim_elsewhere(claim)
-        return self.reserve(claim) if over is None else over
+    def with_output(self, claim: BudgetClaim) -> BudgetClaim:
+        """The claim of a call that has budgets, with the output that it is expected to have: the mean, or its most."""
+        account = self._accounts[self.holders(claim.tenant, claim.key)[0]]
+        mean = account.output_tokens / account.calls if account.calls else OUTPUT_TOKENS_UNKNOWN
+        return claim._replace(output_tokens=min(round(mean), claim.output_tokens))
 
     def expected(self, claim: BudgetClaim) -> Reserved:
         """The tokens of a call with this prompt and output, and what they cost."""
@@ -326,12 +313,6 @@ class Budgets:
         """What the prompt of a call and so many output tokens cost, in picos; 0 where its model has no price."""
         prices = self._prices.prices(claim.model, self._book.today())
         return 0 if prices is None else prices.cost(claim.prompt_tokens, 0, output_tokens)
-
-    def _output_tokens(self, holder: Holder, output_tokens_max: int) -> int:
-        """How many output tokens a call of this holder is expected to have."""
-        account = self._accounts[holder]
-        mean = account.output_tokens / account.calls if account.calls else OUTPUT_TOKENS_UNKNOWN
-        return min(round(mean), output_tokens_max)
 
     def _kept_back(self, left: int) -> int:
         """The part of the rest when this process was left alone that the other replicas may spend."""

@@ -21,7 +21,7 @@ from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
 from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
-from gateway.budgets.budgets import Budgets
+from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.continuation.held_bytes import HeldBytes
@@ -50,6 +50,7 @@ from gateway.intake.programs import Programs
 from gateway.intake.request_parsing import RequestParser
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import Telemetry
+from gateway.others import Others
 from gateway.ports.memory import MemoryGuard, memory_limit
 from gateway.scheduling.pools import Pools
 from policies.types import Tier
@@ -67,7 +68,7 @@ class RequestOrder(Protocol):
         ...
 
     @property
-    def responses(self) -> StoredResponses: ...
+    def others(self) -> Others: ...
 
     @property
     def secret(self) -> bytes | None:
@@ -93,7 +94,7 @@ class RequestHandlers:
         tiers: Mapping[str, Tier],
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
-        budgets: Budgets | None = None,
+        claims: BudgetClaims | None = None,
     ) -> None:
         """`tiers` and `backend_clients` are live: each look-up sees the present ones. Raises ValueError where a secret
         cannot be read.
@@ -101,11 +102,11 @@ class RequestHandlers:
         self._secret, self._config = order.secret, config
         self._pools, self._backends = pools, backends
         self._backend_clients = backend_clients
-        self._budgets = budgets
+        self._claims = claims
         listen = config.listen
         self._names = RequestIds()
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
-        self._responses = order.responses
+        self._responses = StoredResponses(order.others)
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
         self._unread = UnreadBytes()
@@ -237,7 +238,7 @@ class RequestHandlers:
             programs=Programs(secret),
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
-            budgets=self._budgets,
+            claims=self._claims,
             continues=self._continuation.enabled,
         )
 

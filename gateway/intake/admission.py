@@ -22,7 +22,8 @@ from gateway.api.fields import CACHE_SALT, CacheSalts
 from gateway.api.prompts import PREFIX_BLOCK_BYTES
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens
 from gateway.api.values import flag
-from gateway.budgets.budgets import BudgetClaim, Budgets, Overrun
+from gateway.budgets.budgets import BudgetClaim, Overrun
+from gateway.budgets.claims import BudgetClaims
 from gateway.continuation.exclusions import Exclusion, exclusion
 from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
@@ -80,7 +81,7 @@ class RequestAdmission:
         programs: Programs,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
-        budgets: Budgets | None = None,
+        claims: BudgetClaims | None = None,
         continues: bool = False,
     ) -> None:
         """`continues`: streams may be continued at another backend."""
@@ -94,7 +95,7 @@ class RequestAdmission:
         self._programs = programs
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
-        self._budgets = budgets
+        self._claims = claims
         self._continues = continues
 
     async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
@@ -110,8 +111,8 @@ class RequestAdmission:
         following = await self._request_parser.pass_on(arrival, trace)
         if following is None:
             return None
-        if self._budgets is not None:
-            self._budgets.ended(trace)  # what it has reserved goes by its model
+        if self._claims is not None:
+            self._claims.budgets.ended(trace)  # what it has reserved goes by its model
         return await self._admit(following, request, endpoint, trace)
 
     async def _admit(
@@ -136,9 +137,9 @@ class RequestAdmission:
         own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body, is_long=is_long)
         prompt_tokens = context_tokens + own_tokens
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
-        if self._budgets is not None:
+        if self._claims is not None:
             claim = BudgetClaim(tenant.id, trace.key_id, card.id, prompt_tokens, output_tokens_max)
-            await self._spend(self._budgets, trace, claim)
+            await self._spend(self._claims, trace, claim)
         excluded = self._exclusion(endpoint, parsed, values)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
@@ -232,11 +233,11 @@ class RequestAdmission:
             return Exclusion.DISABLED
         return exclusion(endpoint, values, choices=parsed.choices) if parsed.stream else Exclusion.API
 
-    async def _spend(self, budgets: Budgets, trace: CallTrace, claim: BudgetClaim) -> None:
+    async def _spend(self, claims: BudgetClaims, trace: CallTrace, claim: BudgetClaim) -> None:
         """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is
         spent.
         """
-        claimed = await budgets.claim(claim)
+        claimed = await claims.claim(claim)
         if isinstance(claimed, Overrun):
             raise problem_error(Reason.BUDGET_SPENT, claimed.wait_s, claimed.period)
         trace.reserved = claimed

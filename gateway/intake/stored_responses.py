@@ -3,10 +3,22 @@
 A backend keeps responses in its own memory and returns them to any caller that knows their id. The gateway returns a
 response to its owner alone: for any other caller it does not exist. Nor does a response exist that the gateway has
 forgotten: it keeps `responses_max`, and forgets the least recently used.
+
+Where several processes share an order, a client may ask for a response at any of them. One that is made is told to all
+through the leader, which every follower reaches. One that is not known, because the process has restarted or was not
+told, is asked for at all others.
 """
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from gateway.others import Others
+from gateway.store.base import StoreFull, StoreUnavailable
 
 RESPONSES_MAX = 100_000
 ID_CHARS_MAX = 128
@@ -26,15 +38,27 @@ class StoredResponse:
     alias: str | None = None
 
 
-class StoredResponses:
-    """The responses made through this gateway, by id. Mutable."""
+_pack: Final = msgspec.msgpack.Encoder().encode
+_KEPT: Final = msgspec.msgpack.Decoder(StoredResponse)
+_MADE: Final = msgspec.msgpack.Decoder(tuple[str, StoredResponse])
 
-    def __init__(self, responses_max: int = RESPONSES_MAX) -> None:
+
+class StoredResponses:
+    """The responses made through this gateway, by id, as this process knows them. Mutable."""
+
+    def __init__(self, others: Others, responses_max: int = RESPONSES_MAX) -> None:
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
         self._responses_max = responses_max
+        self._others = others
+        others.services |= {"made": self._hear, "kept": self._known_here, "response": self._known_anywhere}
 
     def made(self, response_id: str, kept: StoredResponse) -> None:
-        """Store or update a response that a backend makes. The first owner and backend of an id keep it."""
+        """Store or update a response that a backend makes, and tell the others of it."""
+        self.keep(response_id, kept)
+        self._tell(response_id, kept)
+
+    def keep(self, response_id: str, kept: StoredResponse) -> None:
+        """Store or update a response. The first owner and backend of an id keep it."""
         known = self._responses.get(response_id)
         if known is not None:
             if (known.owner, known.backend_id) == (kept.owner, kept.backend_id):
@@ -48,6 +72,11 @@ class StoredResponses:
 
     async def fetch(self, response_id: str) -> None:
         """Ask for it where it may have been made, if it is not known here."""
+        if response_id not in self._responses and len(response_id) <= ID_CHARS_MAX:
+            with suppress(StoreUnavailable, StoreFull):  # then it is not found
+                ask = self._known_anywhere if self._others.is_leading else partial(self._others.ask_leader, "response")
+                if body := await ask(response_id.encode()):
+                    self.keep(response_id, _KEPT.decode(body))
 
     def known(self, response_id: str) -> StoredResponse | None:
         """The response with this id, whatever tenant owns it."""
@@ -60,3 +89,29 @@ class StoredResponses:
             return None
         self._responses.move_to_end(response_id)
         return kept
+
+    def _tell(self, response_id: str, kept: StoredResponse) -> None:
+        """Tell the leader, which tells its followers. One that has ended will not find it."""
+        for name in self._others.followers() if self._others.is_leading else (None,):
+            self._others.tell("made", _pack((response_id, kept)), name)
+
+    async def _hear(self, body: bytes) -> bytes:
+        """A response was made elsewhere; the leader tells it to all."""
+        response_id, kept = _MADE.decode(body)
+        self.keep(response_id, kept)
+        if self._others.is_leading:
+            self._tell(response_id, kept)
+        return b""
+
+    async def _known_here(self, body: bytes) -> bytes:
+        """The response of this id; b"": it is not known."""
+        kept = self.known(body.decode())
+        return b"" if kept is None else _pack(kept)
+
+    async def _known_anywhere(self, body: bytes) -> bytes:
+        """The response of this id, at the leader: of all processes."""
+        found = await self._known_here(body)
+        if not found:
+            answers, _ = await self._others.ask_all(self._others.followers(), "kept", body)
+            found = next(filter(None, answers), b"")
+        return found

@@ -6,7 +6,7 @@ streams it to its own viewers.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -17,11 +17,14 @@ from gateway.live.record import LiveRecord
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import LiveViewers
+from gateway.others import Others
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.store.base import StoreUnavailable
 
 MADE_AGE_S_MAX: Final = 0.5  # of a document that another process, or a second reader, gets again
 GAPS_AGE_S_MAX: Final = 5.0  # of service gaps: the metrics of a busy process measure less often
+DOCUMENT: Final = "live"  # services, by name
+ENDED: Final = "ended"
 TELL_S_MAX: Final = 0.3  # for another process to tell of its calls: later is for the next document
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -30,30 +33,18 @@ _DOCUMENT: Final = msgspec.json.Decoder(LivePageDocument)
 _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 
-async def _leads() -> bytes | None:
-    return None
-
-
-async def _none_tells(_member: str, _body: bytes) -> bytes:
-    raise StoreUnavailable("there is no other process")
-
-
 class Live:
     """Made on the loop before the parts that it observes: `record` watches the metrics' looks, `ended` is a meter of
     calls. `connect` it when all are there; `stop` it.
     """
 
-    def __init__(self, pool_of: Callable[[str], str | None]) -> None:
+    def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:
         """`pool_of` returns the pool of a model."""
         self.record = LiveRecord()
         self.ended = EndedCalls(pool_of)
         self.feed = LiveViewers(self.document)
-        self.others: Callable[[], Sequence[str]] = list
-        """The names of the processes that follow this one."""
-        self.ask_other: Callable[[str, bytes], Awaitable[bytes]] = _none_tells
-        """Asks one of them, what `tell` answers there. Raises StoreUnavailable."""
-        self.ask_leader: Callable[[], Awaitable[bytes | None]] = _leads
-        """The leader's answer of `encoded`; None where this process leads. Raises StoreUnavailable."""
+        self._others = others
+        others.services |= {DOCUMENT: self._encoded, ENDED: self._tell}
         self._elsewhere = EndedElsewhere(self.ended)
         self._making = asyncio.Lock()
         self._made: LivePageDocument | None = None
@@ -84,18 +75,19 @@ class Live:
         """The present document: the leader's, with `gateway` and `cluster` as this process knows them. Raises
         StoreUnavailable where no leader answers.
         """
-        told = await self.ask_leader()
-        if told is None:
+        if self._others.is_leading:
             return await self._own()
-        document = _DOCUMENT.decode(told)
+        document = _DOCUMENT.decode(await self._others.ask_leader(DOCUMENT))
         document.gateway, document.cluster = self._sources.gateway(), self._sources.cluster()
         return document
 
-    async def encoded(self) -> bytes:
+    async def _encoded(self, _body: bytes) -> bytes:
         """The document of this process, which leads, as JSON for one that follows."""
+        if not self._others.is_leading:
+            raise StoreUnavailable("this process does not lead")
         return to_json(await self._own())
 
-    async def tell(self, body: bytes) -> bytes:
+    async def _tell(self, body: bytes) -> bytes:
         """What the leader asks: how the calls of this process ended since its last question."""
         return _pack(self.ended.changes(_SINCE.decode(body)))
 
@@ -111,14 +103,14 @@ class Live:
             return self._made
 
     async def _ask_others(self) -> None:
-        names = list(self.others())
+        names = list(self._others.followers())
         self._elsewhere.retain(names)
         await asyncio.gather(*(self._ask_other(name) for name in names))
 
     async def _ask_other(self, name: str) -> None:
         try:
             async with asyncio.timeout(TELL_S_MAX):
-                body = await self.ask_other(name, _pack(self._elsewhere.since(name)))
+                body = await self._others.ask(name, ENDED, _pack(self._elsewhere.since(name)))
             self._elsewhere.told(name, _CHANGES.decode(body))
         except (StoreUnavailable, TimeoutError, msgspec.MsgspecError):
             return  # its calls are shown as it told of them last

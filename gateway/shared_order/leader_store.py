@@ -5,7 +5,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from gateway.shared_order.services import Peers, Service
+from gateway.others import Others, Service
 from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsagePlace, UsageRow
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -60,8 +60,8 @@ def store_services(store: Store) -> dict[str, Service]:
 class LeaderStore:
     """Worker 0's store, as a follower uses it: it reads what the admin API has set, and writes its usage."""
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    def __init__(self, others: Others) -> None:
+        self._others = others
         self._is_available = True
 
     @property
@@ -116,7 +116,7 @@ class LeaderStore:
 
     async def _ask(self, service: str, of: Any) -> bytes:
         try:
-            said = await self._peers.ask_leader(service, _pack(of))
+            said = await self._others.ask_leader(service, _pack(of))
         except StoreUnavailable:
             self._is_available = False
             raise

@@ -11,14 +11,14 @@ is its Entrance: a store elects replicas (gateway/replicas.py), a parent process
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.admin.management import Administration
+from gateway.admin.management import Management
 from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader.leader import Leader
@@ -45,7 +45,6 @@ from gateway.shared_order.backends import SharedBackends
 from gateway.shared_order.dispatching import SharedDispatcher
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
-from gateway.shared_order.responses import SharedResponses
 from gateway.shared_order.role_work import RoleWork, pack
 from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.tasks import Tasks
@@ -83,14 +82,12 @@ class MemberOrder:
         """`elections` says which process leads; without it the place does."""
         self._config = config
         self.place = place
-        self.name, self.has_state = place.name, place.has_state
+        self.has_state = place.has_state
         self.processes, self.listening = place.processes, place.listening
         self.tasks = Tasks()
         self.shared = SharedOrder(place, self, wait_s_max=config.queue.wait_s_max, elections=elections)
-        self.peers = Peers(place, lambda: self.shared.leader_name)
-        self.port = MemberPort(place, order=self.shared.accept)
-        self.responses = SharedResponses(self.shared, self.peers, self.tasks.start)
-        self.port.services |= self.responses.services
+        self.others = Peers(self.shared, self.tasks)
+        self.port = MemberPort(place, self.others.services, order=self.shared.accept)
         self.told: dict[str, bytes] = {}
         """What the leader has told all, by topic."""
         self._backends: SharedBackends  # from `make_backends` on
@@ -101,10 +98,6 @@ class MemberOrder:
         self.process = enter(self)
 
     # -- as the Order of a gateway ---------------------------------------------------------------------------
-
-    @property
-    def is_leading(self) -> bool:
-        return self.shared.leader is not None
 
     @property
     def secret(self) -> bytes:
@@ -127,8 +120,8 @@ class MemberOrder:
         self._backends = SharedBackends(
             specs,
             self,
-            member=self.name,
-            is_leading=self.is_leading,
+            member=self.others.name,
+            is_leading=self.others.is_leading,
             told=self.told,
             on_change=changed,
             on_load=load_changed,
@@ -136,18 +129,17 @@ class MemberOrder:
         )
         return self._backends
 
-    async def begin(self, parts: GatewayParts, administration: Administration | None) -> None:
-        if administration is None:
+    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
+        if management is None:
             raise ValueError("processes that share an order share a store")
         self._work = RoleWork(
             self.shared,
-            peers=self.peers,
+            peers=self.others,
             tasks=self.tasks,
             backends=self._backends,
             parts=parts,
-            administration=administration,
+            management=management,
         )
-        self.port.services |= self._work.services
         self._work.hear(self.told)
         if self.shared.roles.role is not MemberRole.LEADERLESS:
             self.role_changed(self.shared.roles.role)
@@ -162,9 +154,6 @@ class MemberOrder:
 
     def cluster_view(self) -> ClusterView:
         return self.shared.view()
-
-    async def ask_leader(self, target: str) -> bytes | None:
-        return None if self.is_leading else await self.peers.ask_leader("view", target.encode())
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         if self._work is not None:
@@ -200,7 +189,7 @@ class MemberOrder:
         await self.tasks.cancel()
         await self.shared.stop()
         await self.port.stop()
-        await self.peers.close()
+        await self.others.close()
         await self.process.close()
 
     # -- as the process around the SharedOrder ---------------------------------------------------------------
@@ -241,7 +230,7 @@ class MemberOrder:
     def ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
         async def ask() -> None:
             with suppress(StoreUnavailable, StoreFull):
-                then(_LIMITS.decode(await self.peers.ask_leader("limits", pack((pool, of)))))
+                then(_LIMITS.decode(await self.others.ask_leader("limits", pack((pool, of)))))
 
         self.tasks.start(ask())
 
@@ -250,7 +239,7 @@ class MemberOrder:
         self.shared.died(name)
         if self._work is not None:
             self._work.gone(name)
-        self.peers.forget(name)
+        self.others.forget(name)
 
     # -- as the process around its backends ------------------------------------------------------------------
 
@@ -258,7 +247,7 @@ class MemberOrder:
         if evidence is Evidence.UNREACHABLE:
             self.shared.member.follower.failed(backend_id, asyncio.get_running_loop().time())
             self.shared.soon()
-        self.tasks.start(self._tell_leader("evidence", (backend_id, evidence, ago_s)))
+        self.others.tell("evidence", pack((backend_id, evidence, ago_s)))
 
     def moved(self, spec: BackendSpec) -> None:
         """The embedded engine is another one now: the leader's."""
@@ -268,7 +257,3 @@ class MemberOrder:
 
     def lacks(self, backend_ids: frozenset[str]) -> None:
         self.shared.lacks(backend_ids)
-
-    async def _tell_leader(self, service: str, said: Any) -> None:
-        with suppress(StoreUnavailable, StoreFull):
-            await self.peers.ask_leader(service, pack(said))

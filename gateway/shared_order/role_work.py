@@ -11,18 +11,14 @@ from typing import Final
 import msgspec
 
 from backends.health import Evidence
-from gateway.admin.management import Administration
+from gateway.admin.management import Management
 from gateway.cluster.wire import LimitsOf
 from gateway.live.schema import MemberRole
 from gateway.parts import GatewayParts
 from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
-from gateway.shared_order.budgets import BudgetShares, FollowerBudgets
-from gateway.shared_order.live import share_live
 from gateway.shared_order.order import SharedOrder
-from gateway.shared_order.services import Peers, Service
-from gateway.shared_order.steering import share_steering
+from gateway.shared_order.services import Peers
 from gateway.shared_order.tasks import Tasks
-from gateway.store.base import StoreUnavailable
 from policies.types import RateLimits
 
 FOUND: Final = "found"
@@ -45,37 +41,22 @@ class RoleWork:
         tasks: Tasks,
         backends: SharedBackends,
         parts: GatewayParts,
-        administration: Administration,
+        management: Management,
     ) -> None:
         """`backends` are those of the parts."""
         self._order, self._tasks = order, tasks
         self._backends, self.parts = backends, parts
-        self._administration, self._management = administration, administration.management
+        self._management = management
         self._announcer = Announcer(order, backends)
         self._announcer.start()
-        self._budget_shares: BudgetShares | None = None  # while it leads
         self._is_over = False
         self._found: dict[int, frozenset[str]] = {}
-        self.services: dict[str, Service] = {
-            "budgets": self._hear_budgets,
+        peers.services |= {
             "evidence": self._hear_evidence,
             "limits": self._limits,
-            "view": self._view,
         }
-        """What the other processes tell and ask this one."""
-        if parts.live is not None:
-            self.services |= share_live(parts.live, order, peers)
-        if parts.steering is not None:
-            self.services |= share_steering(parts.steering, order, peers)
         if self._management.keeps_state:
-            budgets = FollowerBudgets(
-                order.place.name,
-                self._management.budgets,
-                self._management.usage.writer,
-                is_leading=lambda: order.leader is not None,
-                ask=peers.ask_leader,
-            )
-            tasks.start(budgets.run())
+            tasks.start(management.claims.run())
 
     def stop(self) -> None:
         """Take no role up any more: it would ask a store that is closed next."""
@@ -90,14 +71,13 @@ class RoleWork:
             return
         if is_other:
             self.parts.metrics.schedulers_replaced()
-        budgets, is_leading = self._management.budgets, self._order.leader is not None
-        budgets.cut_off(self._order.member.share.replicas if role is MemberRole.STANDALONE else 1)
+        is_leading = self._order.leader is not None
+        self._management.budgets.cut_off(self._order.member.share.replicas if role is MemberRole.STANDALONE else 1)
         if is_leading:
-            self._budget_shares = BudgetShares(budgets, self._management.usage.writer)
+            self._management.claims.lead()
             self._backends.lead()
             self._announcer.begin()
         else:
-            self._budget_shares = None
             self._backends.follow()
             self._order.lacks(self._backends.lacked)
         self._tasks.start(self._management.lead(is_leading=is_leading))
@@ -109,8 +89,7 @@ class RoleWork:
 
     def gone(self, name: str) -> None:
         """A process has ended."""
-        if self._budget_shares is not None:
-            self._budget_shares.gone(name)
+        self._management.claims.gone(name)
 
     # -- what the leader tells -------------------------------------------------------------------------------
 
@@ -140,16 +119,6 @@ class RoleWork:
             self._order.soon()
 
     # -- what followers tell and ask -------------------------------------------------------------------------
-
-    async def _view(self, body: bytes) -> bytes:
-        if self._order.leader is None:
-            raise StoreUnavailable("this process does not lead")
-        return await self._administration.answer_peer(body.decode())
-
-    async def _hear_budgets(self, body: bytes) -> bytes:
-        if self._budget_shares is None:
-            raise StoreUnavailable("this process does not lead")
-        return self._budget_shares.told(body, asyncio.get_running_loop().time())
 
     async def _hear_evidence(self, body: bytes) -> bytes:
         backend_id, evidence, ago_s = _EVIDENCE.decode(body)

@@ -6,7 +6,7 @@ does not hold up the order's frames. Each member has one such connection, as it 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from math import inf
 from pathlib import Path
@@ -18,9 +18,12 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from gateway.cluster.hello import HelloError
-from gateway.cluster.wire import FRAME_BYTES_MAX
+from gateway.cluster.wire import FRAME_BYTES_MAX, wire_id
+from gateway.others import Others, Service
 from gateway.ports.listener import Handshakes, Listener
+from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace, open_session
+from gateway.shared_order.tasks import Tasks
 from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, connected, greet
 from gateway.store.base import (
     StoreFull,
@@ -32,8 +35,6 @@ BODY_BYTES_MAX: Final = 64 << 20
 STOP_S_MAX: Final = 0.2
 REFUSED_S: Final = 10.0  # between log lines of refused connections: a peer that is refused tries 20 times a second
 OK, NOT_FOUND, UNAVAILABLE, FULL = 200, 404, 503, 507  # as of HTTP
-
-Service = Callable[[bytes], Awaitable[bytes]]
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,16 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 class MemberPort:
     """Where the others reach this process: the order's connections at /order, questions for `services` at /services."""
 
-    def __init__(self, place: MemberPlace, *, order: Callable[[web.WebSocketResponse, str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        place: MemberPlace,
+        services: Mapping[str, Service],
+        *,
+        order: Callable[[web.WebSocketResponse, str], Awaitable[None]],
+    ) -> None:
         """`order` has the order's connection to the member of this name, until it ends."""
         self._place = place
-        self.services: dict[str, Service] = {}
+        self._services = services
         self._paths = {"/order": (order, FRAME_BYTES_MAX), "/services": (self._serve, BODY_BYTES_MAX)}
         self._server = web.Server(self._handle, access_log=None)
         self._asking: dict[str, web.WebSocketResponse] = {}
@@ -139,7 +146,7 @@ class MemberPort:
             del self._asking[name]
 
     async def _answer(self, websocket: web.WebSocketResponse, asked: _Question) -> None:
-        service, status, body = self.services.get(asked.service), OK, b""
+        service, status, body = self._services.get(asked.service), OK, b""
         try:
             if service is None:
                 status = NOT_FOUND
@@ -237,31 +244,51 @@ class ServiceClient:
                     each.set_exception(ConnectionResetError("the connection has ended"))
 
 
-class Peers:
-    """The services of the other processes, by name. Made on the loop, `close` it."""
+class Peers(Others):
+    """The other processes of a shared order, asked at their ports. Made on the loop, `close` it."""
 
-    def __init__(self, place: MemberPlace, leader: Callable[[], str | None]) -> None:
-        """`leader` names the process that leads; None: none, or this one."""
-        self._place = place
-        self._leader = leader
+    def __init__(self, order: SharedOrder, tasks: Tasks) -> None:
+        super().__init__(order.place.name)
+        self._place = order.place
+        self._order = order
+        self._tasks = tasks
         self._clients: dict[str | None, ServiceClient] = {}  # None: the leader that a parent process names
         self._closing: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_leading(self) -> bool:
+        return self._order.leader is not None
+
+    def names(self) -> list[str]:
+        return [member.name for member in self._order.view().members if member.name != self.name]
+
+    def followers(self) -> list[str]:
+        return self._order.followers()
+
+    def scheduler_id(self, request_id: str) -> str:
+        own = self._order.member.follower.own(request_id)
+        return "" if own is None else wire_id(self.name, own.number)
+
+    def tell(self, service: str, body: bytes, name: str | None = None) -> None:
+        async def tell() -> None:
+            with suppress(StoreUnavailable, StoreFull):
+                await (self.ask_leader(service, body) if name is None else self.ask(name, service, body))
+
+        self._tasks.start(tell())
+
     async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
-        """As `ask`, of the leader."""
         if self._place.leader_address is not None:
             return await self._client(None, self._place.leader_address).ask(service, body)
-        leader = self._leader()
+        leader = self._order.leader_name
         if leader is None:
             raise StoreUnavailable("no process leads now")
         return await self.ask(leader, service, body)
 
-    async def ask(self, member: str, service: str, body: bytes = b"") -> bytes:
-        """What the service of this member answers. Raises StoreUnavailable, StoreFull."""
-        address = self._place.addresses.get(member)
+    async def ask(self, name: str, service: str, body: bytes = b"") -> bytes:
+        address = self._place.addresses.get(name)
         if address is None:
-            raise StoreUnavailable(f"{member} is not there")
-        return await self._client(member, address).ask(service, body)
+            return await super().ask(name, service, body)
+        return await self._client(name, address).ask(service, body)
 
     def forget(self, member: str) -> None:
         """Close the connection to a member that has ended."""

@@ -7,7 +7,7 @@ leads knows why queued ones wait. Nothing is kept of a call that is not in its a
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +20,7 @@ import msgspec
 from gateway.forwarding.active_calls import ActiveCall, ActiveCalls
 from gateway.money.amounts import to_text
 from gateway.observability.telemetry import CallTrace
+from gateway.others import Others
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import slack_s
 from gateway.store.base import StoreFull, StoreUnavailable
@@ -149,10 +150,13 @@ class EndedRequests:
 class OwnRequests:
     """The requests that this process accepted."""
 
-    def __init__(self, process: str, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
-        self.scheduler_id: Callable[[str], str] = lambda request_id: request_id
-        """The id of a request at the Scheduler that decides, which may be in another process."""
-        self._process = process
+    def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
+        self._others = others
+        others.services |= {
+            SERVICE: self._answer,
+            CANCEL_SERVICE: self._answer_cancel,
+            WAITS_SERVICE: self._answer_waits,
+        }
         self._pools = pools
         self._active = active
         self._ended = ended
@@ -186,10 +190,6 @@ class OwnRequests:
                 waits |= {} if dispatcher is None else dispatcher.wait_views(ids[start : start + VIEWS_AT_ONCE])
                 await asyncio.sleep(0)
         return waits
-
-    def services(self) -> dict[str, Callable[[bytes], Awaitable[bytes]]]:
-        """What other processes ask, by name."""
-        return {SERVICE: self._answer, CANCEL_SERVICE: self._answer_cancel, WAITS_SERVICE: self._answer_waits}
 
     async def _answer(self, body: bytes) -> bytes:
         return _pack(self.rows(_QUERY.decode(body)))
@@ -231,9 +231,9 @@ class OwnRequests:
             prompt_tokens=(usage.prompt_tokens if usage else 0) or request.prompt_tokens,
             output_tokens=usage.output_tokens if usage else 0,
             output_tokens_max=_at_most(request, usage),
-            process=self._process,
+            process=self._others.name,
             slack_s=slack if slack < float("inf") else None,
-            scheduler_id=self.scheduler_id(request.id),
+            scheduler_id=self._others.scheduler_id(request.id),
         )
 
 
@@ -247,42 +247,16 @@ class FoundRequests(NamedTuple):
     missing: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
-    """The other processes of the gateway. `ask` asks a service of one of them, `ask_leader` of the one that leads; they
-    raise StoreUnavailable where it does not answer.
-    """
-
-    names: Callable[[], Sequence[str]]
-    ask: Callable[[str, str, bytes], Awaitable[bytes]]
-    ask_leader: Callable[[str, bytes], Awaitable[bytes]]
-    is_leading: Callable[[], bool]
-
-    async def ask_all(self, service: str, body: bytes) -> tuple[list[bytes], list[str]]:
-        """What they answer, and the names of those that did not."""
-        names = list(self.names())
-
-        async def answer_of(name: str) -> bytes | None:
-            try:
-                return await self.ask(name, service, body)
-            except (StoreUnavailable, StoreFull):
-                return None
-
-        answers = await asyncio.gather(*map(answer_of, names))
-        missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
-        return [answer for answer in answers if answer is not None], missing
-
-
 @dataclass(slots=True)
 class AllRequests:
-    """The requests of all processes. `others` None: there are none."""
+    """The requests of all processes."""
 
     own: OwnRequests
-    others: Others | None = None
+    others: Others
 
     async def find(self, query: RequestQuery) -> FoundRequests:
         """The rows that are asked for. Without a leader that answers it is not known why they wait."""
-        answers, missing = ([], []) if self.others is None else await self.others.ask_all(SERVICE, _pack(query))
+        answers, missing = await self.others.ask_all(self.others.names(), SERVICE, _pack(query))
         rows = self.own.rows(query)
         for answer in answers:
             rows += _ROWS.decode(answer)
@@ -292,9 +266,9 @@ class AllRequests:
     async def cancel(self, request_id: str) -> Cancelling:
         """Cancel the request of this id, wherever it is."""
         found = self.own.cancel(request_id)
-        if found is Cancelling.DONE or self.others is None:
+        if found is Cancelling.DONE:
             return found
-        answers, _ = await self.others.ask_all(CANCEL_SERVICE, request_id.encode())
+        answers, _ = await self.others.ask_all(self.others.names(), CANCEL_SERVICE, request_id.encode())
         all_found = {found, *(Cancelling(answer.decode()) for answer in answers)}
         return next(each for each in Cancelling if each in all_found)
 
@@ -303,7 +277,7 @@ class AllRequests:
         for row in rows:
             if row.state == "queued" and row.pool is not None:
                 queued.setdefault(row.pool, []).append(row.scheduler_id)
-        if self.others is None or self.others.is_leading() or not queued:
+        if self.others.is_leading or not queued:
             return await self.own.waits(queued)
         with suppress(StoreUnavailable, StoreFull):
             return _WAITS.decode(await self.others.ask_leader(WAITS_SERVICE, _pack(queued)))

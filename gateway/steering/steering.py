@@ -3,7 +3,7 @@
 The meters observe calls from the start; `connect` it when all other parts are there, `stop` it.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from backends.catalog import Catalog
@@ -12,12 +12,13 @@ from gateway.config.sections import QueueSection, Section
 from gateway.demo import Demo
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
+from gateway.others import Others
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
-from gateway.steering.requests import AllRequests, EndedRequests, Others, OwnRequests
+from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 from gateway.steering.what_if.spec import EngineSpec
-from gateway.steering.what_if.what_ifs import END, KNOWN, WhatIfs
+from gateway.steering.what_if.what_ifs import WhatIfs
 from policies.step_time.model import StepTimeModel
 
 RECORDED: Final = "recorded"  # a service
@@ -25,18 +26,16 @@ ENGINES_MAX: Final = 1024  # of a simulation
 ALIKE: Final = 0.02  # step times that differ by less are those of like backends: learnt models do
 SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
-ServiceOf = Mapping[str, Callable[[bytes], Awaitable[bytes]]]
-
 
 class Steering:
     """Made on the loop."""
 
-    def __init__(self, process: str, catalog: Catalog) -> None:
-        """`process` is the name of this process among those of its gateway."""
-        self._process = process
+    def __init__(self, others: Others, catalog: Catalog) -> None:
+        self._others = others
         self._catalog = catalog
-        self._ended = EndedRequests(process, catalog.pool_of_model)
+        self._ended = EndedRequests(others.name, catalog.pool_of_model)
         self._recorded = RecordedCalls()
+        others.services[RECORDED] = self._recorded.lines
         self.requests: AllRequests
         self.what_ifs: WhatIfs
         self.demo: Demo
@@ -59,7 +58,7 @@ class Steering:
         """All other parts are there."""
         self._pools = pools
         self.demo = demo
-        self.requests = AllRequests(OwnRequests(self._process, pools, active, self._ended))
+        self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
             sections = {"scheduling": scheduling_of(pool), "queue": queue}
@@ -67,6 +66,7 @@ class Steering:
             return lambda: _config(sections, entries)
 
         self.what_ifs = WhatIfs(
+            self._others,
             calls=self._calls,
             pools=lambda: {card.id: self._catalog.pool_of_model(card.id) or "" for card in self._catalog.models()},
             engine_of=self._engine_of,
@@ -77,23 +77,10 @@ class Steering:
         await self.demo.stop()
         await self.what_ifs.stop()
 
-    def share(self, others: Others, scheduler_id: Callable[[str], str]) -> ServiceOf:
-        """There are other processes. Returns what they ask of this one, by name. `scheduler_id` gives the id of a
-        request at the Scheduler that decides.
-        """
-        self.requests.own.scheduler_id, self.requests.others = scheduler_id, others
-        self.what_ifs.others = others
-        return {
-            **self.requests.own.services(),
-            RECORDED: self._recorded.lines,
-            KNOWN: self.what_ifs.tell,
-            END: self.what_ifs.end_own,
-        }
-
     async def _calls(self, seconds: float) -> bytes:
         """The recorded calls of all processes."""
-        body, others = str(seconds).encode(), self.requests.others
-        answers = [] if others is None else (await others.ask_all(RECORDED, body))[0]
+        body = str(seconds).encode()
+        answers, _ = await self._others.ask_all(self._others.names(), RECORDED, body)
         return b"".join((await self._recorded.lines(body), *answers))
 
     def _engine_of(self, pool: str) -> EngineSpec:

@@ -13,8 +13,7 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observability.metrics.page import Metrics
-from gateway.shared_order.order import SharedOrder
-from gateway.shared_order.services import Peers
+from gateway.others import Others
 from gateway.store.base import StoreFull, StoreUnavailable
 from gateway.workers.exposition import Families, counted, parse, summed, written
 from gateway.workers.place import WorkerPlace
@@ -28,8 +27,8 @@ SERVICE: Final = "metrics"
 class AllMetrics:
     """Used by worker 0 alone. Mutable."""
 
-    def __init__(self, order: SharedOrder, peers: Peers, worker: WorkerPlace) -> None:
-        self._order, self._peers, self._worker = order, peers, worker
+    def __init__(self, others: Others, worker: WorkerPlace) -> None:
+        self._others, self._worker = others, worker
         self._counts: dict[str, Families] = {}  # by follower, as last gathered
         self._ended: Families = {}  # counters of workers that have ended
         self._dead: set[str] = set()  # their names
@@ -60,7 +59,7 @@ class AllMetrics:
 
     async def _kept_own(self, own: Metrics) -> Families:
         """Worker 0's own metrics, after all were gathered and kept."""
-        await asyncio.gather(*(self._gather(name) for name in self._order.followers()))
+        await asyncio.gather(*(self._gather(name) for name in self._others.followers()))
         present = parse((await own.exposition()).decode())
         kept = self._counts | {OWN: summed([counted(present), self._ended])}
         file = self._worker.counters_file
@@ -73,6 +72,6 @@ class AllMetrics:
         """Ask a follower for its metrics; of one that does not answer in time, its last ones stay."""
         with suppress(StoreUnavailable, StoreFull, TimeoutError):
             async with asyncio.timeout(GATHER_S_MAX):
-                text = (await self._peers.ask(name, SERVICE)).decode()
+                text = (await self._others.ask(name, SERVICE)).decode()
                 if name not in self._dead:  # since it answered: its counters are among those of the ended
                     self._counts[name] = parse(text)

@@ -12,12 +12,12 @@ from typing import Final
 from aiohttp import web
 
 from backends.spec import BackendSpec
+from gateway.budgets.claims import EXCHANGE_S
 from gateway.config import Config
 from gateway.observability.metrics.page import Metrics
 from gateway.order import StartEngine
 from gateway.parts import GatewayParts
 from gateway.shared_order.backends import EMBEDDED, TOPIC, url_of
-from gateway.shared_order.budgets import EXCHANGE_S
 from gateway.shared_order.leader_store import store_services
 from gateway.shared_order.member_order import MemberOrder
 from gateway.store.base import Store
@@ -36,7 +36,7 @@ class Appointed:
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
         """`store` is worker 0's; the others have none of their own."""
         self._order, self._worker, self._config, self._store = order, worker, config, store
-        self._metrics = AllMetrics(order.shared, order.peers, worker)
+        self._metrics = AllMetrics(order.others, worker)
         self._control = asyncio.StreamReader()
 
     async def open(self) -> None:
@@ -70,9 +70,9 @@ class Appointed:
         async def own_metrics(_body: bytes) -> bytes:
             return await parts.metrics.exposition()
 
-        self._order.port.services[SERVICE] = own_metrics
+        self._order.others.services[SERVICE] = own_metrics
         if self._store is not None:
-            self._order.port.services |= store_services(self._store)
+            self._order.others.services |= store_services(self._store)
             await self._order.port.start()
             self._metrics.read()
             self._order.tasks.start(self._metrics.keep(parts.metrics))

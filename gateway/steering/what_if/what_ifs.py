@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from gateway.steering.requests import Others
+from gateway.others import Others
 from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
 
 KNOWN: Final = "what-if"  # a service
@@ -65,6 +65,7 @@ class WhatIfs:
 
     def __init__(
         self,
+        others: Others,
         *,
         calls: Callable[[float], Awaitable[bytes]],
         pools: Callable[[], Mapping[str, str]],
@@ -81,29 +82,29 @@ class WhatIfs:
         self._config_of = config_of
         self._kept: dict[str, WhatIf] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of those that run
-        self.others: Others | None = None
-        """The other processes of this gateway; None: there are none."""
+        self._others = others
+        others.services |= {KNOWN: self._tell, END: self._end_own}
 
     async def find(self, id_: str) -> WhatIf | None:
         """The what-if of this id, whichever process was asked for it."""
-        if id_ in self._kept or self.others is None:
+        if id_ in self._kept:
             return self._asked_for(id_)
-        answers, _ = await self.others.ask_all(KNOWN, id_.encode())
+        answers, _ = await self._others.ask_all(self._others.names(), KNOWN, id_.encode())
         return next((WhatIf(**orjson.loads(answer)) for answer in answers if answer), None)
 
-    async def tell(self, body: bytes) -> bytes:
+    async def _tell(self, body: bytes) -> bytes:
         """What `find` of another process asks of this one: the what-if of this id; nothing where there is none."""
         known = self._asked_for(body.decode())
         return b"" if known is None else orjson.dumps(known)
 
     async def end(self, id_: str) -> bool:
         """End the what-if of this id, whichever process runs it. Returns False where it does not run."""
-        if id_ in self._kept or self.others is None:
+        if id_ in self._kept:
             return self._end(id_, "it was stopped")
-        answers, _ = await self.others.ask_all(END, id_.encode())
+        answers, _ = await self._others.ask_all(self._others.names(), END, id_.encode())
         return any(answers)
 
-    async def end_own(self, body: bytes) -> bytes:
+    async def _end_own(self, body: bytes) -> bytes:
         """What `end` of another process asks of this one; nothing where it does not run here."""
         return b"ended" if self._end(body.decode(), "it was stopped") else b""
 

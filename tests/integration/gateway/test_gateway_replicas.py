@@ -17,7 +17,7 @@ from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key, read_keys
 from gateway.config.state import StateSection
 from gateway.identity.auth import HMAC_CHARS_IN_ID
-from gateway.intake.stored_responses import StoredResponse, StoredResponses
+from gateway.intake.stored_responses import StoredResponse
 from gateway.shared_order.roles import MemberRole
 from gateway.store.assembly import make_store
 
@@ -257,15 +257,19 @@ async def test_a_backend_is_given_no_more_by_all_together_than_it_has_seats_and_
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def responses_of(rig):
+    return rig.gateway._handlers._responses
+
+
 async def test_a_response_is_found_where_it_was_not_told_of(join, key):
     async with scripted() as backend, join(3, backend) as (leader, one, two):
         kept = StoredResponse("alice", "b0", "tiny")
-        StoredResponses.made(one.gateway.order.responses, "resp_1", kept)  # and its others are not told
+        responses_of(one).keep("resp_1", kept)  # and its others are not told
         for rig in (two, leader):
-            assert rig.gateway.order.responses.find("resp_1", "alice") is None
-            await rig.gateway.order.responses.fetch("resp_1")
-            assert rig.gateway.order.responses.find("resp_1", "alice") == kept
-            assert rig.gateway.order.responses.find("resp_1", "bob") is None
+            assert responses_of(rig).find("resp_1", "alice") is None
+            await responses_of(rig).fetch("resp_1")
+            assert responses_of(rig).find("resp_1", "alice") == kept
+            assert responses_of(rig).find("resp_1", "bob") is None
 
 
 async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leaves(join, key):

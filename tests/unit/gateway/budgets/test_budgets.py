@@ -26,10 +26,8 @@ def budgets(book, store, clock):
 
 def reserve(budgets, key, prompt, output_max):
     """What a call of alice with this prompt and at most so long an answer has reserved."""
-    claim = BudgetClaim("alice", key, "m", prompt)
-    holders = budgets.holders("alice", key)
-    mean = budgets._output_tokens(holders[0], output_max) if holders else 0
-    return budgets.reserve(claim._replace(output_tokens=mean))
+    claim = BudgetClaim("alice", key, "m", prompt, output_max)
+    return budgets.reserve(budgets.with_output(claim) if budgets.holders("alice", key) else claim)
 
 
 def call(budgets, book, *, key="k1", prompt=10, output=20):

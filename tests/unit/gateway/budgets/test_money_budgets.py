@@ -4,12 +4,13 @@ import asyncio
 
 from gateway.budgets.accounts import BudgetLimits, Unit
 from gateway.budgets.budgets import BudgetClaim, Budgets
+from gateway.budgets.claims import BudgetClaims
 from gateway.budgets.usage import UsageBook
 from gateway.config.prices import PriceSection
 from gateway.money.amounts import PICOS
 from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
-from gateway.shared_order.budgets import BudgetShares, FollowerBudgets
+from gateway.others import Others
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
 from policies.types import LimitKind, Usage
 
@@ -39,6 +40,7 @@ class Gateway:
         self.prices.replace(lists(**prices))
         self.book = UsageBook(store, clock=clock)
         self.budgets = Budgets(self.book, store, is_shared=is_shared, prices=self.prices, clock=clock)
+        self.claims = BudgetClaims(self.budgets, self.book.writer, Others("g"))
 
     def set_prices(self, **prices):
         self.prices.replace(lists(**prices))
@@ -48,7 +50,7 @@ class Gateway:
         """A whole call of alice; None, or the budget that it does not fit into."""
         claim = BudgetClaim("alice", "k1", model, prompt, 1_000)
         trace = CallTrace("chat", tenant_id="alice", key_id="k1", model=model)
-        claimed = await self.budgets.claim(claim)
+        claimed = await self.claims.claim(claim)
         if hasattr(claimed, "period"):
             return claimed.period
         trace.reserved, trace.usage = claimed, Usage(prompt, cached, output)
@@ -111,7 +113,7 @@ async def test_what_runs_reserves_what_it_is_expected_to_cost(store, clock):
     one = Gateway(store, clock, m=(1, 1, 2))
     one.budgets.put(ALICE, money(day=1_000))
     await one.call(prompt=0, output=100)
-    assert await one.budgets.claim(BudgetClaim("alice", "k1", "m", 500, 1_000)) == (600, 700 * PICOS)
+    assert await one.claims.claim(BudgetClaim("alice", "k1", "m", 500, 1_000)) == (600, 700 * PICOS)
     (use,) = one.budgets.overview()
     assert (use.used, use.reserved, use.remaining) == (200 * PICOS, 700 * PICOS, 100 * PICOS)
 
@@ -183,19 +185,25 @@ async def test_a_month_begins_with_nothing_spent_and_yesterday_has_yesterdays_pr
 
 
 def joined(leader, *followers):
-    """Followers that ask this leader, and its side of it."""
-    shares = BudgetShares(leader.budgets, leader.book.writer)
-
-    async def ask(_service, body):
-        return shares.told(body, 0.0)
-
-    made = [
-        FollowerBudgets(f"f{number}", each.budgets, each.book.writer, is_leading=lambda: False, ask=ask)
+    """The followers' parts, which ask this leader."""
+    return [
+        BudgetClaims(each.budgets, each.book.writer, Following(f"f{number}", leader.claims))
         for number, each in enumerate(followers)
     ]
-    for each in followers:
-        each.budgets.claim_elsewhere = None  # nothing runs that would ask
-    return made
+
+
+class Following(Others):
+    """The others of a process that follows the one of these claims."""
+
+    is_leading = False
+
+    def __init__(self, name, leader):
+        super().__init__(name)
+        self._leader = leader
+
+    async def ask_leader(self, service, body=b""):
+        assert service == "budgets"
+        return await self._leader._told(body)
 
 
 async def granted(follower):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
+from gateway.others import Others
 
 
 def kept(owner, backend_id="b0"):
@@ -10,7 +11,7 @@ def kept(owner, backend_id="b0"):
 
 
 def test_a_response_is_found_by_its_owner_alone():
-    responses = StoredResponses()
+    responses = StoredResponses(Others("g"))
     responses.made("r", kept("alice"))
     assert responses.find("r", "alice") == kept("alice")
     assert responses.find("r", "bob") is None
@@ -18,14 +19,14 @@ def test_a_response_is_found_by_its_owner_alone():
 
 
 def test_an_id_that_is_taken_does_not_change_hands():
-    responses = StoredResponses()
+    responses = StoredResponses(Others("g"))
     responses.made("r", kept("alice"))
     responses.made("r", kept("bob"))
     assert responses.find("r", "bob") is None
 
 
 def test_the_one_that_was_not_asked_for_longest_is_forgotten_first():
-    responses = StoredResponses(responses_max=2)
+    responses = StoredResponses(Others("g"), responses_max=2)
     responses.made("a", kept("alice"))
     responses.made("b", kept("alice"))
     responses.find("a", "alice")
@@ -34,13 +35,13 @@ def test_the_one_that_was_not_asked_for_longest_is_forgotten_first():
 
 
 def test_an_id_of_any_length_costs_no_memory():
-    responses = StoredResponses()
+    responses = StoredResponses(Others("g"))
     responses.made("x" * (ID_CHARS_MAX + 1), kept("alice"))
     assert responses.find("x" * (ID_CHARS_MAX + 1), "alice") is None
 
 
 def test_its_maker_alone_may_make_more_of_it():
-    responses = StoredResponses()
+    responses = StoredResponses(Others("g"))
     responses.made("r", kept("alice"))
     for other in (kept("bob"), kept("alice", "b1")):
         responses.made("r", replace(other, context_tokens=7))

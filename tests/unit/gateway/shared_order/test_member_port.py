@@ -6,6 +6,7 @@ import socket
 import ssl
 import stat
 import subprocess
+from types import SimpleNamespace
 
 import aiohttp
 import msgspec
@@ -24,6 +25,7 @@ from gateway.ports.listener import HANDSHAKES_MAX, Handshakes, Listener
 from gateway.shared_order.credentials import _Authority, _load, _pem, derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.services import MemberPort, Peers, ServiceClient, _Question
+from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreUnavailable
 from gateway.workers.parent import ParentProcess
 
@@ -52,8 +54,7 @@ async def listening(*places):
             async def state(_body, name=place.name):
                 return name.encode()
 
-            port = MemberPort(place, order=order)
-            port.services["state"] = state
+            port = MemberPort(place, {"state": state}, order=order)
             await port.start()
             stack.push_async_callback(port.stop)
         yield
@@ -193,7 +194,7 @@ async def test_a_member_that_listens_at_the_address_of_another_is_not_taken_for_
     """So it is where an address was given to another process, or something in between leads elsewhere."""
     one, other, third = place_of("m1"), place_of("m2"), place_of("m3")
     async with listening(one, other, third):
-        peers = Peers(one, lambda: "m2")
+        peers = Peers(SimpleNamespace(place=one, leader_name="m2"), Tasks())
         try:
             one.addresses = {"m2": other.address}
             assert await peers.ask_leader("state") == b"m2"

@@ -1,0 +1,59 @@
+"""Others: the other processes of an order, as the parts of one process tell and ask them. A process alone has none."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.store.base import StoreFull, StoreUnavailable
+
+Service = Callable[[bytes], Awaitable[bytes]]
+
+
+class Others:
+    """None: this process is alone, and leads; those of a shared order are Peers (gateway/shared_order/services.py)."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of this process."""
+        self.name = name
+        self.services: dict[str, Service] = {}
+        """What the others tell and ask this process."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this process leads: the Schedulers run in it."""
+        return True
+
+    def names(self) -> Sequence[str]:
+        """Of all the others."""
+        return ()
+
+    def followers(self) -> Sequence[str]:
+        """The names of those that are connected to this process, while it leads."""
+        return ()
+
+    def scheduler_id(self, request_id: str) -> str:
+        """The id of a request of this process at the Scheduler that decides on it, which may run elsewhere."""
+        return request_id
+
+    def tell(self, service: str, body: bytes, name: str | None = None) -> None:
+        """Ask this service of one of them, None: the leader, in the background; it may fail."""
+
+    async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
+        """What the service of the process that leads answers. Raises StoreUnavailable, StoreFull."""
+        raise StoreUnavailable("no other process leads")
+
+    async def ask(self, name: str, service: str, body: bytes = b"") -> bytes:
+        """As `ask_leader`, of this process."""
+        raise StoreUnavailable(f"{name} is not there")
+
+    async def ask_all(self, names: Sequence[str], service: str, body: bytes) -> tuple[list[bytes], list[str]]:
+        """What these answer, and the names of those that did not."""
+
+        async def answer_of(name: str) -> bytes | None:
+            try:
+                return await self.ask(name, service, body)
+            except (StoreUnavailable, StoreFull):
+                return None
+
+        answers = await asyncio.gather(*map(answer_of, names))
+        missing = [name for name, answer in zip(names, answers, strict=True) if answer is None]
+        return [answer for answer in answers if answer is not None], missing
