@@ -1,10 +1,9 @@
 """Dispatcher: drives the Scheduler of one pool on the event loop. Lease: the hold of one request on it.
 
 The dispatcher reports every event to the Scheduler with the loop's time, and polls it once per tick of the loop
-(`_pump_soon`), so events of one tick are decided together; only the first request of a tick in which none waits is
-decided at once (`_decide_first`). Where one poll does not decide all, the next tick continues.
-One timer serves all later wake-ups. A request holds a Lease from its arrival to its end, on every path: queued,
-dispatched, returned, rejected, finished, or disconnected.
+(deciding.py), so events of one tick are decided together; only the first request of a tick in which none waits is
+decided at once. Where one poll does not decide all, the next tick continues. A request holds a Lease from its arrival
+to its end, on every path: queued, dispatched, returned, rejected, finished, or disconnected.
 
 Tokens that no decision depends on (`Dispatch.quiet_tokens`) are not reported one by one: the lease knows what has
 passed, and is read when the accounts are read or the request ends. Of all others the newest usage is kept and reported
@@ -16,9 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from backends.upstream import UpstreamError
+from gateway.scheduling.deciding import Deciding, QueueWatch
 from gateway.scheduling.usage_reports import UsageReports
 from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.call_life import ASKED, LEAVING, LIFE, Event, Life
@@ -43,7 +43,6 @@ from policies.types import (
     TenantView,
     Timing,
     Usage,
-    Wait,
     WaitView,
 )
 
@@ -73,25 +72,10 @@ class Preempted(Exception):  # noqa: N818 - a decision, not an error
         self.cause = cause
 
 
-class QueueWatch(Protocol):
-    """Observes one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
-
-    def lifted(self, service: float) -> None:
-        """The lift: the counter of its tenant, idle until now, was raised by so much service over weight."""
-        ...
-
-    def waits(self, reason: Wait) -> None:
-        """The request was not dispatched at once, for this reason."""
-        ...
-
-
 class Dispatcher:
     """Drives one Scheduler. All methods are called on the loop that runs it."""
 
-    _tells_all = False
-    """Whether each fact asks for a decision, though nothing waits here: another process is told of it."""
-
-    def __init__(self, scheduler: ViewedSchedulerProtocol) -> None:
+    def __init__(self, scheduler: ViewedSchedulerProtocol, deciding: Deciding | None = None) -> None:
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
@@ -101,12 +85,10 @@ class Dispatcher:
         self._tenants: dict[str, Tenant] = {}
         self._leases: dict[str, Lease] = {}  # by request
         self._tenant_leases: Counter[str] = Counter()
-        self._pumping = False
-        self._is_decided = False  # the pump has nothing left to decide
-        self._has_more = False  # to decide at once
         self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._deciding = Deciding(scheduler) if deciding is None else deciding
+        self._tells_all = self._deciding.tells_all
+        self._deciding.begin(self)
 
     def lease(self, request: Request, tenant: Tenant, watch: QueueWatch | None = None) -> "Lease":
         """A lease for the request. To enter it waits for a backend, and raises Rejected. `watch` observes the queue."""
@@ -118,7 +100,7 @@ class Dispatcher:
         self._know(tenant)
         self._scheduler.told(Spent(self.now(), tenant.id, usage, key_id))
         if self._tells_all:
-            self._pump_soon()
+            self._deciding.soon()
 
     def told(self, fact: Fact) -> None:
         """The backends, the settings or the policies of the pool have changed. Raises ValueError for an unknown policy
@@ -127,7 +109,7 @@ class Dispatcher:
         # Usage that is not reported first would look like external load.
         self._usages.report_all(fact.now)
         self._scheduler.told(fact)
-        self._pump_soon()
+        self._deciding.soon()
 
     def measured(self, load: BackendLoad) -> None:
         """Update one backend. Only the usage of the requests that run there is brought up to date."""
@@ -135,13 +117,16 @@ class Dispatcher:
         self._usages.report(now)
         self._usages.report_passed(load.backend_id, now)
         self._scheduler.told(Measured(now, load))
-        self._pump_soon()
+        self._deciding.soon()
 
     def tenant_changed(self, tenant: Tenant) -> None:
         """Apply changed settings of a tenant; no effect on a tenant that this pool has not seen."""
         if tenant.id in self._tenants:
             self._know(tenant)
-            self._pump_soon()
+            self._deciding.soon()
+        elif self._tells_all:  # other processes may have seen it
+            self._scheduler.told(TenantsChanged(self.now(), changed=(tenant,)))
+            self._deciding.soon()
 
     def checkpoint(self) -> ServiceCheckpoint:
         """The checkpoint of what all tenants have received by now, to restore in another process."""
@@ -152,7 +137,7 @@ class Dispatcher:
         """Forget a tenant. Its queued requests are rejected; what runs goes on."""
         self._tenants.pop(tenant_id, None)  # the scheduler may know others from a checkpoint
         self._scheduler.told(TenantsChanged(self.now(), removed=(tenant_id,)))
-        self._pump_soon()
+        self._deciding.soon()
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The present state of the pool, with these tenants; None: with all."""
@@ -165,7 +150,7 @@ class Dispatcher:
 
     def tenants(self) -> Collection[Tenant]:
         """All tenants that this pool has seen and not forgotten, with their present settings."""
-        return self._tenants.values()
+        return self._deciding.tenants_elsewhere() or self._tenants.values()
 
     def leases(self) -> "Collection[Lease]":
         """The leases of all queued and running requests."""
@@ -193,13 +178,13 @@ class Dispatcher:
         del self._waiting[request_id]
         self._scheduler.told(Cancelled(self.now(), request_id))
         decided.set_exception(Rejected(Reason.CANCELLED, 0.0))
-        self._pump_soon()
+        self._deciding.soon()
         return True
 
     def close(self) -> None:
         """Stop deciding. Queued requests are rejected, and so are later ones, and those that return to the queue."""
-        self._closed, self._has_more = True, False
-        self._arm(None)
+        self._closed = True
+        self._deciding.decided(self.now(), None)
         waiting, self._waiting = self._waiting, {}
         for request_id, decided in waiting.items():
             self._scheduler.told(Cancelled(self.now(), request_id))
@@ -213,7 +198,7 @@ class Dispatcher:
 
     def serves(self, tenant_id: str) -> bool:
         """Whether this tenant has anything queued or in flight."""
-        return tenant_id in self._tenant_leases
+        return tenant_id in self._tenant_leases or self._deciding.serves_elsewhere(tenant_id)
 
     # -- the leases' side ------------------------------------------------------------------------------------
 
@@ -233,11 +218,7 @@ class Dispatcher:
         if watch is None:
             self._scheduler.submit(request, self.now())
         else:
-            before = self._scheduler.counter(request.tenant_id)
-            self._scheduler.submit(request, self.now())
-            if (lift := self._scheduler.counter(request.tenant_id) - before) > 0:
-                watch.lifted(lift)
-            self._ask_why(request.id, watch)
+            self._deciding.submit_watched(request, watch)
         return self._decision(request.id, is_new=True)
 
     def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
@@ -247,17 +228,19 @@ class Dispatcher:
         self._usages.ended(fact.request_id)
         self._scheduler.told(fact)
         if watch is not None:
-            self._ask_why(fact.request_id, watch)
+            self._deciding.ask_why(fact.request_id, watch)
         return self._decision(fact.request_id)
 
     def runs_on(self, fact: RunFact) -> None:
         """A dispatched request is still where it was."""
         self._scheduler.told(fact)
         if self._waiting or self._tells_all:
-            self._pump_soon()
+            self._deciding.soon()
 
     def tokens(self, request_id: str, usage: Usage) -> None:
         self._usages.record(request_id, usage)
+        if self._tells_all:
+            self._deciding.recorded()
 
     def prefilled(self, request_id: str) -> Usage:
         """The part of a dispatched request's prompt that its backend has prefilled by now, as estimated."""
@@ -266,38 +249,23 @@ class Dispatcher:
     def trued_up(self) -> None:
         """A prompt's true size is known. A reservation may have shrunk, so a queued request may fit now."""
         if self._waiting or self._tells_all:
-            self._pump_soon()
+            self._deciding.soon()
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
         self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.ended(request_id))
         if self._waiting or self._tells_all:
-            self._pump_soon()
-
-    def _ask_why(self, request_id: str, watch: QueueWatch) -> None:
-        """Report why the request waits when all has been decided: in the tick after next at the earliest, because the
-        next tick makes the decision.
-        """
-
-        def tell() -> None:
-            if self._has_more:
-                self._loop.call_soon(tell)
-                return
-            reason = self._scheduler.waits_for(request_id, self.now())
-            if reason is not None:
-                watch.waits(reason)
-
-        self._loop.call_soon(self._loop.call_soon, tell)
+            self._deciding.soon()
 
     async def _decision(self, request_id: str, *, is_new: bool = False) -> Dispatch:
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
         decided: asyncio.Future[Dispatch] = self._loop.create_future()
-        is_first = is_new and not (self._waiting or self._pumping)
+        is_first = is_new and not (self._waiting or self._deciding.is_due)
         self._waiting[request_id] = decided
-        self._pump_soon()
+        self._deciding.soon()
         if is_first:
-            self._decide_first()
+            self._deciding.first()
             if decided.done():
                 return decided.result()
         try:
@@ -310,7 +278,7 @@ class Dispatcher:
             else:
                 self._waiting.pop(request_id, None)
                 self._scheduler.told(Cancelled(self.now(), request_id))
-                self._pump_soon()
+                self._deciding.soon()
             raise
 
     # -- the scheduler's side --------------------------------------------------------------------------------
@@ -321,30 +289,15 @@ class Dispatcher:
             self._usages.report_all(self.now())  # at the weight that applied when the tokens passed
             self._scheduler.told(TenantsChanged(self.now(), changed=(tenant,)))
 
-    def _pump_soon(self) -> None:
-        self._is_decided = False
-        if not self._pumping and not self._closed:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
+    def report(self, now: float, *, brings_all: bool) -> None:
+        if brings_all:
+            self._usages.report_all(now)
+        else:
+            self._usages.report(now)
 
-    def _decide_first(self) -> None:
-        """Decide at once on the first request of this tick, where none waits: the pump, and the wake-up of its task,
-        would be two turns of the loop. All that comes after it in this tick is decided together.
-        """
-        self._is_decided = True
-        self._decide(self.now())
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        # A timer may fire slightly early by the loop's own clock: what it was set for counts as due.
-        self._decide(max(self.now(), self._timer_at))
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if not self._closed and not self._is_decided:
-            self._decide(self.now())
-
-    def _decide(self, now: float) -> None:
+    def decide(self, now: float) -> None:
+        if self._closed:
+            return
         self._usages.report(now)
         for action in self._scheduler.poll(now):
             if isinstance(action, Preempt):
@@ -355,27 +308,15 @@ class Dispatcher:
             if isinstance(action, Dispatch):
                 lease = self._leases[action.request_id]
                 self._usages.dispatched(action.request_id, action.backend_id, lease.usage_passed)
+                if lease.watch is not None:
+                    self._deciding.dispatched(action.request_id, lease.watch)
             if decided.cancelled():
                 continue  # its task was cancelled; the handler in `_decision` cleans up
             if isinstance(action, Reject):
                 decided.set_exception(Rejected(action.reason, action.retry_after_s, action.limit))
             else:
                 decided.set_result(action)
-        wakeup_at = self._scheduler.next_wakeup()
-        self._has_more = wakeup_at is not None and wakeup_at <= now
-        if self._has_more:  # more than one poll decides: streams are relayed in between
-            self._pump_soon()
-        self._arm(None if self._has_more else wakeup_at)
-
-    def _arm(self, wakeup_at: float | None) -> None:
-        if self._timer is not None:
-            if wakeup_at == self._timer_at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if wakeup_at is not None:
-            self._timer_at = wakeup_at
-            self._timer = self._loop.call_at(wakeup_at, self._on_timer)
+        self._deciding.decided(now, self._scheduler.next_wakeup())
 
 
 class Lease:

@@ -1,6 +1,6 @@
 """MemberOrder: the order that a gateway shares with others, as one of its processes is handed it.
 
-client -> any of them: RequestHandlers -> SharedDispatcher -> SharedOrder -> the leader's Schedulers, and back as a
+client -> any of them: RequestHandlers -> Dispatcher -> SharedOrder -> the leader's Schedulers, and back as a
 Dispatch -> backend -> relay -> client.
 
 Every process has the same parts; which of them work follows its role (role_work.py). How a process comes into the order
@@ -21,6 +21,7 @@ from backends.spec import BackendSpec
 from gateway.admin.management import Management
 from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
+from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.wire import LimitsOf
 from gateway.cluster.wishes import AskBackends, Wish
@@ -42,7 +43,7 @@ from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.shared_order.backends import SharedBackends
-from gateway.shared_order.dispatching import SharedDispatcher
+from gateway.shared_order.deciding import SharedDeciding
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.role_work import RoleWork, pack
@@ -104,7 +105,8 @@ class MemberOrder:
         return self.place.secret
 
     def make_dispatcher(self, pool: str, _make_scheduler: MakeScheduler) -> Dispatcher:
-        return SharedDispatcher(self.shared, pool)
+        scheduler = RemoteScheduler(pool, self.shared.member, self._ask_limits)
+        return Dispatcher(scheduler, SharedDeciding(scheduler, self.shared, pool))
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
         def changed() -> None:
@@ -227,7 +229,7 @@ class MemberOrder:
         if self._work is not None:
             self._work.take_up(role, is_other=before is not self._led)
 
-    def ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
+    def _ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
         async def ask() -> None:
             with suppress(StoreUnavailable, StoreFull):
                 then(_LIMITS.decode(await self.others.ask_leader("limits", pack((pool, of)))))

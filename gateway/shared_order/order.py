@@ -10,7 +10,7 @@ waits for it.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,15 +22,16 @@ from gateway.cluster.election import Candidate, ElectionStore, StoreCall
 from gateway.cluster.hello import HelloError, OtherMemberError
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, LimitsOf, Shared, decode, encode
+from gateway.cluster.wire import FRAME_BYTES_MAX, Frame, FrameError, Shared, decode, encode
 from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.live.schema import ClusterView, MemberRole
+from gateway.scheduling.deciding import Decides
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.transport import OrderConnection, connected
 from gateway.store.base import StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import RateLimits, Tenant
+from policies.types import Tenant
 
 RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
 ALONE_RETRY_S: Final = 0.5  # and while this process is alone: the leader of before may still have a majority
@@ -38,18 +39,6 @@ LAST_S_MAX: Final = 0.5  # for the last calls and frames when this process stops
 FLUSH_S: Final = 0.005  # between looks whether they were sent
 
 log = logging.getLogger(__name__)
-
-
-class OrderedDispatcher(Protocol):
-    """The Dispatcher of one pool, as the turns of the order use it."""
-
-    def report(self, now: float, *, brings_all: bool) -> None:
-        """Tell the usage that was recorded; with `brings_all` also what has passed untold."""
-        ...
-
-    def carry_out(self, now: float) -> None:
-        """Carry out what the leader has decided for this process."""
-        ...
 
 
 class OrderShell(Protocol):
@@ -75,10 +64,6 @@ class OrderShell(Protocol):
         """The role of this process, or its leader, is another one now."""
         ...
 
-    def ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
-        """Ask the leader for the limits per minute of a tenant and key in a pool; call `then` with the answer."""
-        ...
-
 
 class _LeaderAddress(NamedTuple):
     """A leader to follow. Workers know where theirs listens, and learn its name when they meet."""
@@ -97,7 +82,6 @@ class SharedOrder:
         self.place = place
         self._loop = asyncio.get_running_loop()
         self._shell = shell
-        self.ask_limits = shell.ask_limits
         self._elections = elections
         self.member = Member(
             place.name,
@@ -110,7 +94,7 @@ class SharedOrder:
         self.joined = asyncio.Event()
         """Set while a leader decides for this process."""
         self.roles = Roles(place.name)
-        self._dispatchers: dict[str, OrderedDispatcher] = {}
+        self._dispatchers: dict[str, Decides] = {}
         self._followers: dict[str, OrderConnection] = {}
         self._upstream: OrderConnection | None = None  # to the leader
         self._target: _LeaderAddress | None = None  # that is followed, or tried
@@ -188,7 +172,7 @@ class SharedOrder:
         """The member that this process follows; None: there is none, or it leads itself."""
         return None if self.member.leader is not None else self.member.follower.link.leader
 
-    def add(self, pool: str, dispatcher: OrderedDispatcher) -> None:
+    def add(self, pool: str, dispatcher: Decides) -> None:
         """Carry out the actions of this pool with this dispatcher."""
         self._dispatchers[pool] = dispatcher
 
@@ -408,7 +392,7 @@ class SharedOrder:
         if self.roles.look(member):
             self._role_changed()
         for dispatcher in self._dispatchers.values():
-            dispatcher.carry_out(now)
+            dispatcher.decide(now)
         reason = "" if member.leader is not None else follower.link.closes(now)
         if reason and self._upstream is not None:
             self._complain(f"{self._upstream.peer} is left: {reason}")

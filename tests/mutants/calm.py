@@ -39,7 +39,7 @@ MUTANTS = (
         calm("test_02_500_streams_arrive_whole.py"), check=2,
     ),
     Mutant(
-        "a call is decided in the turn of the loop after its arrival", "gateway/scheduling/dispatcher.py",
+        "a call is decided in the turn of the loop after its arrival", "gateway/scheduling/deciding.py",
         "self._loop.call_soon(self._pump)", "self._loop.call_later(0.03, self._pump)",
         calm("test_03_a_thousand_calls_a_second.py::test_calls_that_are_due_are_answered_soon"), check=3,
     ),
@@ -69,7 +69,7 @@ MUTANTS = (
         calm("test_07_a_full_queue_answers_at_once.py"), check=7,
     ),
     Mutant(
-        "a refusal is decided in the turn of the loop after its arrival", "gateway/scheduling/dispatcher.py",
+        "a refusal is decided in the turn of the loop after its arrival", "gateway/scheduling/deciding.py",
         "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
         calm("test_07_a_full_queue_answers_at_once.py"), check=7,
     ),
@@ -102,7 +102,7 @@ MUTANTS = (
     ),
     Mutant(
         "without a backend a call is refused in the turn of the loop after its arrival",
-        "gateway/scheduling/dispatcher.py",
+        "gateway/scheduling/deciding.py",
         "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
         calm("test_19_all_backends_down.py"), check=19,
     ),

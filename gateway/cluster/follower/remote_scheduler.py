@@ -12,7 +12,7 @@ from typing import Final
 from gateway.cluster.member import Member
 from gateway.cluster.wire import LimitsOf
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.facts import Cancelled, Fact, RunFact, Spent
+from policies.facts import Cancelled, Fact, RunFact, Spent, TenantsChanged
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import (
     Action,
@@ -74,8 +74,22 @@ class RemoteScheduler:
                 self._follower.cancel(fact.request_id)
             case Spent():
                 self._follower.spent(self._pool, fact)
+            case TenantsChanged():
+                self._tenants_changed(fact)
             case _:
                 self._member.told(self._pool, fact)
+
+    def _tenants_changed(self, fact: TenantsChanged) -> None:
+        """The leader looks up itself what a tenant is, in all its pools."""
+        leader = self._member.leader
+        if leader is None:
+            return
+        for tenant in fact.changed:
+            leader.tenant_changed(tenant.id, fact.now)
+        for tenant_id in fact.removed:
+            leader.tenant_forgotten(tenant_id, fact.now)
+        if fact.tiers or fact.tiers_removed or fact.groups or fact.groups_removed:
+            self._member.told(self._pool, fact.but(changed=(), removed=()))
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 

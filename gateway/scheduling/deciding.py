@@ -1,0 +1,134 @@
+"""Deciding: when the requests of a pool are decided: once per tick of the loop, and at the Scheduler's wake-ups."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from policies.scheduler_protocol import ViewedSchedulerProtocol
+from policies.types import Request, Tenant, Wait
+
+
+class QueueWatch(Protocol):
+    """Observes one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
+
+    def lifted(self, service: float) -> None:
+        """The lift: the counter of its tenant, idle until now, was raised by so much service over weight."""
+        ...
+
+    def waits(self, reason: Wait) -> None:
+        """The request was not dispatched at once, for this reason."""
+        ...
+
+
+class Decides(Protocol):
+    """The Dispatcher of one pool, as it is driven."""
+
+    now: Callable[[], float]
+
+    def report(self, now: float, *, brings_all: bool) -> None:
+        """Tell the Scheduler the usage that was recorded; with `brings_all` also what has passed untold."""
+        ...
+
+    def decide(self, now: float) -> None:
+        """Poll the Scheduler, and carry out what it decides."""
+        ...
+
+
+class Deciding:
+    """Drives one Dispatcher, whose Scheduler is in this process. One timer serves all wake-ups. Dispatchers of an order
+    that processes share are driven in its turns (gateway/shared_order/deciding.py).
+    """
+
+    tells_all = False
+    """Whether each fact asks for a decision, though nothing waits here: another process is told of it."""
+
+    def __init__(self, scheduler: ViewedSchedulerProtocol) -> None:
+        self._scheduler = scheduler
+        self._loop = asyncio.get_running_loop()
+        self._of: Decides
+        self.is_due = False
+        """Whether it is decided in the next turn of the loop."""
+        self._is_decided = False  # nothing is left to decide in this tick
+        self._has_more = False  # to decide at once
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def begin(self, of: Decides) -> None:
+        """Drive this dispatcher."""
+        self._of = of
+
+    def soon(self) -> None:
+        """A fact was told: decide in the next turn of the loop."""
+        self._is_decided = False
+        if not self.is_due:
+            self.is_due = True
+            self._loop.call_soon(self._pump)
+
+    def first(self) -> None:
+        """Decide at once on the first request of this tick, where none waits: the pump, and the wake-up of its task,
+        would be two turns of the loop. All that comes after it in this tick is decided together.
+        """
+        self._is_decided = True
+        self._of.decide(self._of.now())
+
+    def recorded(self) -> None:
+        """Usage was recorded."""
+
+    def decided(self, now: float, wakeup_at: float | None) -> None:
+        """One poll has decided what it could; the next one is due then."""
+        self._has_more = wakeup_at is not None and wakeup_at <= now
+        if self._has_more:  # more than one poll decides: streams are relayed in between
+            self.soon()
+            wakeup_at = None
+        if self._timer is not None:
+            if wakeup_at == self._timer_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wakeup_at is not None:
+            self._timer_at = wakeup_at
+            self._timer = self._loop.call_at(wakeup_at, self._on_timer)
+
+    def submit_watched(self, request: Request, watch: QueueWatch) -> None:
+        """Submit a request that is observed."""
+        before = self._scheduler.counter(request.tenant_id)
+        self._scheduler.submit(request, self._of.now())
+        if (lift := self._scheduler.counter(request.tenant_id) - before) > 0:
+            watch.lifted(lift)
+        self.ask_why(request.id, watch)
+
+    def ask_why(self, request_id: str, watch: QueueWatch) -> None:
+        """Report why the request waits when all has been decided: in the tick after next at the earliest, because the
+        next tick makes the decision.
+        """
+
+        def tell() -> None:
+            if self._has_more:
+                self._loop.call_soon(tell)
+                return
+            reason = self._scheduler.waits_for(request_id, self._of.now())
+            if reason is not None:
+                watch.waits(reason)
+
+        self._loop.call_soon(self._loop.call_soon, tell)
+
+    def dispatched(self, request_id: str, watch: QueueWatch) -> None:
+        """A request that is observed was dispatched."""
+
+    def tenants_elsewhere(self) -> Collection[Tenant]:
+        """The tenants of all processes, where this one knows them."""
+        return ()
+
+    def serves_elsewhere(self, tenant_id: str) -> bool:
+        """Whether another process has a request of this tenant, as far as this one knows."""
+        return False
+
+    def _pump(self) -> None:
+        self.is_due = False
+        if not self._is_decided:
+            self._of.decide(self._of.now())
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        # A timer may fire slightly early by the loop's own clock: what it was set for counts as due.
+        self._of.decide(max(self._of.now(), self._timer_at))
