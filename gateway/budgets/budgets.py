@@ -35,7 +35,7 @@ from gateway.budgets.group_tenants import GroupTenants
 from gateway.budgets.usage import UsageBook
 from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
-from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
 from gateway.store.periodic import Periodic
 from gateway.store.usage_rows import usage_rows
 from policies.types import LimitKind
@@ -372,7 +372,7 @@ class Budgets:
         tenants = self._groups.tenants(holders)
         sums = _Sums(lambda: _Sums(lambda: _Sums(int)))
         one = next(iter(tenants)) if len(tenants) == 1 else None
-        async for rows in usage_rows(self._store, first_day=first.isoformat(), last_day=last.isoformat(), tenant=one):
+        async for rows in usage_rows(self._store, UsageQuery(first.isoformat(), last.isoformat(), one)):
             for row in rows:
                 if row.of.tenant in tenants and (row.writer != self._book.writer or row.of not in self._book):
                     self._add(sums, holders, row)

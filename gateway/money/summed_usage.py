@@ -8,7 +8,7 @@ So memory holds one part, however many rows there are.
 from collections.abc import AsyncIterator
 from typing import Final
 
-from gateway.store.base import Store, Totals, UsageKey, UsagePlace
+from gateway.store.base import Store, Totals, UsageKey, UsagePlace, UsageQuery
 from gateway.store.usage_rows import usage_rows
 
 LAST_WRITER: Final = "\U0010ffff"  # behind every writer's name
@@ -20,7 +20,7 @@ async def summed_usage(
     """Usage of these days, both inclusive, in the order of its keys, those behind `after`. Raises StoreUnavailable."""
     place = None if after is None else UsagePlace(*after, LAST_WRITER)
     sums: dict[UsageKey, Totals] = {}
-    async for rows in usage_rows(store, first_day=first_day, last_day=last_day, tenant=tenant, after=place):
+    async for rows in usage_rows(store, UsageQuery(first_day, last_day, tenant, after=place)):
         unfinished = sums.pop(rows[0].of, None)
         if sums:
             yield list(sums.items())

@@ -1,60 +1,37 @@
 """LeaderStore: the store of worker 0, asked by a worker that follows, which has no state file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from gateway.others import Others, Service
-from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsagePlace, UsageRow
+from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsageQuery, UsageRow
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-
-
-class _UsageOf(msgspec.Struct, array_like=True):
-    first_day: str
-    last_day: str
-    tenant: str | None
-    writer: str | None
-    after: UsagePlace | None = None
-    limit: int | None = None
-
-
+_ASKED: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
+    "news": msgspec.msgpack.Decoder(int),
+    "put_usage": msgspec.msgpack.Decoder(tuple[UsageRow, ...]),
+    "usage": msgspec.msgpack.Decoder(UsageQuery),
+    "learnt": msgspec.msgpack.Decoder(str),
+}
 _NEWS: Final = msgspec.msgpack.Decoder(News)
 _ROWS: Final = msgspec.msgpack.Decoder(tuple[UsageRow, ...])
-_USAGE_OF: Final = msgspec.msgpack.Decoder(_UsageOf)
 _LEARNT: Final[msgspec.msgpack.Decoder[Learnt | None]] = msgspec.msgpack.Decoder(Learnt | None)
-_INT: Final = msgspec.msgpack.Decoder(int)
-_TEXT: Final = msgspec.msgpack.Decoder(str)
 
 
 def store_services(store: Store) -> dict[str, Service]:
-    """What LeaderStore asks, answered by this store."""
+    """What LeaderStore asks, answered by this store's methods of these names."""
 
-    async def news(body: bytes) -> bytes:
-        return _pack(await store.news(_INT.decode(body)))
+    def service(name: str, asked: msgspec.msgpack.Decoder[Any]) -> Service:
+        method = getattr(store, name)
 
-    async def put_usage(body: bytes) -> bytes:
-        await store.put_usage(_ROWS.decode(body))
-        return b""
+        async def answer(body: bytes) -> bytes:
+            return _pack(await method(asked.decode(body)))
 
-    async def usage(body: bytes) -> bytes:
-        of = _USAGE_OF.decode(body)
-        return _pack(
-            await store.usage(
-                first_day=of.first_day,
-                last_day=of.last_day,
-                tenant=of.tenant,
-                writer=of.writer,
-                after=of.after,
-                limit=of.limit,
-            )
-        )
+        return answer
 
-    async def learnt(body: bytes) -> bytes:
-        return _pack(await store.learnt(_TEXT.decode(body)))
-
-    return {"news": news, "put_usage": put_usage, "usage": usage, "learnt": learnt}
+    return {name: service(name, asked) for name, asked in _ASKED.items()}
 
 
 class LeaderStore:
@@ -62,11 +39,7 @@ class LeaderStore:
 
     def __init__(self, others: Others) -> None:
         self._others = others
-        self._is_available = True
-
-    @property
-    def is_available(self) -> bool:
-        return self._is_available
+        self.is_available = True
 
     async def open(self) -> None:
         """It is open where worker 0 answers."""
@@ -80,17 +53,8 @@ class LeaderStore:
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._ask("put_usage", tuple(rows))
 
-    async def usage(
-        self,
-        *,
-        first_day: str,
-        last_day: str,
-        tenant: str | None = None,
-        writer: str | None = None,
-        after: UsagePlace | None = None,
-        limit: int | None = None,
-    ) -> tuple[UsageRow, ...]:
-        return _ROWS.decode(await self._ask("usage", _UsageOf(first_day, last_day, tenant, writer, after, limit)))
+    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
+        return _ROWS.decode(await self._ask("usage", query))
 
     async def learnt(self, name: str) -> Learnt | None:
         return _LEARNT.decode(await self._ask("learnt", name))
@@ -118,9 +82,9 @@ class LeaderStore:
         try:
             said = await self._others.ask_leader(service, _pack(of))
         except StoreUnavailable:
-            self._is_available = False
+            self.is_available = False
             raise
-        self._is_available = True
+        self.is_available = True
         return said
 
 

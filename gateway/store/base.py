@@ -127,6 +127,19 @@ class UsagePlace(NamedTuple):
     writer: str
 
 
+class UsageQuery(NamedTuple):
+    """Rows of these days, both inclusive: of this tenant and writer (None: of any), those behind the place `after`, and
+    of them the first `limit`.
+    """
+
+    first_day: str
+    last_day: str
+    tenant: str | None = None
+    writer: str | None = None
+    after: UsagePlace | None = None
+    limit: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """The totals that one writer has counted in one row."""
@@ -234,18 +247,9 @@ class Store(Protocol):
         """Write totals: each becomes the larger of the stored and the given one. Idempotent."""
         ...
 
-    async def usage(
-        self,
-        *,
-        first_day: str,
-        last_day: str,
-        tenant: str | None = None,
-        writer: str | None = None,
-        after: UsagePlace | None = None,
-        limit: int | None = None,
-    ) -> tuple[UsageRow, ...]:
-        """The rows of these days, both inclusive, ordered by day, tenant, key, model, writer: those behind the place
-        `after`, and of them the first `limit`. Without a limit, more than USAGE_ROWS_MAX raise StoreFull.
+    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
+        """The rows that are asked for, ordered by day, tenant, key, model, writer. Raises StoreFull where they are more
+        than USAGE_ROWS_MAX and the query has no limit.
         """
         ...
 

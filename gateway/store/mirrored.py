@@ -24,7 +24,7 @@ from gateway.store.base import (
     SharedStore,
     Store,
     StoreUnavailable,
-    UsagePlace,
+    UsageQuery,
     UsageRow,
     VersionConflict,
 )
@@ -105,19 +105,8 @@ class MirroredStore:
         await self._own.put_usage(rows)
         self._usage.used(rows)
 
-    async def usage(
-        self,
-        *,
-        first_day: str,
-        last_day: str,
-        tenant: str | None = None,
-        writer: str | None = None,
-        after: UsagePlace | None = None,
-        limit: int | None = None,
-    ) -> tuple[UsageRow, ...]:
-        return await self._own.usage(
-            first_day=first_day, last_day=last_day, tenant=tenant, writer=writer, after=after, limit=limit
-        )
+    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
+        return await self._own.usage(query)
 
     async def last_days(self, since: str) -> dict[str, str]:
         return await self._own.last_days(since)

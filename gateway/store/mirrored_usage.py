@@ -10,7 +10,17 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 
-from gateway.store.base import Learnt, SharedStore, Store, Totals, UsageKey, UsagePlace, UsageRow, oldest_day
+from gateway.store.base import (
+    Learnt,
+    SharedStore,
+    Store,
+    Totals,
+    UsageKey,
+    UsagePlace,
+    UsageQuery,
+    UsageRow,
+    oldest_day,
+)
 
 USAGE_PULL_S = 10.0
 DAYS_COMPARED = 7  # where the shared store seems to have lost nothing
@@ -84,11 +94,9 @@ class MirroredUsage:
 
     async def _exchange(self, first_day: str, last_day: str) -> None:
         """Merge both copies on these days, both inclusive, part by part in the order of rows: any number is merged."""
-        after: UsagePlace | None = None
+        query = UsageQuery(first_day, last_day, limit=ROWS_COMPARED)
         while True:
-            days = {"first_day": first_day, "last_day": last_day}
-            theirs = await self._shared.usage(**days, after=after, limit=ROWS_COMPARED)
-            ours = await self._own.usage(**days, after=after, limit=ROWS_COMPARED)
+            theirs, ours = await self._shared.usage(query), await self._own.usage(query)
             await self._own.put_usage(_larger(theirs, ours))
             await self._shared.put_usage(_larger(ours, theirs))
             # Behind the end of a full page there may be more of that copy: from there on both are compared again.
@@ -96,6 +104,7 @@ class MirroredUsage:
             after = min((UsagePlace(*row.of, row.writer) for row in ends), default=None)
             if after is None:
                 return
+            query = query._replace(after=after)
 
     def _day(self, days_ago: int) -> str:
         return (datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=days_ago)).isoformat()

@@ -40,6 +40,7 @@ from gateway.store.base import (
     Totals,
     UsageKey,
     UsagePlace,
+    UsageQuery,
     UsageRow,
     VersionConflict,
     check_size,
@@ -204,23 +205,17 @@ class RedisStore:
                     args += [FIELD_END.join((row.writer, *row.of[1:])), ",".join(map(str, row.totals))]
                 await self._call("put_usage", (f"usage:{day}", "days"), args)
 
-    async def usage(
-        self,
-        *,
-        first_day: str,
-        last_day: str,
-        tenant: str | None = None,
-        writer: str | None = None,
-        after: UsagePlace | None = None,
-        limit: int | None = None,
-    ) -> tuple[UsageRow, ...]:
-        first_day = first_day if after is None else max(first_day, after.day)
-        days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(last_day))
+    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
+        after, limit = query.after, query.limit
+        first_day = query.first_day if after is None else max(query.first_day, after.day)
+        days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(query.last_day))
         rows: list[UsageRow] = []
         for day in map(bytes.decode, days):
             fields = await self._ask("HGETALL", f"usage:{day}")
             found = (_usage_row(day, field, totals) for field, totals in fields.items())
-            wanted = [row for row in found if tenant in (None, row.of.tenant) and writer in (None, row.writer)]
+            wanted = [
+                row for row in found if query.tenant in (None, row.of.tenant) and query.writer in (None, row.writer)
+            ]
             rows += sorted((row for row in wanted if after is None or _place(row) > after), key=_place)
             if limit is not None and len(rows) >= limit:
                 break

@@ -30,7 +30,7 @@ from gateway.store.base import (
     StoreUnavailable,
     Totals,
     UsageKey,
-    UsagePlace,
+    UsageQuery,
     UsageRow,
     VersionConflict,
     action_of,
@@ -103,17 +103,9 @@ class SqliteStore:
         if rows:
             await self._run(partial(self._put_usage, rows))
 
-    async def usage(
-        self,
-        *,
-        first_day: str,
-        last_day: str,
-        tenant: str | None = None,
-        writer: str | None = None,
-        after: UsagePlace | None = None,
-        limit: int | None = None,
-    ) -> tuple[UsageRow, ...]:
-        asked = {"day <= ?": last_day, "tenant = ?": tenant, "writer = ?": writer}
+    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
+        first_day, after, limit = query.first_day, query.after, query.limit
+        asked = {"day <= ?": query.last_day, "tenant = ?": query.tenant, "writer = ?": query.writer}
         if after is None or after.day < first_day:
             where, values = _where({"day >= ?": first_day, **asked})
         else:

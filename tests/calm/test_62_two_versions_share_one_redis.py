@@ -21,6 +21,7 @@ from gateway_process import serving
 from gateway_rig import engine
 from redis_server import RedisServer
 
+from gateway.store.base import UsageQuery
 from gateway.store.redis_store import RedisStore
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +129,7 @@ async def status(process, path):
 
 async def usage(redis_url):
     shared = RedisStore(redis_url)
-    rows = await shared.usage(first_day="2000-01-01", last_day="2999-12-31")
+    rows = await shared.usage(UsageQuery("2000-01-01", "2999-12-31"))
     await shared.close()
     return sum(row.totals.requests for row in rows), sum(row.totals.output_tokens for row in rows)
 

@@ -121,7 +121,7 @@ async def test_without_pyarrow_parquet_is_refused_and_csv_is_not(api, monkeypatc
 
 @pytest.mark.parametrize(("error", "status"), [(StoreUnavailable, 503), (StoreFull, 409)])
 async def test_what_fails_before_the_first_day_is_a_problem(api, monkeypatch, error, status):
-    async def fails(**_):
+    async def fails(_query):
         raise error("no")
 
     monkeypatch.setattr(api.rig.gateway._management.store, "usage", fails)
@@ -132,10 +132,10 @@ async def test_what_fails_later_breaks_off_and_leaves_no_file(api, monkeypatch, 
     store = api.rig.gateway._management.store
     usage = store.usage
 
-    async def fails_today(*, after, **others):
-        if after is not None and after.day == day():
+    async def fails_today(query):
+        if query.after is not None and query.after.day == day():
             raise StoreUnavailable("no")
-        return await usage(after=after, **others)
+        return await usage(query)
 
     monkeypatch.setattr(store, "usage", fails_today)
     with pytest.raises(aiohttp.ClientError):
@@ -173,8 +173,8 @@ async def test_a_day_of_more_rows_than_a_store_gives_at_once_is_listed_and_expor
         await store.put_usage(rows)
         usage, used = store.usage, sum(row.totals.prompt_tokens for row in rows)
 
-        async def watched(**query):
-            found = await usage(**query)
+        async def watched(query):
+            found = await usage(query)
             asked.append(len(found))
             return found
 

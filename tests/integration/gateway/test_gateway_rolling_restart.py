@@ -9,6 +9,7 @@ from gateway_rig import CHAT, Reply, call, engine
 from redis_server import RedisServer
 from rolling_rig import NEEDS_HAPROXY, Haproxy, Replica
 
+from gateway.store.base import UsageQuery
 from gateway.store.redis_store import RedisStore
 
 REPLICAS = 3
@@ -88,6 +89,6 @@ async def test_no_call_fails_while_every_replica_is_restarted(tmp_path):
 
 async def shared_usage(redis_url):
     shared = RedisStore(redis_url)
-    rows = await shared.usage(first_day="2000-01-01", last_day="2999-12-31")
+    rows = await shared.usage(UsageQuery("2000-01-01", "2999-12-31"))
     await shared.close()
     return sum(row.totals.requests for row in rows), sum(row.totals.output_tokens for row in rows)

@@ -20,6 +20,7 @@ from gateway.store.base import (
     Totals,
     UsageKey,
     UsagePlace,
+    UsageQuery,
     UsageRow,
     VersionConflict,
 )
@@ -195,7 +196,7 @@ def usage_row(totals, *, writer="w1", day="2026-11-20", tenant="alice", key="k1"
 
 
 async def all_usage(store, **asked):
-    return await store.usage(first_day="2026-01-01", last_day="2026-12-31", **asked)
+    return await store.usage(UsageQuery("2026-01-01", "2026-12-31", **asked))
 
 
 async def test_usage_that_is_put_twice_or_out_of_order_counts_once(store):
@@ -217,7 +218,7 @@ async def test_usage_is_kept_by_writer_day_tenant_key_and_model(store):
     assert list(found) == sorted(found, key=lambda row: (*row.of, row.writer))
     assert await all_usage(store, tenant="bob") == (others[2],)
     assert await all_usage(store, writer="w2") == (others[0],)
-    assert await store.usage(first_day="2026-11-21", last_day="2026-11-21") == (others[1],)
+    assert await store.usage(UsageQuery("2026-11-21", "2026-11-21")) == (others[1],)
 
 
 async def test_the_last_day_of_each_key_is_told_over_writers_and_tenants(store):
@@ -237,7 +238,7 @@ async def test_the_last_day_of_each_key_is_told_over_writers_and_tenants(store):
 async def test_days_of_usage_that_are_too_old_are_forgotten(store):
     await store.put_usage([usage_row((1, 1, 1, 1), day="2025-01-01")])
     await store.put_usage([usage_row((1, 1, 1, 1), day="2026-11-20")])
-    found = await store.usage(first_day="2000-01-01", last_day="2100-01-01")
+    found = await store.usage(UsageQuery("2000-01-01", "2100-01-01"))
     assert [row.of.day for row in found] == ["2026-11-20"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from gateway_rig import call, engine, gateway
 from redis_server import RedisServer, slow_proxy
 
-from gateway.store.base import StoreUnavailable, Totals
+from gateway.store.base import StoreUnavailable, Totals, UsageQuery
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
@@ -21,7 +21,7 @@ CALLS_AT_ONCE = 4
 USED_EVENTUALLY_S = 5.0
 KEPT = {"file": "state.db"}  # says that state is kept; the store that is given keeps it
 # A test that runs over midnight (UTC) counts on two days.
-ALL_DAYS = {"first_day": "2000-01-01", "last_day": "9999-12-31"}
+ALL_DAYS = UsageQuery("2000-01-01", "9999-12-31")
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def check(callers, store):
     # something else holds up the calls beside as well. Calm checks 23 and 25 have the figures.
     assert len(callers.statuses) > AS_MANY * callers.calls_beside
     give_up_at = time.monotonic() + USED_EVENTUALLY_S
-    while (totals := summed(await store.usage(**ALL_DAYS))).requests != len(callers.statuses):
+    while (totals := summed(await store.usage(ALL_DAYS))).requests != len(callers.statuses):
         assert time.monotonic() < give_up_at, (totals, len(callers.statuses))
         await asyncio.sleep(0.05)
     assert totals.output_tokens == 4 * totals.requests
@@ -149,7 +149,7 @@ async def shared_requests(server, count):
     shared = RedisStore(server.url)
     give_up_at = time.monotonic() + USED_EVENTUALLY_S
     while True:
-        totals = summed(await shared.usage(**ALL_DAYS))
+        totals = summed(await shared.usage(ALL_DAYS))
         if totals.requests == count or time.monotonic() > give_up_at:
             await shared.close()
             return totals.requests

@@ -14,7 +14,7 @@ import pytest
 from forked import context
 from redis_server import RedisServer
 
-from gateway.store.base import Totals
+from gateway.store.base import Totals, UsageQuery
 from gateway.store.sqlite import SqliteStore
 
 ROUNDS, ROUNDS_LONG = 40, 200
@@ -89,7 +89,7 @@ async def check(path, lives):
     await store.open()
     documents = {document.name: document for document in (await store.news(0)).documents}
     revisions = {entry.revision for entry in await store.audit(limit=1_000)}
-    rows = await store.usage(first_day="2000-01-01", last_day="2999-12-31")
+    rows = await store.usage(UsageQuery("2000-01-01", "2999-12-31"))
     await store.close()
     counted = {row.writer: row.totals for row in rows}
     for life in lives:

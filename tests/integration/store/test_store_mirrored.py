@@ -11,7 +11,7 @@ from redis_server import RedisServer, slow_proxy
 from gateway.budgets.usage import UsageBook
 from gateway.registry.registry import Registry
 from gateway.store import mirrored_usage
-from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore
@@ -21,7 +21,7 @@ SETTLE_S = 0.5
 APPLIED_S_MAX = 1.0
 FROZEN_S = 1.5  # of the 30 a freeze may last: five timeouts in a row, after which nothing changes any more
 # A test that runs over midnight (UTC) counts on two days.
-ALL_DAYS = {"first_day": "2000-01-01", "last_day": "9999-12-31"}
+ALL_DAYS = UsageQuery("2000-01-01", "9999-12-31")
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ async def test_usage_of_all_gateways_comes_together_and_survives_an_empty_redis(
     async def sums():
         found = []
         for each in (one, two):
-            rows = await each.store.usage(**ALL_DAYS)
+            rows = await each.store.usage(ALL_DAYS)
             found.append(Totals(*map(sum, zip(*(row.totals for row in rows), strict=True))))
         return found
 
@@ -256,7 +256,7 @@ async def test_usage_of_all_gateways_comes_together_and_survives_an_empty_redis(
         assert time.monotonic() < give_up_at, await sums()
         await asyncio.sleep(0.05)
     fresh = await replicas.start("fresh")
-    rows = await fresh.store.usage(**ALL_DAYS)
+    rows = await fresh.store.usage(ALL_DAYS)
     assert sum(row.totals.requests for row in rows) == 4
 
 
@@ -363,5 +363,5 @@ async def test_two_copies_of_usage_become_one_whatever_part_of_it_is_compared_at
     mirrored.compare(has_lost=True)
     await mirrored.sync()
     for store in (own, shared):
-        assert {(row.writer, row.of): row.totals for row in await store.usage(**ALL_DAYS)} == known
+        assert {(row.writer, row.of): row.totals for row in await store.usage(ALL_DAYS)} == known
         await store.close()

@@ -13,13 +13,13 @@ from redis_server import RedisServer, slow_proxy
 from gateway.cluster.election import Ask, StoreCall
 from gateway.config.state import StateSection
 from gateway.store.assembly import make_elections, make_store
-from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
 from gateway.store.mirrored import MirroredStore
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "operations.md"
 PASSWORD = "a-password"
 # A test that runs over midnight (UTC) counts on two days.
-ALL_DAYS = {"first_day": "2000-01-01", "last_day": "9999-12-31"}
+ALL_DAYS = UsageQuery("2000-01-01", "9999-12-31")
 TODAY = time.strftime("%Y-%m-%d", time.gmtime())
 
 
@@ -57,7 +57,7 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
     assert document in (await made.news(0)).documents
     assert len(await made.audit()) == 1
     assert await made.learnt("model") == Learnt("model", 2.0, b"x")
-    assert [row.totals for row in await made.usage(**ALL_DAYS)] == [Totals(1, 2, 3, 4)]
+    assert [row.totals for row in await made.usage(ALL_DAYS)] == [Totals(1, 2, 3, 4)]
     await made.close()
 
 

@@ -55,8 +55,8 @@ class Rows:
     def __init__(self, rows):
         self.rows = sorted(rows, key=place)
 
-    async def usage(self, *, first_day, last_day, tenant, after, limit):
-        return [row for row in self.rows if after is None or place(row) > after][:limit]
+    async def usage(self, query):
+        return [row for row in self.rows if query.after is None or place(row) > query.after][: query.limit]
 
 
 def place(row):

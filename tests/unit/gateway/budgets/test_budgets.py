@@ -170,7 +170,7 @@ async def test_a_store_that_cannot_be_read_is_read_later(budgets, store, caplog)
     assert used(budgets) == {("", "day"): 10}
 
 
-async def _away(**_):
+async def _away(_query):
     raise StoreUnavailable("away")
 
 

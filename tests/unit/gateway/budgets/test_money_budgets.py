@@ -164,7 +164,7 @@ async def test_a_store_that_is_away_leaves_costs_as_they_were_until_it_is_there(
     assert one.used() == {("cost", "day"): 60}
 
 
-async def _away(**_):
+async def _away(_query):
     raise StoreUnavailable("away")
 
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.budgets import usage
 from gateway.budgets.usage import UsageBook
 from gateway.observability.telemetry import CallTrace
-from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
 from gateway.store.sqlite import SqliteStore
 from policies.types import Usage
 
@@ -41,7 +41,7 @@ def use(book, tenant="alice", *, key="k1", model="m", tokens=10):
 
 
 async def kept(store):
-    return {row.of: row.totals for row in await store.usage(first_day="2026-01-01", last_day="2027-12-31")}
+    return {row.of: row.totals for row in await store.usage(UsageQuery("2026-01-01", "2027-12-31"))}
 
 
 async def test_calls_are_summed_by_tenant_key_model_and_day(store, clock):
@@ -80,7 +80,7 @@ async def test_two_books_of_one_store_count_beside_each_other(store, clock):
     for book in accounts:
         use(book)
         await book.flush()
-    rows = await store.usage(first_day="2026-11-20", last_day="2026-11-20")
+    rows = await store.usage(UsageQuery("2026-11-20", "2026-11-20"))
     assert {row.writer for row in rows} == {book.writer for book in accounts}
     assert sum(row.totals.requests for row in rows) == 2
 

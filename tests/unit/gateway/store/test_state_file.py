@@ -10,7 +10,17 @@ import sys
 import pytest
 
 from gateway.store import schema, state_file
-from gateway.store.base import Change, Document, Learnt, StateFileError, StoreUnavailable, Totals, UsageKey, UsageRow
+from gateway.store.base import (
+    Change,
+    Document,
+    Learnt,
+    StateFileError,
+    StoreUnavailable,
+    Totals,
+    UsageKey,
+    UsageQuery,
+    UsageRow,
+)
 from gateway.store.sqlite import SqliteStore
 
 # A file as the first version of the schema wrote it: it stays as it is, whatever comes after.
@@ -79,7 +89,7 @@ async def test_a_file_of_the_first_version_is_brought_to_this_one_with_all_that_
     )
     audit = await store.audit()
     assert [(entry.revision, entry.replica, entry.before) for entry in audit] == [(4, "", {"weight": 1.0})]
-    rows = await store.usage(first_day="2026-11-20", last_day="2026-11-20")
+    rows = await store.usage(UsageQuery("2026-11-20", "2026-11-20"))
     assert rows == (UsageRow("w1", UsageKey("2026-11-20", "alice", "k1", "m"), Totals(1, 2, 3, 4)),)
     assert await store.learnt("counters") == Learnt("counters", 3.5, b"{}")
     assert (await write(store, "carol", {})).version == 5
