@@ -8,12 +8,13 @@ Every call of a round has a time limit, and every answer a size limit. What is r
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from random import Random
+from typing import Protocol
 
 from backends.catalog import read_models
-from backends.health import HealthState
+from backends.health import Evidence, HealthState
 from backends.kinds import BACKEND_KINDS, VLLM, Sizes, kind_by_metrics, kind_by_owner
 from backends.live_backend import LiveBackend
 from backends.metrics import SCRAPE_BYTES_MAX, EngineMetrics, parse_metrics
@@ -31,34 +32,47 @@ JITTER_RATIO = 0.1  # spreads the rounds of many gateways and backends
 log = logging.getLogger(__name__)
 
 
+class Polled(Protocol):
+    """What is told of the answers: a BackendPool. Its methods run on the event loop."""
+
+    def settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
+        """A round has ended; its health was this before, and `why` is the error, "" without one."""
+        ...
+
+    def serves(self, backend: LiveBackend) -> None:
+        """Its models or its size were read."""
+        ...
+
+
 class PollLoop:
-    """Polls the backends of one gateway. The callbacks run on the event loop: `on_round` gets the backend, its health
-    before the round and the error ("" without one) at the end of each round, `on_models` the backend when its models
-    or its size were read.
+    """Polls the backends of one gateway. Where processes share an order, the one that leads polls, and tells the others
+    (gateway/shared_order/backends.py).
     """
 
-    def __init__(
-        self,
-        times: PollTimes,
-        *,
-        on_round: Callable[[LiveBackend, HealthState, str], None],
-        on_models: Callable[[LiveBackend], None],
-        clock: Callable[[], float],
-        rng: Random,
-    ) -> None:
+    is_asking = True
+    """Whether this process finds out what the backends are like, and decides on their health."""
+
+    def __init__(self, times: PollTimes, *, clock: Callable[[], float], rng: Random) -> None:
         self._times = times
-        self._on_round = on_round
-        self._on_models = on_models
-        self._clock = clock
+        self.clock = clock
         self._rng = rng
+        self._backends: Mapping[str, LiveBackend] = {}
+        self._pool: Polled
         self._poller = Poller(times.timeout_s)
         self._is_running = False
 
-    async def start(self, backends: Collection[LiveBackend]) -> None:
+    def begin(self, backends: Mapping[str, LiveBackend], pool: Polled) -> None:
+        """Poll these backends, which change, from `start` on."""
+        self._backends, self._pool = backends, pool
+
+    def report(self, backend: LiveBackend, evidence: Evidence, ago_s: float) -> None:
+        """Tell the process that decides on its health of what the relay observed, where this one does not."""
+
+    async def start(self) -> None:
         """Poll every backend once, waiting at most `start_s`, and keep polling. A backend that is down is no error."""
         self._poller.start()
         self._is_running = True
-        first = [self._watch(backend) for backend in backends]
+        first = [self._watch(backend) for backend in self._backends.values()]
         if first:
             waits = [asyncio.ensure_future(event.wait()) for event in first]
             _, late = await asyncio.wait(waits, timeout=self._times.start_s)
@@ -66,10 +80,10 @@ class PollLoop:
                 wait.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def stop(self, backends: Collection[LiveBackend]) -> None:
+    async def stop(self) -> None:
         """Stop polling and close all connections of the polling. It may be started again."""
         self._is_running = False
-        await _cancel(backends)
+        await _cancel(self._backends.values())
         await self._poller.stop()
 
     def add(self, backend: LiveBackend) -> None:
@@ -103,7 +117,7 @@ class PollLoop:
                 await self._ask(backend)
             except UnansweredError as error:
                 why = str(error)
-                backend.health.poll_failed(self._clock())
+                backend.health.poll_failed(self.clock())
                 backend.metrics = backend.metrics.sizes()
                 backend.step_times.silent()
                 backend.step_counts.silent()
@@ -111,7 +125,7 @@ class PollLoop:
             except Exception:  # no answer may end the polling of its backend
                 log.exception("backend %s: a poll went wrong", backend.spec.id)
             backend.last_error = why
-            self._on_round(backend, was, why)
+            self._pool.settle(backend, was, why)
             answered.set()
             backend.asked.set()
             backend.asked = asyncio.Event()
@@ -137,7 +151,7 @@ class PollLoop:
         """Run one round. Raises UnansweredError when the health check fails."""
         await self._ask_health(backend)
         silent = backend.health.state in {HealthState.UNKNOWN, HealthState.DOWN}
-        backend.health.poll_answered(self._clock())
+        backend.health.poll_answered(self.clock())
         if silent:  # it may be another server now: forget the old one
             backend.metrics, backend.models_at = EngineMetrics(), float("-inf")
             backend.kind, backend.sizes = BACKEND_KINDS.get(backend.spec.kind or ""), Sizes()
@@ -145,7 +159,7 @@ class PollLoop:
         await self._ask_metrics(backend)
         if backend.kind is VLLM:
             await self._ask_plugin(backend)
-        if self._clock() - backend.models_at >= self._times.models_s:
+        if self.clock() - backend.models_at >= self._times.models_s:
             await self._ask_models(backend)
         if backend.tokenizer is None and backend.cards and backend.kind is not None and backend.kind.has_token_ids:
             await self._ask_tokenizer(backend)
@@ -160,7 +174,7 @@ class PollLoop:
             await self._poller.get(backend.spec, "/v1/models", bytes_max=0)
 
     async def _ask_metrics(self, backend: LiveBackend) -> None:
-        asked_at = self._clock()
+        asked_at = self.clock()
         try:
             body = await self._poller.get(backend.spec, "/metrics", bytes_max=SCRAPE_BYTES_MAX)
         except UnansweredError:
@@ -169,7 +183,7 @@ class PollLoop:
             backend.step_counts.silent()
             return
         text = body.decode("utf-8", "replace")
-        backend.metrics, backend.measured_at = parse_metrics(text), self._clock()
+        backend.metrics, backend.measured_at = parse_metrics(text), self.clock()
         backend.step_times.scraped(backend.metrics, now=backend.measured_at)
         backend.step_counts.scraped(backend.metrics, at=(asked_at + backend.measured_at) / 2)
         if backend.kind is None:
@@ -177,7 +191,7 @@ class PollLoop:
 
     async def _ask_plugin(self, backend: LiveBackend) -> None:
         """Fetch the steps since the last round, if the backend has the plugin."""
-        now = self._clock()
+        now = self.clock()
         path = backend.plugin.path(now)
         if path is None:
             return
@@ -200,7 +214,7 @@ class PollLoop:
             return
         if cards != backend.cards:
             backend.tokenizer = None
-        backend.models_at, backend.models_error, backend.cards = self._clock(), "", cards
+        backend.models_at, backend.models_error, backend.cards = self.clock(), "", cards
         if backend.kind is None:
             backend.kind = kind_by_owner(
                 owner for card in cards if isinstance(owner := card.entry.get("owned_by"), str)
@@ -208,7 +222,7 @@ class PollLoop:
         if backend.probe is None or backend.probe.done():
             backend.probe = asyncio.create_task(self._probe(backend), name=f"probe {backend.spec.id}")
             await asyncio.wait([backend.probe], timeout=PROBE_WAIT_S)
-        self._on_models(backend)
+        self._pool.serves(backend)
 
     async def _ask_tokenizer(self, backend: LiveBackend) -> None:
         """Learn how it tokenizes, once; a server that fails to answer is asked again in the next round."""
@@ -238,7 +252,7 @@ class PollLoop:
             sizes = kind.sizes(document) if isinstance(document, dict) else None
             if sizes is not None:
                 backend.kind, backend.sizes = kind, sizes
-                self._on_models(backend)
+                self._pool.serves(backend)
                 break
 
 

@@ -10,12 +10,10 @@ A backend that is down at the start is kept and polled. A backend without /metri
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from random import Random
 
 from backends.catalog import Catalog
 from backends.health import BackendHealth, Evidence, HealthState, keep_half
 from backends.live_backend import LiveBackend
-from backends.poll import PollTimes
 from backends.poll_loop import PollLoop
 from backends.spec import BackendSpec
 from backends.step_times import StepTimes
@@ -36,14 +34,12 @@ class BackendPool:
         self,
         specs: Iterable[BackendSpec],
         *,
+        polls: PollLoop,
         on_change: Callable[[], None],
         on_load: Callable[[str], None],
-        clock: Callable[[], float],
-        rng: Random,
-        times: PollTimes | None = None,
         member: str = "",
     ) -> None:
-        """`member` is this process, where several are one gateway."""
+        """`polls` finds out what the backends are like; `member` is this process, where several are one gateway."""
         self._member = member
         self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
         self._backends = {spec.id: self._make_backend(spec) for spec in specs}
@@ -52,10 +48,9 @@ class BackendPool:
         self.catalog = Catalog(list(self._backends), pools=pools)
         self._on_change = on_change
         self._on_load = on_load
-        self._clock = clock
-        self._polls = PollLoop(
-            times or PollTimes(), on_round=self._settle, on_models=self._serves, clock=clock, rng=rng
-        )
+        self._clock = polls.clock
+        self._polls = polls
+        polls.begin(self._backends, self)
 
     def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
         """Set the step time that each backend starts from before any step is observed. The default is its spec's."""
@@ -65,11 +60,11 @@ class BackendPool:
 
     async def start(self) -> None:
         """Poll every backend once, waiting at most `start_s`, and keep polling. A backend that is down is no error."""
-        await self._polls.start(self._backends.values())
+        await self._polls.start()
 
     async def stop(self) -> None:
         """Stop polling and close all connections of the polling."""
-        await self._polls.stop(self._backends.values())
+        await self._polls.stop()
 
     def add(self, spec: BackendSpec) -> None:
         """Add a backend and poll it from now on. Raises ValueError if there are BACKENDS_MAX already."""
@@ -184,18 +179,21 @@ class BackendPool:
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Take in the outcome of one exchange that the relay observed; `sent_at` and `now` are on the pool's clock."""
         backend = self._backends[backend_id]
+        if not self._polls.is_asking:
+            self._polls.report(backend, evidence, now - sent_at)
+            return
         was = backend.health.state
         backend.health.report(evidence, sent_at=sent_at, now=now)
         if evidence in {Evidence.UNREACHABLE, Evidence.BROKEN}:
             backend.ask_now.set()
         if backend.health.state is not was:
-            self._settle(backend, was, evidence)
+            self.settle(backend, was, evidence)
 
     def _make_backend(self, spec: BackendSpec) -> LiveBackend:
         step_times = StepTimes(spec.id, self._step_time_of(spec))
         return LiveBackend(spec, BackendHealth(spec.id), step_times, self._member)
 
-    def _serves(self, backend: LiveBackend) -> None:
+    def serves(self, backend: LiveBackend) -> None:
         """Report its models to the catalog if they, or their context lengths, changed."""
         context = backend.sizes.context_tokens_max
         cards = tuple(
@@ -205,7 +203,7 @@ class BackendPool:
             log.info("backend %s serves %s", backend.spec.id, ", ".join(card.id for card in cards[:8]))
             self._on_change()
 
-    def _settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
+    def settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
         """After a change of one backend: keep its pool in service, and report every load that changed."""
         if backend.health.state is not was:
             pool = self._pool_mates(backend)

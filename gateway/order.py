@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.admin.management import Management
@@ -139,7 +140,7 @@ class Order(Protocol):
 
 
 def poll_options(config: Config) -> dict[str, Any]:
-    """What a BackendPool needs besides its backends and its callbacks."""
+    """What a PollLoop is made with."""
     health = config.health
     times = PollTimes(idle_s=health.idle_s, busy_s=health.busy_s, timeout_s=health.timeout_s)
     return {"clock": asyncio.get_running_loop().time, "rng": Random(), "times": times}  # noqa: S311 - jitter
@@ -166,7 +167,8 @@ class OwnOrder:
         return Dispatcher(scheduler if self._wrap_scheduler is None else self._wrap_scheduler(pool, scheduler))
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
-        return BackendPool(specs, on_change=pools.changed, on_load=pools.load_changed, **poll_options(self._config))
+        polls = PollLoop(**poll_options(self._config))
+        return BackendPool(specs, polls=polls, on_change=pools.changed, on_load=pools.load_changed)
 
     async def begin(self, parts: GatewayParts, management: Management | None) -> None: ...
 

@@ -18,7 +18,7 @@ from backends.health import Evidence, HealthState
 from backends.kinds import BACKEND_KINDS, GENERIC, GENERIC_WITHOUT_OPTIONS, BackendKind
 from backends.live_backend import LiveBackend
 from backends.plugin_reports import EngineNews
-from backends.pool import BackendPool
+from backends.poll_loop import Polled, PollLoop
 from backends.spec import BackendSpec
 from gateway.shared_order.order import SharedOrder
 
@@ -41,10 +41,6 @@ class BackendShell(Protocol):
         """A backend is elsewhere now."""
         ...
 
-    def lacks(self, backend_ids: frozenset[str]) -> None:
-        """These backends are all that the leader tells of and this process does not know."""
-        ...
-
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
     """What followers are told of one backend. `url` is where it is, which only changes for the embedded engine."""
@@ -63,34 +59,161 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
-class Announcer:
-    """The leader's side: tells all followers what has changed of the backends. Made on the loop."""
+class SharedPolls(PollLoop):
+    """Polls the backends while this process leads, and tells all followers what has changed of them; is told of them
+    while it follows. The role may change. Made on the loop.
+    """
 
-    def __init__(self, order: SharedOrder, backends: BackendPool) -> None:
+    def __init__(self, order: SharedOrder, shell: BackendShell, **options: Any) -> None:
+        """`options` as of PollLoop."""
+        super().__init__(**options)
         self._order = order
-        self._backends = backends
-        self._told: dict[str, BackendNews] = {}
+        self._shell = shell
+        self.is_asking = self._is_started = False
+        self._is_told = asyncio.Event()
+        self._news: dict[str, BackendNews] = {}  # by backend, as the leader told it
+        self._told: dict[str, BackendNews] = {}  # by backend, as told to followers
+        self._lacked: frozenset[str] = frozenset()  # that the leader tells of and this process does not know
+        self._homes: dict[str, str] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def begin(self, backends: Mapping[str, LiveBackend], pool: Polled) -> None:
+        super().begin(backends, pool)
+        self.is_asking = self._order.leader is not None
+        self._homes = {each.spec.id: each.spec.url for each in backends.values()}
+
+    async def start(self) -> None:
+        """Ask all backends once, or wait for the first news of every backend, FIRST_S_MAX at most."""
+        self._is_started = True
         self._looking = asyncio.create_task(self._look(), name="announce backends")
+        if self.is_asking:
+            await super().start()
+            return
+        self._know_all()
+        for backend in list(self._backends.values()):
+            self._take(backend)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S_MAX):
+                while not self.is_asking and not self._news.keys() >= self._backends.keys():
+                    self._is_told.clear()
+                    await self._is_told.wait()
 
-    def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+    async def stop(self) -> None:
+        begun = [task for task in (self._looking, self._changing) if task is not None]
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        await super().stop()
 
-    def begin(self) -> None:
-        """A new leader has been told nothing yet."""
+    def lead(self) -> None:
+        """Ask the backends from now on. What was told of them is what was so a moment ago."""
+        if not self.is_asking:
+            self.is_asking, self._news = True, {}
+            self._is_told.set()
+            self._know_all()
+            for backend in list(self._backends.values()):
+                self._return_home(backend)
+                if backend.health.available:  # until it answers here; then it is measured, too
+                    backend.health.state = HealthState.UNKNOWN
+            self._change(super().start)
         self._told.clear()
         self.announce()
+
+    def follow(self) -> None:
+        """Ask no backend from now on."""
+        if self.is_asking:
+            self.is_asking = False
+            self._change(super().stop)
+        self._order.lacks(self._lacked)
+
+    def _change(self, change: Callable[[], Awaitable[None]]) -> None:
+        before = self._changing if self._is_started else None
+
+        async def run() -> None:
+            if before is not None:
+                await before
+            await change()
+            if not self.is_asking:
+                for backend in list(self._backends.values()):
+                    backend.metrics = backend.metrics.sizes()
+                    backend.step_times.silent()
+                    backend.step_counts.silent()
+                    self._take(backend)
+
+        if self._is_started:
+            self._changing = asyncio.create_task(run(), name="begin or end to ask backends")
+
+    def add(self, backend: LiveBackend) -> None:
+        super().add(backend)
+        self._homes[backend.spec.id] = backend.spec.url
+        self._take(backend)
+        self._know_all()
+
+    async def remove(self, backend: LiveBackend) -> None:
+        await super().remove(backend)
+        self._know_all(but=backend.spec.id)
+
+    def told(self, topic: str, body: bytes) -> None:
+        """The leader has told this of a backend."""
+        if self.is_asking:
+            return
+        backend_id = topic.removeprefix(TOPIC)
+        self._news[backend_id] = _DECODER.decode(body)
+        self._is_told.set()
+        backend = self._backends.get(backend_id)
+        if backend is not None:
+            self._take(backend)
+        self._know_all()
+
+    def report(self, backend: LiveBackend, evidence: Evidence, ago_s: float) -> None:
+        if evidence is not Evidence.SERVED or backend.health.state is HealthState.TRIAL:
+            self._shell.report(backend.spec.id, evidence, ago_s)
+
+    def _know_all(self, *, but: str = "") -> None:
+        """Rule 8: say which backends the leader may name and this process cannot reach, as it does not know them."""
+        lacked = frozenset(self._news.keys() - (self._backends.keys() - {but}))
+        if lacked != self._lacked and self._is_started:
+            self._lacked = lacked
+            self._order.lacks(lacked)
+
+    def _return_home(self, backend: LiveBackend) -> None:
+        home = self._homes.get(backend.spec.id)
+        if home is not None and home != backend.spec.url:
+            backend.spec = replace(backend.spec, url=home)
+            self._shell.moved(backend.spec)
+
+    def _take(self, backend: LiveBackend) -> None:
+        news = self._news.get(backend.spec.id)
+        if news is None or not self._is_started or self.is_asking:
+            return
+        if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
+            backend.spec = replace(backend.spec, url=news.url)
+            self._shell.moved(backend.spec)
+        was_available = backend.health.available
+        backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
+        if backend.health.available and not was_available:
+            backend.health.back_at = self.clock()
+        if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
+            backend.kind = _kind(news.kind)
+        backend.cards, backend.tokenizer = news.cards, news.tokenizer
+        backend.sizes = replace(backend.sizes, context_tokens_max=news.context_tokens_max)
+        backend.plugin.engines = None if news.plugin is None else EngineNews(reads_priority=news.reads_priority)
+        if news.plugin is not None:
+            backend.plugin.gateway = news.plugin
+        self._pool.settle(backend, backend.health.state, "")
+        self._pool.serves(backend)
+
+    # -- while it leads --------------------------------------------------------------------------------------
 
     def announce(self, backend_ids: Iterable[str] | None = None) -> None:
         """Tell of these backends what was not told yet; None: of all."""
         leader = self._order.leader
         if leader is None:
             return
-        for backend_id in self._backends.backend_ids() if backend_ids is None else backend_ids:
-            news = self._news(self._backends[backend_id])
+        present = (backend_id for backend_id, backend in self._backends.items() if not backend.leaving)
+        for backend_id in present if backend_ids is None else backend_ids:
+            news = _news_of(self._backends[backend_id])
             if self._told.get(backend_id) != news:  # cards are equal whatever else their entries say
                 self._told[backend_id] = news
                 leader.share(TOPIC + backend_id, _ENCODER.encode(news))
@@ -101,161 +224,18 @@ class Announcer:
             self.announce()
             await asyncio.sleep(LOOK_S)
 
-    def _news(self, backend: LiveBackend) -> BackendNews:
-        return BackendNews(
-            backend.spec.url,
-            backend.health.state,
-            None if backend.kind is None else backend.kind.name,
-            backend.cards,
-            backend.sizes.context_tokens_max,
-            None if backend.plugin.engines is None else backend.plugin.gateway,
-            backend.reads_priority,
-            backend.tokenizer,
-        )
 
-
-class SharedBackends(BackendPool):
-    """The backends of a process that leads, and asks them, or follows, and is told of them. The role may change."""
-
-    def __init__(
-        self,
-        specs: Iterable[BackendSpec],
-        shell: BackendShell,
-        *,
-        is_leading: bool,
-        told: Mapping[str, bytes],
-        **options: Any,
-    ) -> None:
-        """`told` is what the leader has told until now, by topic. `options` as of BackendPool."""
-        super().__init__(specs, **options)
-        self._is_leading, self._is_started = is_leading, False
-        self._shell = shell
-        self._is_told = asyncio.Event()
-        self._news = {
-            topic.removeprefix(TOPIC): _DECODER.decode(body) for topic, body in told.items() if topic.startswith(TOPIC)
-        }
-        self.lacked: frozenset[str] = frozenset()
-        """The backends that the leader tells of and this process does not know."""
-        self._homes = {spec.id: spec.url for spec in specs}
-        self._changing: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Ask all backends once, or wait for the first news of every backend, FIRST_S_MAX at most."""
-        self._is_started = True
-        if self._is_leading:
-            await super().start()
-            return
-        for backend in list(self._backends.values()):
-            self._take(backend)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_S_MAX):
-                while not self._is_leading and not self._news.keys() >= self._backends.keys():
-                    self._is_told.clear()
-                    await self._is_told.wait()
-
-    async def stop(self) -> None:
-        if self._changing is not None:
-            self._changing.cancel()
-            await asyncio.gather(self._changing, return_exceptions=True)
-        await super().stop()
-
-    def lead(self) -> None:
-        """Ask the backends from now on. What was told of them is what was so a moment ago."""
-        if not self._is_leading:
-            self._is_leading, self._news = True, {}
-            self._is_told.set()
-            self._know_all()
-            for backend in list(self._backends.values()):
-                self._return_home(backend)
-                if backend.health.available:  # until it answers here; then it is measured, too
-                    backend.health.state = HealthState.UNKNOWN
-            self._change(super().start)
-
-    def follow(self) -> None:
-        """Ask no backend from now on."""
-        if self._is_leading:
-            self._is_leading = False
-            self._change(super().stop)
-
-    def _change(self, change: Callable[[], Awaitable[None]]) -> None:
-        before = self._changing if self._is_started else None
-
-        async def run() -> None:
-            if before is not None:
-                await before
-            await change()
-            if not self._is_leading:
-                for backend in list(self._backends.values()):
-                    backend.metrics = backend.metrics.sizes()
-                    backend.step_times.silent()
-                    backend.step_counts.silent()
-                    self._take(backend)
-
-        if self._is_started:
-            self._changing = asyncio.create_task(run(), name="begin or end to ask backends")
-
-    async def forget(self, backend_id: str) -> None:
-        await super().forget(backend_id)
-        self._know_all()
-
-    def add(self, spec: BackendSpec) -> None:
-        super().add(spec)
-        self._homes[spec.id] = spec.url
-        self._take(self._backends[spec.id])
-        self._know_all()
-
-    def told(self, topic: str, body: bytes) -> None:
-        """The leader has told this of a backend."""
-        if self._is_leading:
-            return
-        backend_id = topic.removeprefix(TOPIC)
-        self._news[backend_id] = _DECODER.decode(body)
-        self._is_told.set()
-        backend = self._backends.get(backend_id)
-        if backend is not None:
-            self._take(backend)
-        self._know_all()
-
-    def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
-        if self._is_leading:
-            super().report(backend_id, evidence, sent_at=sent_at, now=now)
-        elif evidence is not Evidence.SERVED or self._backends[backend_id].health.state is HealthState.TRIAL:
-            self._shell.report(backend_id, evidence, now - sent_at)
-
-    def _know_all(self) -> None:
-        """Rule 8: say which backends the leader may name and this process cannot reach, as it does not know them."""
-        lacked = frozenset(self._news.keys() - self._backends.keys())
-        if lacked != self.lacked:
-            self.lacked = lacked
-            self._shell.lacks(lacked)
-
-    def _return_home(self, backend: LiveBackend) -> None:
-        home = self._homes.get(backend.spec.id)
-        if home is not None and home != backend.spec.url:
-            backend.spec = replace(backend.spec, url=home)
-            self._shell.moved(backend.spec)
-
-    def _take(self, backend: LiveBackend) -> None:
-        news = self._news.get(backend.spec.id)
-        if news is None or not self._is_started or self._is_leading:
-            return
-        if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
-            backend.spec = replace(backend.spec, url=news.url)
-            self._shell.moved(backend.spec)
-        was_available = backend.health.available
-        backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
-        if backend.health.available and not was_available:
-            backend.health.back_at = self._clock()
-        if backend.kind is not GENERIC_WITHOUT_OPTIONS or news.kind is None:
-            backend.kind = _kind(news.kind)
-        backend.cards, backend.tokenizer = news.cards, news.tokenizer
-        backend.sizes = replace(backend.sizes, context_tokens_max=news.context_tokens_max)
-        backend.plugin.engines = None if news.plugin is None else EngineNews(reads_priority=news.reads_priority)
-        if news.plugin is not None:
-            backend.plugin.gateway = news.plugin
-        backend.load = self._load(backend)
-        self._serves(backend)
-        self._on_load(backend.spec.id)
+def _news_of(backend: LiveBackend) -> BackendNews:
+    return BackendNews(
+        backend.spec.url,
+        backend.health.state,
+        None if backend.kind is None else backend.kind.name,
+        backend.cards,
+        backend.sizes.context_tokens_max,
+        None if backend.plugin.engines is None else backend.plugin.gateway,
+        backend.reads_priority,
+        backend.tokenizer,
+    )
 
 
 def url_of(body: bytes) -> str:

@@ -42,11 +42,11 @@ from gateway.order import MakeScheduler, Process, poll_options
 from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.shared_order.backends import SharedBackends
+from gateway.shared_order.backends import TOPIC, SharedPolls
 from gateway.shared_order.deciding import SharedDeciding
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
-from gateway.shared_order.role_work import RoleWork, pack
+from gateway.shared_order.role_work import FOUND, RoleWork, pack
 from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreFull, StoreUnavailable
@@ -91,7 +91,7 @@ class MemberOrder:
         self.port = MemberPort(place, self.others.services, order=self.shared.accept)
         self.told: dict[str, bytes] = {}
         """What the leader has told all, by topic."""
-        self._backends: SharedBackends  # from `make_backends` on
+        self._polls = SharedPolls(self.shared, self, **poll_options(config))
         self._work: RoleWork | None = None  # from `begin` on
         self._leaderless_since: float | None = None
         self._led: Leader | None = None  # the present leadership of this process
@@ -110,26 +110,14 @@ class MemberOrder:
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
         def changed() -> None:
-            if self._work is not None:
-                self._work.changed()
+            self._polls.announce()
             pools.changed()
 
         def load_changed(backend_id: str) -> None:
-            if self._work is not None:
-                self._work.changed(backend_id)
+            self._polls.announce([backend_id])
             pools.load_changed(backend_id)
 
-        self._backends = SharedBackends(
-            specs,
-            self,
-            member=self.others.name,
-            is_leading=self.others.is_leading,
-            told=self.told,
-            on_change=changed,
-            on_load=load_changed,
-            **poll_options(self._config),
-        )
-        return self._backends
+        return BackendPool(specs, polls=self._polls, on_change=changed, on_load=load_changed, member=self.others.name)
 
     async def begin(self, parts: GatewayParts, management: Management | None) -> None:
         if management is None:
@@ -138,11 +126,12 @@ class MemberOrder:
             self.shared,
             peers=self.others,
             tasks=self.tasks,
-            backends=self._backends,
+            polls=self._polls,
             parts=parts,
             management=management,
         )
-        self._work.hear(self.told)
+        if FOUND in self.told:
+            self._work.hear_found(self.told[FOUND])
         if self.shared.roles.role is not MemberRole.LEADERLESS:
             self.role_changed(self.shared.roles.role)
         await self.process.begin(parts)
@@ -213,13 +202,15 @@ class MemberOrder:
 
     def heard(self, topic: str, body: bytes) -> None:
         self.told[topic] = body
-        if self._work is not None:
-            self._work.hear({topic: body})
+        if topic.startswith(TOPIC):
+            self._polls.told(topic, body)
+        elif topic == FOUND and self._work is not None:
+            self._work.hear_found(body)
 
     def asks_for(self, wish: Wish) -> None:
         """Rules 22 and 27: measure backends now. Whether one fails for all, its health decides by all evidence."""
         if isinstance(wish, AskBackends) and self._work is not None:
-            self._backends.measure_anew(wish.backend_ids)
+            self._work.parts.backends.measure_anew(wish.backend_ids)
 
     def role_changed(self, role: MemberRole) -> None:
         self._leaderless_since = asyncio.get_running_loop().time() if role is MemberRole.LEADERLESS else None
@@ -256,6 +247,3 @@ class MemberOrder:
         before = None if self._work is None else self._work.parts.clients.replace(spec)
         if before is not None:
             self.tasks.start(before.upstream.aclose())
-
-    def lacks(self, backend_ids: frozenset[str]) -> None:
-        self.shared.lacks(backend_ids)

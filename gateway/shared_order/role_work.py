@@ -5,7 +5,6 @@ is told. The role may change while the process runs.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -15,7 +14,7 @@ from gateway.admin.management import Management
 from gateway.cluster.wire import LimitsOf
 from gateway.live.schema import MemberRole
 from gateway.parts import GatewayParts
-from gateway.shared_order.backends import TOPIC, Announcer, SharedBackends
+from gateway.shared_order.backends import SharedPolls
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.services import Peers
 from gateway.shared_order.tasks import Tasks
@@ -39,16 +38,13 @@ class RoleWork:
         *,
         peers: Peers,
         tasks: Tasks,
-        backends: SharedBackends,
+        polls: SharedPolls,
         parts: GatewayParts,
         management: Management,
     ) -> None:
-        """`backends` are those of the parts."""
         self._order, self._tasks = order, tasks
-        self._backends, self.parts = backends, parts
+        self._polls, self.parts = polls, parts
         self._management = management
-        self._announcer = Announcer(order, backends)
-        self._announcer.start()
         self._is_over = False
         self._found: dict[int, frozenset[str]] = {}
         peers.services |= {
@@ -61,7 +57,6 @@ class RoleWork:
     def stop(self) -> None:
         """Take no role up any more: it would ask a store that is closed next."""
         self._is_over = True
-        self._announcer.stop()
 
     # -- the role of this process ----------------------------------------------------------------------------
 
@@ -75,11 +70,9 @@ class RoleWork:
         self._management.budgets.cut_off(self._order.member.share.replicas if role is MemberRole.STANDALONE else 1)
         if is_leading:
             self._management.claims.lead()
-            self._backends.lead()
-            self._announcer.begin()
+            self._polls.lead()
         else:
-            self._backends.follow()
-            self._order.lacks(self._backends.lacked)
+            self._polls.follow()
         self._tasks.start(self._management.lead(is_leading=is_leading))
         self._share_found()
 
@@ -93,19 +86,10 @@ class RoleWork:
 
     # -- what the leader tells -------------------------------------------------------------------------------
 
-    def changed(self, backend_id: str | None = None) -> None:
-        """A backend has changed here; None: any."""
-        if not self._is_over:
-            self._announcer.announce(None if backend_id is None else [backend_id])
-
-    def hear(self, told: Mapping[str, bytes]) -> None:
-        """The leader has told this, by topic."""
-        for topic, body in told.items():
-            if topic.startswith(TOPIC):
-                self._backends.told(topic, body)
-            elif topic == FOUND:
-                for number, urls in _FOUND.decode(body).items():
-                    self._management.found(number, urls)
+    def hear_found(self, body: bytes) -> None:
+        """The leader has told what its discovery has found."""
+        for number, urls in _FOUND.decode(body).items():
+            self._management.found(number, urls)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """Discovery has found this, here or in the process that discovers for all."""
@@ -123,9 +107,9 @@ class RoleWork:
     async def _hear_evidence(self, body: bytes) -> bytes:
         backend_id, evidence, ago_s = _EVIDENCE.decode(body)
         now = asyncio.get_running_loop().time()
-        is_known = backend_id in {*self._backends.backend_ids(), *self._backends.leaving_ids()}
+        is_known = backend_id in self.parts.backends.states()
         if is_known and self._order.leader is not None:
-            self._backends.report(backend_id, evidence, sent_at=now - ago_s, now=now)
+            self.parts.backends.report(backend_id, evidence, sent_at=now - ago_s, now=now)
         return b""
 
     async def _limits(self, body: bytes) -> bytes:

@@ -11,6 +11,7 @@ from wire import COMPLETIONS, Call
 
 from backends.health import HealthState
 from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool, BackendSpec
 from gateway.calibrate.load import Load
 from gateway.calibrate.mix import Mix
@@ -24,9 +25,7 @@ async def watching(server):
         [BackendSpec("vllm", server.url)],
         on_change=lambda: None,
         on_load=lambda _: None,
-        clock=asyncio.get_running_loop().time,
-        rng=random.Random(1),
-        times=PollTimes(idle_s=0.1, busy_s=0.05),
+        polls=PollLoop(PollTimes(idle_s=0.1, busy_s=0.05), clock=asyncio.get_running_loop().time, rng=random.Random(1)),
     )
     await pool.start()
     try:

@@ -22,6 +22,8 @@ from time import process_time_ns
 from typing import Any
 
 from backends.metrics import EngineMetrics
+from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.scheduling.dispatcher import Dispatcher
@@ -64,10 +66,9 @@ class Gateway:
         self.pools = Pools(lambda _pool: Dispatcher(Scheduler(prediction=Oracle(), admission=())))
         self.backends = BackendPool(
             self.specs,
+            polls=PollLoop(PollTimes(), clock=loop.time, rng=self._rng),
             on_change=self.pools.changed,
             on_load=self.pools.load_changed,
-            clock=loop.time,
-            rng=self._rng,
         )
         self.pools.watch(self.backends)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +119,7 @@ class Gateway:
             kv_block_tokens=KV_BLOCK_TOKENS,
             preemptions_total=0,
         )
-        self.backends._settle(member, member.health.state, "")
+        self.backends.settle(member, member.health.state, "")
 
     async def stop(self) -> None:
         for task in self.tasks:

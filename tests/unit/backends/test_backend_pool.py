@@ -15,6 +15,7 @@ from backends import health
 from backends.health import FAILURES_MAX, Evidence, HealthState
 from backends.metrics import SCRAPE_BYTES_MAX
 from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool, BackendSpec
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad
@@ -70,9 +71,7 @@ async def watching(specs, *, times=FAST, on_change=lambda: None):
         specs,
         on_change=on_change,
         on_load=lambda _: on_change(),
-        clock=asyncio.get_running_loop().time,
-        rng=random.Random(1),
-        times=times,
+        polls=PollLoop(times, clock=asyncio.get_running_loop().time, rng=random.Random(1)),
     )
     await pool.start()
     try:

@@ -8,6 +8,8 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.metrics import EngineMetrics
+from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.step_times import ReportedStep, StepTimes
@@ -219,7 +221,7 @@ class Running:
     def __init__(self):
         self.pools = Pools(lambda _pool: Dispatcher(Scheduler()))
         told = {"on_change": self.pools.changed, "on_load": self.pools.load_changed}
-        self.backends = BackendPool([], **told, clock=lambda: 0.0, rng=None)
+        self.backends = BackendPool([], polls=PollLoop(PollTimes(), clock=lambda: 0.0, rng=None), **told)
         self.pools.watch(self.backends)
         self.serving = True
         self.learning = Learning(self.pools, self.backends, LearntPromptTokens(), lambda: self.serving)

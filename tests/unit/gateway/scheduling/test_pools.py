@@ -10,6 +10,8 @@ import pytest
 
 from backends.catalog import ModelCard
 from backends.metrics import EngineMetrics
+from backends.poll import PollTimes
+from backends.poll_loop import PollLoop
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.scheduling.dispatcher import Dispatcher
@@ -31,7 +33,10 @@ class Gateway:
         self.facts = []
         self.pools = Pools(self._dispatcher)
         self.backends = BackendPool(
-            SPECS, on_change=self.pools.changed, on_load=self.pools.load_changed, clock=loop.time, rng=Random(1)
+            SPECS,
+            polls=PollLoop(PollTimes(), clock=loop.time, rng=Random(1)),
+            on_change=self.pools.changed,
+            on_load=self.pools.load_changed,
         )
         self.pools.watch(self.backends)
         self.looked_at = Counter()
@@ -53,7 +58,7 @@ class Gateway:
         member = self.backends._backends[backend_id]
         member.measured_at = asyncio.get_running_loop().time()
         member.metrics = replace(EngineMetrics(requests_running=1, requests_waiting=0), **metrics)
-        self.backends._settle(member, member.health.state, "")
+        self.backends.settle(member, member.health.state, "")
 
     @asynccontextmanager
     async def running(self, requests):
@@ -100,7 +105,7 @@ async def test_a_report_concerns_its_pool_and_what_runs_at_its_backend(gateway):
 async def test_a_report_that_says_nothing_new_is_not_told(gateway):
     async with gateway.running(1):
         member = gateway.backends._backends["gpu-0"]
-        gateway.backends._settle(member, member.health.state, "")
+        gateway.backends.settle(member, member.health.state, "")
         await asyncio.sleep(0.01)
         assert not gateway.facts
         assert not gateway.looked_at

@@ -5,9 +5,10 @@ from random import Random
 from types import SimpleNamespace
 
 from backends.catalog import ModelCard
+from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.shared_order.backends import Announcer, SharedBackends
+from gateway.shared_order.backends import SharedPolls
 
 SPECS = [BackendSpec("a", "http://127.0.0.1:1"), BackendSpec("b", "http://127.0.0.1:2", revision="v2")]
 CARDS = (ModelCard("tiny", "org/tiny", None, 4096, {}),)
@@ -17,23 +18,22 @@ def nothing(*_args):
     pass
 
 
-def options():
-    return {
-        "on_change": nothing,
-        "on_load": nothing,
-        "clock": asyncio.get_running_loop().time,
-        "rng": Random(1),
-    }
+def polls_of(order):
+    return SharedPolls(order, None, times=PollTimes(), clock=asyncio.get_running_loop().time, rng=Random(1))
 
 
 async def test_a_follower_knows_which_model_a_backend_serves():
-    led = BackendPool(SPECS, **options())
-    for backend_id in "ab":
-        led[backend_id].cards, led[backend_id].tokenizer = CARDS, "tokens"
     told = {}
     leader = SimpleNamespace(share=told.__setitem__)
-    Announcer(SimpleNamespace(leader=leader, soon=nothing), led).announce()
-    following = SharedBackends(SPECS, SimpleNamespace(), member="m", is_leading=False, told=told, **options())
+    polls = polls_of(SimpleNamespace(leader=leader, soon=nothing))
+    led = BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
+    for backend_id in "ab":
+        led[backend_id].cards, led[backend_id].tokenizer = CARDS, "tokens"
+    polls.announce()
+    hearing = polls_of(SimpleNamespace(leader=None))
+    for topic, body in told.items():
+        hearing.told(topic, body)
+    following = BackendPool(SPECS, polls=hearing, on_change=nothing, on_load=nothing)
     await following.start()
     for backend_id in "ab":
         assert following[backend_id].identified("tiny")() == led[backend_id].identified("tiny")() is not None
