@@ -283,7 +283,7 @@ class Gateway:
             self.metrics_url = await self.metrics.serve(metrics.host, metrics.port, self._metrics_page)
         self.metrics.start()
         self._descriptors.start()
-        self._handlers.memory.start(on_pause=self._listener.pause, on_resume=self._listener.resume)
+        self._handlers.memory.start(self._listener)
         # Last, so that a gateway that answers /readyz answers at every port.
         self._url = await self._listener.start()
         return self._url

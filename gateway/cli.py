@@ -299,9 +299,7 @@ def _secret(settings: "Config") -> bytes:
         if read_keys(auth.keys_file):
             raise ValueError(f"{auth.keys_file} has keys, but their secret {auth.secret_file} is gone: restore it")
         make_secret(auth.secret_file)
-    secret = auth.secret_bytes()
-    assert secret is not None, "it was there, or was just made"
-    return secret
+    return auth.given_secret()
 
 
 def _summary(settings: "Config") -> list[str]:

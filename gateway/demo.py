@@ -52,7 +52,7 @@ class Demo:
         """`keys` are accepted at the data port besides all others. `target` None: there is no embedded engine here."""
         self._registry = registry
         self._keys = keys
-        self._target = target
+        self.target = target
         self._running: asyncio.Task[None] | None = None
         self.ends_at_s = 0.0
         """Seconds since 1970."""
@@ -62,12 +62,10 @@ class Demo:
         return self._running is not None and not self._running.done()
 
     def is_possible(self) -> bool:
-        return self._target() is not None
+        return self.target() is not None
 
-    def begin(self, *, actor: str) -> None:
+    def begin(self, target: DemoTarget, *, actor: str) -> None:
         """Make the tenants, and let them call."""
-        target = self._target()
-        assert target is not None, "it is possible"
         assert not self.is_running, "the caller has looked"
         self.ends_at_s = time.time() + DEMO_S
         self._running = asyncio.create_task(self._run(target, actor))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gateway.admin.management import make_admin_secret
 from gateway.app import Gateway, open_gateway
 from gateway.config import Config
+from gateway.config.state import RedisSection
 from gateway.order import LoneProcess
 from gateway.parts import GatewayParts
 from gateway.shared_order.credentials import derived_credentials, given_credentials
@@ -84,20 +85,19 @@ class Elected(LoneProcess):
                 return
 
 
-async def open_replica(config: Config, store: Store) -> Gateway:
-    """A replica of this configuration. Raises as `open_gateway`, ValueError where a file of the section cannot be
-    read.
+async def open_replica(config: Config, redis: RedisSection, store: Store) -> Gateway:
+    """A replica of this configuration, elected by this Redis. Raises as `open_gateway`, ValueError where a file of the
+    section cannot be read.
     """
-    elections = make_elections(config.state)
+    elections = make_elections(redis)
     enter = partial(Elected, config=config, elections=elections)
-    order = MemberOrder(config, place_of(config), enter, elections=elections)
+    order = MemberOrder(config, place_of(config, redis), enter, elections=elections)
     return await open_gateway(config, order=order, store=store)
 
 
-def place_of(config: Config) -> MemberPlace:
+def place_of(config: Config, redis: RedisSection) -> MemberPlace:
     """Where a replica listens, what it is called, and its certificate, where one is configured. Raises ValueError."""
-    cluster, redis = config.cluster, config.state.redis
-    assert redis is not None, "the configuration is checked"
+    cluster = config.cluster
     url = urlsplit(redis.url)
     near = local_address(url.hostname, url.port or REDIS_PORT)
     host = near if cluster.host is None else cluster.host

@@ -53,10 +53,10 @@ def serve(config: Config, config_file: Path | None = None) -> None:
 async def open_one(config: Config, config_file: Path | None) -> Gateway:
     """A gateway of one process: alone, or one of several replicas. Raises ValueError, OSError."""
     store = make_store(config.state, config_file if config.keeps_state else None)
-    if config.is_clustered:
+    if config.cluster_redis is not None:
         from gateway.replicas import open_replica  # noqa: PLC0415 - only with a shared Redis
 
-        return await open_replica(config, store)
+        return await open_replica(config, config.cluster_redis, store)
     return await open_gateway(config, store=store)
 
 

@@ -82,9 +82,20 @@ class AdminAnswer:
     media_type: str = ""
     file_name: str = ""
 
+    def json(self) -> bytes | None:
+        # Models are made of values that were checked when they were set: they are shown without another check.
+        return self.encoded if self.body is None else self.body.model_dump_json(warnings=False).encode()
+
 
 Stream = Callable[[web.BaseRequest, AdminRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
 """Answers a request as a stream. It asks again and again whether the caller's credential is still valid."""
+
+
+def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> str | None:
+    """Why this caller may not use what is for this role and those above, None: for all; None: it may."""
+    if caller.role is Role.GROUP_ADMIN:
+        return None if for_groups and caller.group is not None else "this is not for the administrator of a group"
+    return None if role is None or caller.role >= role else f"this is for the role {role.name.lower()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +130,7 @@ class Route:
 
     def is_for(self, caller: Caller) -> bool:
         """Whether the caller's role may use it."""
-        if caller.role is Role.GROUP_ADMIN:
-            return self.for_groups and caller.group is not None
-        return self.role is None or caller.role >= self.role
+        return refusal(caller, self.role, for_groups=self.for_groups) is None
 
     @property
     def changes(self) -> bool:

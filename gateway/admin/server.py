@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -23,7 +23,7 @@ from gateway.admin.access.sign_in import SignIn
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.openapi import MERGE_PATCH
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
-from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Role, Route, RouteTable
+from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Role, Route, RouteTable, refusal
 from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 from gateway.web.files import StaticFiles
@@ -122,9 +122,8 @@ class AdminServer(web.Server):
         route = methods.get(request.method)
         if route is None:
             raise AdminProblem(405, "there is no such method here", headers={hdrs.ALLOW: ", ".join(sorted(methods))})
-        assert route.role is not None, "answered above"
-        if not route.is_for(caller):
-            raise AdminProblem(403, _refusal(route.role, caller))
+        if (refused := refusal(caller, route.role, for_groups=route.for_groups)) is not None:
+            raise AdminProblem(403, refused)
         self._change_rate.count(route, caller, time.monotonic())
         asked = await _asked(request, route, path, caller)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
@@ -136,7 +135,9 @@ class AdminServer(web.Server):
         key = request.headers.get(HEADER) if route.method == hdrs.METH_POST else None
         if key is None:
             reply = await run(route, asked)
-            return to_response(route, reply) if reply.pieces is None else await _write_file(request, reply)
+            return (
+                to_response(route, reply) if reply.pieces is None else await _write_file(request, reply, reply.pieces)
+            )
         return to_response(route, await self._run_once(request, key, route, asked))
 
     async def _run_once(self, request: web.BaseRequest, key: str, route: Route, asked: AdminRequest) -> AdminAnswer:
@@ -173,18 +174,12 @@ class AdminServer(web.Server):
             reply = await run(route, AdminRequest(Caller("a peer", Role.VIEWER), found[1], query, None, None, None))
         except AdminProblem as problem:
             raise StoreUnavailable(str(problem)) from problem
-        return _json(reply)
-
-
-def _refusal(role: Role, caller: Caller) -> str:
-    if caller.role is Role.GROUP_ADMIN:
-        return "this is not for the administrator of a group"
-    return f"this is for the role {role.name.lower()}"
+        return reply.json() or b""
 
 
 async def _shown_to(caller: Caller, page: Page) -> web.Response:
-    if caller.role < Role.VIEWER:
-        raise AdminProblem(403, _refusal(Role.VIEWER, caller))
+    if (refused := refusal(caller, Role.VIEWER)) is not None:
+        raise AdminProblem(403, refused)
     return await page()
 
 
@@ -285,30 +280,22 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
         headers[hdrs.ETAG] = f'"{reply.etag}"'
     if reply.location is not None:
         headers[hdrs.LOCATION] = ROOT + reply.location
-    if reply.body is None and reply.encoded is None:
+    body = reply.json()
+    if body is None:
         return web.Response(status=204, headers=headers)
     headers[hdrs.CONTENT_TYPE] = JSON
     is_made = reply.location is not None and route.status != ACCEPTED
-    return web.Response(status=201 if is_made else route.status, body=_json(reply), headers=headers)
+    return web.Response(status=201 if is_made else route.status, body=body, headers=headers)
 
 
-def _json(reply: AdminAnswer) -> bytes:
-    if reply.encoded is not None:
-        return reply.encoded
-    assert reply.body is not None, "there is an answer"
-    # Models are made of values that were checked when they were set: they are shown without another check.
-    return reply.body.model_dump_json(warnings=False).encode()
-
-
-async def _write_file(request: web.BaseRequest, reply: AdminAnswer) -> web.StreamResponse:
+async def _write_file(request: web.BaseRequest, reply: AdminAnswer, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
     """Write a file as its pieces come. A failure ends the connection, so that its client does not take it for whole."""
-    assert reply.pieces is not None, "it is a file"
     disposition = f'attachment; filename="{reply.file_name}"'
     headers = {**HEADERS, hdrs.CONTENT_TYPE: reply.media_type, hdrs.CONTENT_DISPOSITION: disposition}
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     try:
-        async for piece in reply.pieces:
+        async for piece in pieces:
             async with asyncio.timeout(WRITE_S_MAX):
                 await response.write(piece)
         await response.write_eof()

@@ -39,5 +39,4 @@ class AliasTable:
         if alias.sticky == "session" and session is not None:
             caller += f" {session}"
         first = choose_target(alias.split, seed=name, caller=caller)
-        assert first is not None, "one weight is above 0"
-        return first, *(model for model in alias.models if model != first)
+        return alias.models if first is None else (first, *(model for model in alias.models if model != first))

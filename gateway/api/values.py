@@ -38,7 +38,11 @@ def flag(call: Mapping[str, Any], name: str) -> bool:
 def integer(call: Mapping[str, Any], name: str) -> int | None:
     """An integer of any size, None where it is missing or null. Raises BadRequest."""
     value = call.get(name)
-    if value is None or type(value) is int:
+    return None if value is None else _integer(value, name)
+
+
+def _integer(value: Any, name: str) -> int:
+    if type(value) is int:
         return value
     if type(value) is bool or (type(value) is float and value.is_integer() and abs(value) < FLOAT_MAX):
         return int(value)
@@ -56,9 +60,7 @@ def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
     value = call.get(name)
     if value is None:
         return None
-    if type(value) is not int:
-        value = integer(call, name)
-        assert value is not None, "it is there"
+    value = _integer(value, name)
     if value > value_max:
         raise BadRequest(f"'{name}' must be at most {value_max}.", param=name)
     if value < 0:

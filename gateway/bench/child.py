@@ -70,8 +70,9 @@ async def gateway(
         )  # fmt: skip
         reading: asyncio.Task[None] | None = None
         try:
-            url = await _started(process)
-            reading = asyncio.create_task(_read_on(process))
+            assert process.stderr is not None, "it is a pipe"
+            url = await _started(process.stderr)
+            reading = asyncio.create_task(_read_on(process.stderr))
             yield Child(url, keys, process.pid)
         finally:
             await _end(process)
@@ -98,19 +99,17 @@ def _configure(
         "shutdown": {"lame_duck_s": 0.0, "drain_s": 0.0},
     }
     (folder / "fairlead.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    hmac_secret = AuthSection.model_validate(settings["auth"]).secret_bytes()
-    assert hmac_secret is not None, "it was just given"
+    hmac_secret = AuthSection.model_validate(settings["auth"]).given_secret()
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     return {name: add_key(keys_file, tenant=name, secret=hmac_secret, created_at=made_at) for name in weights}
 
 
-async def _started(process: Process) -> str:
+async def _started(errors: asyncio.StreamReader) -> str:
     """Return where it serves."""
-    assert process.stderr is not None, "it is a pipe"
     output: deque[str] = deque(maxlen=LINES_KEPT)
     try:
         async with asyncio.timeout(START_S_MAX):
-            while line := (await process.stderr.readline()).decode("utf-8", "replace"):
+            while line := (await errors.readline()).decode("utf-8", "replace"):
                 output.append(line)
                 if found := _SERVES.search(line):
                     return found[1]
@@ -119,10 +118,9 @@ async def _started(process: Process) -> str:
     raise CalibrationError("the gateway did not start:\n" + "".join(output).rstrip())
 
 
-async def _read_on(process: Process) -> None:
+async def _read_on(errors: asyncio.StreamReader) -> None:
     """What it says is read until its end, or it would wait for that."""
-    assert process.stderr is not None, "it is a pipe"
-    while await process.stderr.read(1 << 16):
+    while await errors.read(1 << 16):
         pass
 
 

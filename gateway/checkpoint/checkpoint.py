@@ -120,8 +120,10 @@ class Checkpoint:
 
     async def write(self) -> None:
         """Write what has changed since the last write. Raises StoreUnavailable, StoreFull."""
-        assert self._source is not None, "started"
-        for name, kept in ((COUNTERS, await self._counters(self._source)), (MODELS, self._learnt(self._source))):
+        source = self._source
+        if source is None:
+            return
+        for name, kept in ((COUNTERS, await self._counters(source)), (MODELS, self._learnt(source))):
             body = write_document(kept)
             if body != self._bodies.get(name):
                 self._at_s = max(self._clock(), self._at_s + TICK_S)
@@ -167,7 +169,7 @@ class Checkpoint:
 
     async def try_write(self) -> None:
         """Write what has changed, if this process writes; what cannot be written is logged."""
-        if not self.is_writing or self._source is None:
+        if not self.is_writing:
             return
         try:
             await self.write()

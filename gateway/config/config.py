@@ -55,7 +55,7 @@ from gateway.config.sections import (
     TierSection,
     TraceLog,
 )
-from gateway.config.state import StateSection
+from gateway.config.state import RedisSection, StateSection
 from gateway.config.step_time import read_configured_step_time
 from gateway.config.telemetry import MetricsSection, TracingSection
 from gateway.config.value_types import Name, PoolName, TenantName
@@ -167,7 +167,12 @@ class Config(BaseSettings):
     @property
     def is_clustered(self) -> bool:
         """Whether this gateway shares one order with those that share its Redis."""
-        return self.state.redis is not None if self.cluster.enabled is None else self.cluster.enabled
+        return self.cluster_redis is not None
+
+    @property
+    def cluster_redis(self) -> RedisSection | None:
+        """The Redis of those that share one order with this gateway; None: it is alone."""
+        return None if self.cluster.enabled is False else self.state.redis
 
     @property
     def names_tenants(self) -> bool:

@@ -28,7 +28,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
-from gateway.config.sections import BackendSection
+from gateway.config.sections import BackendSection, PromptTokens
 from gateway.config.step_time import read_configured_step_time
 from gateway.config.tls import server_context
 
@@ -139,7 +139,8 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
     if config.is_clustered:
         checks.append((("cluster", "secret_file"), config.cluster.secrets))
     if config.prompt_tokens.ranks_file is not None:
-        checks.append((("prompt_tokens", "ranks_file"), lambda: _encoding(config)))
+        check = partial(_encoding, config.prompt_tokens, config.prompt_tokens.ranks_file)
+        checks.append((("prompt_tokens", "ranks_file"), check))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
 
 
@@ -247,13 +248,11 @@ def _keys(config: Config) -> None:
     read_keys(path)
 
 
-def _encoding(config: Config) -> None:
+def _encoding(settings: PromptTokens, ranks_file: Path) -> None:
     # tiktoken is imported only where it is used.
     from gateway.api.token_counts import make_encoding, read_ranks  # noqa: PLC0415
 
-    settings = config.prompt_tokens
-    assert settings.ranks_file is not None, "asked only where one is configured"
-    make_encoding(read_ranks(settings.ranks_file), encoding=settings.encoding, pattern=settings.pattern)
+    make_encoding(read_ranks(ranks_file), encoding=settings.encoding, pattern=settings.pattern)
 
 
 def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:

@@ -439,10 +439,13 @@ class AuthSection(Section):
 
     def secret_bytes(self) -> bytes | None:
         """Return the configured secret; None means that mode "open" generates one. Raises ValueError."""
+        may_lack = self.secret is None and self.mode == "open" and not self.secret_file.exists()
+        return None if may_lack else self.given_secret()
+
+    def given_secret(self) -> bytes:
+        """Return the secret that is configured. Raises ValueError where there is none."""
         if self.secret is not None:
             return self.secret.get_secret_value().encode()
-        if self.mode == "open" and not self.secret_file.exists():
-            return None
         secret = file_text(self.secret_file).encode()
         if len(secret) < SECRET_BYTES_MIN:
             raise ValueError(f"the file {self.secret_file} must hold at least {SECRET_BYTES_MIN} bytes")

@@ -186,11 +186,9 @@ def make_authenticator(
     """The authenticator, from the secret and the key file; and the ring of keys, None where keys are not checked.
     `process_secret` counts where none is configured; None: a random one. Raises ValueError where a file cannot be read.
     """
-    secret = auth.secret_bytes()
     if auth.mode == "open":
-        return OpenKeys(secret or process_secret or secrets.token_bytes(32)), None
-    assert secret is not None, "mode keys has a secret or an error"
-    ring = tenant_keys(secret, read_keys(auth.keys_file))
+        return OpenKeys(auth.secret_bytes() or process_secret or secrets.token_bytes(32)), None
+    ring = tenant_keys(auth.given_secret(), read_keys(auth.keys_file))
     return KnownKeys(ring), ring
 
 

@@ -112,9 +112,8 @@ class EndedCalls:
         for model, reason in trace.passed_on:
             if (passed := self._pool_of(model)) is not None:
                 self._count(self._passed_on, passed, (trace.alias or "", str(reason)))
-        outcome, first_s, usage = outcome_of(trace), trace.first_token_s, trace.usage
-        is_timed = trace.stream and first_s is not None and usage is not None
-        if not is_timed and outcome != REFUSED:
+        outcome, first_s, usage = outcome_of(trace), trace.first_token_s if trace.stream else None, trace.usage
+        if outcome != REFUSED and (first_s is None or usage is None):
             return
         pool = self._pool_of(trace.model or "")
         row = None if pool is None else self._row((pool, trace.tenant_id))
@@ -124,8 +123,7 @@ class EndedCalls:
         if outcome == REFUSED:
             row.refused.count(None, int(now / REFUSAL_PART_S))
             self._count(self._refused, pool, str(trace.reason or ""))
-        if is_timed:
-            assert first_s is not None and usage is not None, "checked"  # noqa: PT018
+        if first_s is not None and usage is not None:
             part = int(now / LATENCY_PART_S)
             row.ttft.count(bucket_of(first_s - trace.started_s), part)
             if usage.output_tokens > 1 and outcome == Outcome.COMPLETED:

@@ -13,8 +13,9 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 REFUSE_RATIO: Final = 0.90
 PAUSE_RATIO: Final = 0.95
@@ -54,26 +55,31 @@ class ExpectedBody:
         self._guard.expected_bytes -= self.bytes
 
 
+class Accepting(Protocol):
+    """What accepts clients, which may be paused again, and resumed again, without a change."""
+
+    def pause(self, reason: str) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+
 class MemoryGuard:
     """Guards this process. Without a limit it refuses nothing. `start` it on its loop, `stop` it."""
 
     def __init__(self, limit_bytes: int | None, *, resident: Callable[[], int] | None = None) -> None:
         """`resident` returns the resident bytes of the process; the default asks the system."""
-        self.limit_bytes = limit_bytes
+        self.limit_bytes = inf if limit_bytes is None else limit_bytes
         self.expected_bytes = 0  # what bodies will take that are being received
         self.refused = 0
         self._resident = resident or resident_bytes
         self._used_bytes = self._resident() if limit_bytes is not None else 0
         self._timer: asyncio.TimerHandle | None = None
         self._trimmed_at = 0.0
-        self._on_pause: Callable[[str], None] = lambda _reason: None
-        self._on_resume: Callable[[str], None] = lambda _reason: None
 
-    def start(self, *, on_pause: Callable[[str], None], on_resume: Callable[[str], None]) -> None:
-        """Look at the memory from now on. The callbacks may be called again without a change."""
-        self._on_pause, self._on_resume = on_pause, on_resume
-        if self.limit_bytes is not None:
-            self._look(asyncio.get_running_loop())
+    def start(self, accepting: Accepting) -> None:
+        """Look at the memory from now on."""
+        if self.limit_bytes < inf:
+            self._look(asyncio.get_running_loop(), accepting)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -86,25 +92,22 @@ class MemoryGuard:
 
     def check(self, more_bytes: int) -> None:
         """Raise OutOfMemory if so many bytes more would pass the mark."""
-        if self.limit_bytes is None:
-            return
         if self._used_bytes + self.expected_bytes + more_bytes > REFUSE_RATIO * self.limit_bytes:
             self.refused += 1
             raise OutOfMemory
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, accepting: Accepting) -> None:
         """Measure the memory; `now` is in seconds."""
-        assert self.limit_bytes is not None, "only a limit is looked at"
         self._used_bytes = self._resident()
         if self._used_bytes > REFUSE_RATIO * self.limit_bytes and now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
             trim()
             self._used_bytes = self._resident()
-        (self._on_pause if self._used_bytes > PAUSE_RATIO * self.limit_bytes else self._on_resume)(MEMORY)
+        (accepting.pause if self._used_bytes > PAUSE_RATIO * self.limit_bytes else accepting.resume)(MEMORY)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.look(loop.time())
-        self._timer = loop.call_later(LOOK_S, self._look, loop)
+    def _look(self, loop: asyncio.AbstractEventLoop, accepting: Accepting) -> None:
+        self.look(loop.time(), accepting)
+        self._timer = loop.call_later(LOOK_S, self._look, loop, accepting)
 
 
 def resident_bytes() -> int:

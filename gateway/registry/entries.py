@@ -149,9 +149,7 @@ class View:
         return True
 
     def _at(self, kind: str, name: str) -> Entry:
-        entry = self.get(kind, name)
-        assert entry is not None, "a listed name is there"
-        return entry
+        return self._written[kind].get(name) or self._declared[kind][name]
 
 
 def _etag(entry: Entry | None) -> str | None:

@@ -303,8 +303,7 @@ class Dispatcher:
             if isinstance(action, Preempt):
                 self._leases[action.request_id].preempt(action.cause)
                 continue
-            decided = self._waiting.pop(action.request_id, None)
-            assert decided is not None, "only what waits is decided"
+            decided = self._waiting.pop(action.request_id)
             if isinstance(action, Dispatch):
                 lease = self._leases[action.request_id]
                 self._usages.dispatched(action.request_id, action.backend_id, lease.usage_passed)

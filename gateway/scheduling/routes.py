@@ -32,10 +32,9 @@ class Routes:
         if route is not None:
             return route
         card = self._catalog.model(model) if model is not None else self._only_model()
-        if card is None:
+        pool = None if card is None else self._catalog.pool_of_model(card.id)
+        if card is None or pool is None:
             return None
-        pool = self._catalog.pool_of_model(card.id)
-        assert pool is not None, "a model is known from a backend, and every backend has a pool"
         route = self._dispatcher_of(pool), card
         if model is not None:
             self._routes[model] = route

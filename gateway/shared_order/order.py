@@ -114,7 +114,7 @@ class SharedOrder:
         self._is_started = True
         if self._elections is not None:
             self.member.candidate = Candidate(place.name, place.address, now=now)
-            place.leads = lambda: self.member.is_leading
+            place.leads = self.member.is_leading
             self._read_checkpoint()
         elif place.is_appointed:
             self.member.appoint(place.name, place.epoch, now, expected=place.others)
@@ -212,7 +212,7 @@ class SharedOrder:
 
     async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
         """The process of this name is connected, and takes this one for the leader."""
-        if not self.place.leads():  # it was told so, and asks again
+        if not self.place.leads:  # it was told so, and asks again
             await websocket.close()
             return
         before = self._followers.get(name)
@@ -247,11 +247,10 @@ class SharedOrder:
 
     def _aimed_at(self, now: float) -> _LeaderAddress | None:
         place, candidate = self.place, self.member.candidate
-        if candidate is None:
-            assert place.leader_address is not None, "without a store a parent names the leader"
+        if place.leader_address is not None:
             return None if place.is_appointed else _LeaderAddress(None, place.leader_address)
-        name = self.member.target(now)
-        address = None if name is None else candidate.members.get(name)
+        name = None if candidate is None else self.member.target(now)
+        address = None if name is None else place.addresses.get(name)
         return None if name is None or address is None else _LeaderAddress(name, address)
 
     async def _follow(self, target: _LeaderAddress) -> None:
@@ -327,9 +326,7 @@ class SharedOrder:
 
     # -- the store -------------------------------------------------------------------------------------------
 
-    async def _call(self, elections: ElectionStore, call: StoreCall) -> None:
-        candidate = self.member.candidate
-        assert candidate is not None, "only a candidate calls a store"
+    async def _call(self, elections: ElectionStore, candidate: Candidate, call: StoreCall) -> None:
         try:
             view = await elections.call(call)
         except StoreUnavailable as error:
@@ -383,9 +380,10 @@ class SharedOrder:
             dispatcher.report(now, brings_all=brings_all)
         self._look_at_buffers(now)
         member.tick(now)
-        if self._elections is not None and not self._is_stopping:
+        self.place.leads = member.is_leading or self._elections is None
+        if self._elections is not None and member.candidate is not None and not self._is_stopping:
             for call in member.calls():
-                self._in_background(self._call(self._elections, call))
+                self._in_background(self._call(self._elections, member.candidate, call))
         self._send(now)
         for wish in member.wishes():
             self._fulfil(wish)

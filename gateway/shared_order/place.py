@@ -5,7 +5,7 @@ Unix sockets in a private folder, which only their own user can open.
 """
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class MemberPlace:
     """Of the protocol: processes of unequal ones do not join."""
     credentials: "Credentials | None" = None
     address: str = ""
-    leads: Callable[[], bool] = lambda: True
+    leads: bool = True
     """Whether this process leads others now, and so may be followed."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Where the others listen, by name, as the store lists them."""

@@ -119,7 +119,7 @@ async def greet(websocket: Socket, place: MemberPlace) -> Hello:
     """Exchange versions and names, and return what the peer says, whose certificate has that name. Raises HelloError,
     TimeoutError.
     """
-    own = Hello(place.version, place.name, place.leads())
+    own = Hello(place.version, place.name, place.leads)
     async with asyncio.timeout(GREETING_S_MAX):
         await websocket.send_bytes(own.encode())
         message = await websocket.receive()

@@ -43,15 +43,14 @@ def _file(state: StateSection, config_file: Path | None) -> Path | None:
     return state.file or (None if config_file is None else config_file.parent / FILE_NAME)
 
 
-def make_elections(state: StateSection) -> "RedisElection":
-    """What elects among gateways that share their state. Raises ValueError where a password cannot be read."""
-    assert state.redis is not None, "the configuration is checked"
+def make_elections(redis: RedisSection) -> "RedisElection":
+    """What elects among gateways that share this Redis. Raises ValueError where a password cannot be read."""
     from gateway.cluster.election import ANSWER_S_MAX  # noqa: PLC0415
     from gateway.store.redis_election import RedisElection  # noqa: PLC0415
 
     # An answer counts as long as the candidate waits for it, however short the state's timeout is: a lease is at stake.
-    settings = _settings(state.redis)
-    return RedisElection(state.redis.url, **settings | {"timeout_s": max(settings["timeout_s"], ANSWER_S_MAX)})
+    settings = _settings(redis)
+    return RedisElection(redis.url, **settings | {"timeout_s": max(settings["timeout_s"], ANSWER_S_MAX)})
 
 
 def _shared(redis: RedisSection) -> "RedisStore":

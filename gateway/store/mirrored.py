@@ -20,11 +20,9 @@ from gateway.store.base import (
     Change,
     Document,
     Learnt,
-    News,
     SharedStore,
     Store,
     StoreUnavailable,
-    UsageQuery,
     UsageRow,
     VersionConflict,
 )
@@ -42,6 +40,7 @@ class MirroredStore:
     def __init__(self, shared: SharedStore, own: Store, *, sync_s: float = SYNC_S) -> None:
         self._shared = shared
         self._own = own
+        self.news, self.audit, self.usage, self.last_days = own.news, own.audit, own.usage, own.last_days
         self._syncer = Periodic(self._sync_soon, sync_s, "sync the shared store")
         self._merged = ""  # the incarnation at the last complete merge
         self._cursor = 0  # of the shared store
@@ -89,27 +88,13 @@ class MirroredStore:
             await self._sync()
         return documents
 
-    async def news(self, since: int) -> News:
-        return await self._own.news(since)
-
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
         await self._shared.merge(documents, audit)
         await self._own.merge(documents, audit)
 
-    async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
-    ) -> tuple[AuditEntry, ...]:
-        return await self._own.audit(before=before, limit=limit, kind=kind, name=name)
-
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._own.put_usage(rows)
         self._usage.used(rows)
-
-    async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
-        return await self._own.usage(query)
-
-    async def last_days(self, since: str) -> dict[str, str]:
-        return await self._own.last_days(since)
 
     async def put_learnt(self, learnt: Learnt) -> None:
         await self._own.put_learnt(learnt)

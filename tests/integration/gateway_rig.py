@@ -164,8 +164,8 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
         **config,
     }
     made = Config(**settings).placed_in(folder)
-    if made.is_clustered:
-        served = await open_replica(made, store)
+    if made.cluster_redis is not None:
+        served = await open_replica(made, made.cluster_redis, store)
     else:
         served = await open_gateway(made, order=OwnOrder(made, wrap_scheduler=wrap_scheduler), store=store)
     try:

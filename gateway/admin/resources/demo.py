@@ -35,11 +35,12 @@ class DemoRoutes:
         )  # fmt: skip
 
     async def begin(self, asked: AdminRequest) -> AdminAnswer:
-        if not self.demo.is_possible():
+        target = self.demo.target()
+        if target is None:
             raise AdminProblem(409, "the demo is for a gateway of one process whose backend is the embedded engine")
         if self.demo.is_running:
             raise AdminProblem(409, "the demo runs")
-        self.demo.begin(actor=asked.caller.name)
+        self.demo.begin(target, actor=asked.caller.name)
         return AdminAnswer(DemoResource(tenants=[QUIET, FLOOD], ends_at=int(self.demo.ends_at_s)))
 
     async def end(self, _asked: AdminRequest) -> AdminAnswer:

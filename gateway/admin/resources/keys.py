@@ -167,7 +167,6 @@ class KeyRoutes:
         with registry_answers():
             guard = self._scope.make_key(asked.caller)
             entry = (await self.registry.apply(edits, actor=asked.caller.name, guard=guard))[0]
-        assert entry is not None, "what was just written is there"
         made = models.KeyMade.model_construct(**dict(show(entry, {})), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 

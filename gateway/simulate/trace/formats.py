@@ -65,10 +65,10 @@ def own_call(fields: Fields) -> TraceCall:
         prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
         output_tokens=output_tokens,
         output_tokens_max=_count(fields, "output_tokens_max", default=0) or None,
-        tenant=name(fields, "tenant", optional=True),
-        model=name(fields, "model", optional=True),
-        endpoint=name(fields, "endpoint", optional=True) or "",
-        program_id=name(fields, "program", optional=True),
+        tenant=name_in(fields, "tenant"),
+        model=name_in(fields, "model"),
+        endpoint=name_in(fields, "endpoint") or "",
+        program_id=name_in(fields, "program"),
         uses_tools=_flag(fields, "tools"),
         prefix=prefix,
         prefix_block_tokens=_number(fields, "prefix_block_tokens", above=0.0) if prefix else 0.0,
@@ -81,7 +81,7 @@ def csv_call(fields: Fields) -> TraceCall:
         at_s=_number(fields, "arrival_s"),
         prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
         output_tokens=_count(fields, "output_tokens"),
-        tenant=name(fields, "client", optional=True) or name(fields, "tenant", optional=True),
+        tenant=name_in(fields, "client") or name_in(fields, "tenant"),
     )
 
 
@@ -132,12 +132,15 @@ def recognise_format(names: frozenset[str], formats: tuple[Format, ...]) -> Form
     raise ValueError(f"no known format has these fields (needed are, for {needs})")
 
 
-def name(fields: Fields, field: str, *, optional: bool = False) -> str | None:
+def name_in(fields: Fields, field: str) -> str | None:
+    """The name in this field, None where it is missing."""
+    return None if fields.get(field) in (None, "") else name(fields, field)
+
+
+def name(fields: Fields, field: str) -> str:
     """A name of at most 128 printable characters; numbers are names too."""
     value = fields.get(field)
     if value is None or value == "":
-        if optional:
-            return None
         raise ValueError(f"{field} is missing")
     text = str(value) if type(value) is int else value
     if type(text) is not str or not text.isprintable() or len(text) > NAME_CHARS_MAX:

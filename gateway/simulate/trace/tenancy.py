@@ -39,9 +39,7 @@ def _column(parameters: list[str], _rng: Random) -> Namer:
     (field,) = parameters
 
     def named(fields: Fields, _call: TraceCall) -> str:
-        tenant = name(fields, field)
-        assert tenant is not None, "it is not optional"
-        return tenant
+        return name(fields, field)
 
     return named
 

@@ -171,8 +171,8 @@ async def test_gateways_of_unequal_versions_are_each_alone_within_the_limit_of_a
     """Takes seconds: clients ask for two, and a leader is elected once one version is left."""
     made, versions = replicas.place_of, iter((VERSION, VERSION, VERSION + 1))
 
-    def place_of(config):
-        place = made(config)
+    def place_of(config, redis):
+        place = made(config, redis)
         place.version = next(versions)
         return place
 

@@ -29,8 +29,8 @@ OF_ANOTHER_VERSION = """
 from dataclasses import replace
 from gateway import replicas
 
-def place_of(config, before=replicas.place_of):
-    place = before(config)
+def place_of(config, redis, before=replicas.place_of):
+    place = before(config, redis)
     return replace(place, version=place.version + 1)
 
 replicas.place_of = place_of

@@ -11,7 +11,7 @@ import pytest
 from redis_server import RedisServer, slow_proxy
 
 from gateway.cluster.election import Ask, StoreCall
-from gateway.config.state import StateSection
+from gateway.config.state import RedisSection, StateSection
 from gateway.store.assembly import make_elections, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
 from gateway.store.mirrored import MirroredStore
@@ -63,7 +63,7 @@ async def test_the_documented_rights_are_enough_for_all_that_is_done(server, tmp
 
 async def test_the_documented_rights_are_enough_to_elect(server):
     given = {"url": server.url, "username": "fairlead", "password": PASSWORD}
-    one, two = make_elections(StateSection(redis=given)), make_elections(StateSection(redis=given))
+    one, two = make_elections(RedisSection(**given)), make_elections(RedisSection(**given))
     view = await one.call(StoreCall(Ask.ACQUIRE, "one", "here:1", 0, 1, 0.0))
     assert (view.leader, view.epoch) == ("one", 1)
     seen = await two.call(StoreCall(Ask.LOOK, "two", "there:2", 0, 1, 0.0))

@@ -13,12 +13,16 @@ class Process:
     def __init__(self, used):
         self.used, self.paused = used, False
         self.guard = MemoryGuard(LIMIT, resident=lambda: self.used)
-        self.guard._on_pause = lambda _reason: setattr(self, "paused", True)
-        self.guard._on_resume = lambda _reason: setattr(self, "paused", False)
 
     def uses(self, used):
         self.used = used
-        self.guard.look(0.0)
+        self.guard.look(0.0, self)
+
+    def pause(self, _reason):
+        self.paused = True
+
+    def resume(self, _reason):
+        self.paused = False
 
 
 def is_refused(guard, size=0):
