@@ -299,6 +299,7 @@ class Administration:
             tenant_keys=self._parts.handlers.keys,
             clock=asyncio.get_running_loop().time,
             cluster_view=self._members.cluster_view,
+            ask_leader=self._ask_leader,
             live=live,
             steering=steering,
         )
@@ -329,7 +330,6 @@ class Administration:
             secret=secret,
             tokens=self._tokens,
             render_metrics=render_metrics,
-            ask_leader=self._ask_leader,
             has_first_key=not self._config.is_trial,
         )
         try:

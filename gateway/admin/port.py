@@ -77,6 +77,7 @@ class Parts:
     tenant_keys: KeyRing[Identity] | None
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
+    ask_leader: AskLeader  # for live views, where there are several processes
     live: Live
     steering: Steering
 
@@ -90,14 +91,12 @@ class AdminPort:
         parts: Parts,
         *,
         secret: bytes,
-        ask_leader: AskLeader,
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
         has_first_key: bool = True,
     ) -> None:
-        """`secret` is the HMAC secret of API keys; `ask_leader` is for the live views of several processes. Without
-        `has_first_key` one-time links are the way in, and a socket for commands of this user. Raises ValueError where
-        the first key cannot be read or created.
+        """`secret` is the HMAC secret of API keys. Without `has_first_key` one-time links are the way in, and a socket
+        for commands of this user. Raises ValueError where the first key cannot be read or created.
         """
         self._registry = parts.registry
         self._ring: KeyRing[Caller] = KeyRing(secret)
@@ -113,7 +112,7 @@ class AdminPort:
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._server = AdminServer(table, sign_in, ask_leader, pages, StaticFiles(made={MODULE: fields_module()}))
+        self._server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made={MODULE: fields_module()}))
         self._listener = Listener(
             self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
         )

@@ -118,17 +118,8 @@ def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNT
                 fair_queue: QueueCheckpoint(
                     checkpoint.level,
                     {
-                        tier_id: replace(
-                            tier,
-                            tenants=_staying(tier, (pool, fair_queue, tier_id, ""), staying),
-                            groups={
-                                group_id: replace(
-                                    group, tenants=_staying(group, (pool, fair_queue, tier_id, group_id), staying)
-                                )
-                                for group_id, group in tier.groups.items()
-                            },
-                        )
-                        for tier_id, tier in checkpoint.tiers.items()
+                        each: _trimmed(tier, (pool, fair_queue, each), staying)
+                        for each, tier in checkpoint.tiers.items()
                     },
                 )
                 for fair_queue, checkpoint in counters.fair_queues.items()
@@ -136,6 +127,15 @@ def trim_accounts(pools: Mapping[str, PoolCounters], accounts_max: int = ACCOUNT
         )
         for pool, counters in pools.items()
     }
+
+
+def _trimmed(tier: TierCheckpoint, of: tuple[str, str, str], staying: Collection[tuple[str, ...]]) -> TierCheckpoint:
+    """The tier with the tenants that stay, which are named by pool, queue, tier, group and themselves."""
+    groups = {
+        group_id: replace(group, tenants=_staying(group, (*of, group_id), staying))
+        for group_id, group in tier.groups.items()
+    }
+    return replace(tier, tenants=_staying(tier, (*of, ""), staying), groups=groups)
 
 
 def _levels(checkpoint: QueueCheckpoint) -> Iterator[tuple[tuple[str, str], TierCheckpoint]]:
