@@ -126,10 +126,14 @@ MUTANTS = (
     # -- which paths it has
     Mutant(
         "only routes that say so are open", ROUTES,
-        "return self.for_groups and caller.group", "return caller.group",
+        "return None if for_groups and caller.group", "return None if caller.group",
         CLOSED,
     ),
-    Mutant("metrics are closed", SERVER, "if caller.role < Role.VIEWER:", "if False:", CLOSED),
+    Mutant(
+        "metrics are closed", SERVER,
+        "if (refused := refusal(caller, Role.VIEWER)) is not None:", "if False:",
+        CLOSED,
+    ),
     Mutant(
         "a route for groups is not answered by another process", ROUTES,
         "assert names_group or not (self.live and self.for_groups),", "assert True,",

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import msgspec
+
 from gateway.intake.stored_responses import ID_CHARS_MAX, StoredResponse, StoredResponses
 from gateway.others import Others
 
@@ -48,3 +50,34 @@ def test_its_maker_alone_may_make_more_of_it():
     assert responses.find("r", "alice").context_tokens == 0
     responses.made("r", replace(kept("alice"), context_tokens=9))
     assert responses.find("r", "alice").context_tokens == 9
+
+
+class Told(Others):
+    """A process among others, which notes what it tells them."""
+
+    def __init__(self, *followers, is_leading):
+        super().__init__("g")
+        self._followers, self._is_leading, self.told = followers, is_leading, []
+
+    @property
+    def is_leading(self):
+        return self._is_leading
+
+    def followers(self):
+        return self._followers
+
+    def tell(self, service, body, name=None):
+        self.told.append((service, name))
+
+
+async def test_a_response_is_told_to_the_leader_which_tells_its_followers():
+    leader, follower = Told("f1", "f2", is_leading=True), Told(is_leading=False)
+    StoredResponses(leader).made("r", kept("alice"))
+    assert leader.told == [("made", "f1"), ("made", "f2")]
+    StoredResponses(follower).made("r", kept("alice"))
+    assert follower.told == [("made", None)]
+    for process, told in ((leader, 4), (follower, 1)):
+        hearing = StoredResponses(process)
+        await process.services["made"](msgspec.msgpack.encode(("s", kept("bob"))))
+        assert hearing.find("s", "bob") == kept("bob")
+        assert len(process.told) == told

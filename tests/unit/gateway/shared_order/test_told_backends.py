@@ -3,8 +3,10 @@
 import asyncio
 from random import Random
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 from backends.catalog import ModelCard
+from backends.health import Evidence, HealthState
 from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
@@ -18,8 +20,8 @@ def nothing(*_args):
     pass
 
 
-def polls_of(order):
-    return SharedPolls(order, None, times=PollTimes(), clock=asyncio.get_running_loop().time, rng=Random(1))
+def polls_of(order, shell=None):
+    return SharedPolls(order, shell, times=PollTimes(), clock=asyncio.get_running_loop().time, rng=Random(1))
 
 
 async def test_a_follower_knows_which_model_a_backend_serves():
@@ -38,4 +40,25 @@ async def test_a_follower_knows_which_model_a_backend_serves():
     for backend_id in "ab":
         assert following[backend_id].identified("tiny")() == led[backend_id].identified("tiny")() is not None
     assert following["a"].identified("tiny")().difference(following["b"].identified("tiny")()) == "revision"
+    await following.stop()
+
+
+async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide_on_their_health():
+    told, order, shell = {}, Mock(leader=None), Mock()
+    polls = polls_of(SimpleNamespace(leader=SimpleNamespace(share=told.__setitem__), soon=nothing))
+    BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
+    polls.announce()
+    hearing = polls_of(order, shell)
+    for topic, body in told.items():
+        hearing.told(topic, body)
+    following = BackendPool(SPECS[:1], polls=hearing, on_change=nothing, on_load=nothing)
+    assert not order.lacks.called, "not before it is there"
+    await following.start()
+    assert order.lacks.call_args_list == [call({"b"})]
+    for evidence in (Evidence.SERVED, Evidence.UNREACHABLE):
+        following.report("a", evidence, sent_at=1.0, now=3.0)
+    assert shell.report.call_args_list == [call("a", Evidence.UNREACHABLE, 2.0)]
+    assert following["a"].health.state is HealthState.UNKNOWN
+    following.add(SPECS[1])
+    assert order.lacks.call_args_list == [call({"b"}), call(frozenset())]
     await following.stop()

@@ -1,0 +1,34 @@
+"""A Dispatcher of a shared order: the process that leads is told what changes of tenants, whoever has seen them."""
+
+from types import SimpleNamespace
+from unittest.mock import ANY, Mock, call
+
+from gateway.cluster.follower.remote_scheduler import RemoteScheduler
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.shared_order.deciding import SharedDeciding
+from policies.types import Tenant, Usage
+
+
+def dispatcher_of(leader):
+    order = Mock(leader=leader)
+    order.member = SimpleNamespace(leader=leader, follower=Mock(), own_part=dict)
+    scheduler = RemoteScheduler("gpu", order.member, None)
+    return Dispatcher(scheduler, SharedDeciding(scheduler, order, "gpu")), order
+
+
+async def test_the_leader_looks_up_a_tenant_that_another_process_may_have_seen_and_forgets_one_that_goes():
+    leader = Mock(pools={})
+    dispatcher, order = dispatcher_of(leader)
+    dispatcher.tenant_changed(Tenant("alice"))
+    dispatcher.forget("bob")
+    assert leader.mock_calls == [call.tenant_changed("alice", ANY), call.tenant_forgotten("bob", ANY)]
+    assert order.soon.call_args_list == [call(), call()]
+    assert list(dispatcher.tenants()) == []
+
+
+async def test_a_follower_tells_no_leader_of_tenants_and_takes_a_turn_for_usage():
+    dispatcher, order = dispatcher_of(None)
+    dispatcher.tenant_changed(Tenant("alice"))
+    assert not order.within.called
+    dispatcher.tokens("r", Usage(1, 0, 1))
+    assert order.within.called
