@@ -181,7 +181,7 @@ class Leased:
 
     async def decide(self, *actions):
         self.scheduler.actions = list(actions)
-        self.dispatcher._pump_soon()
+        self.dispatcher._deciding.soon()
         for _ in range(5):
             await asyncio.sleep(0)
 
