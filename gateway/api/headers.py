@@ -7,9 +7,6 @@ backend's own come from the configuration.
 
 from collections.abc import Iterable, Mapping
 
-from multidict import MultiMapping
-
-# The mapping that the caller passes looks names up case-insensitively (aiohttp: request.headers).
 FORWARDED = (
     "user-agent",
     "traceparent",
@@ -20,8 +17,34 @@ FORWARDED = (
 _NONE_NOMINATED: frozenset[str] = frozenset()
 
 
+class Headers(dict[str, str]):
+    """The fields of a head by name, in lower case. Of a field that comes more than once the first value counts, and
+    `again` has the others; None: there are none.
+    """
+
+    __slots__ = ("again",)
+
+    def __init__(self) -> None:
+        self.again: dict[str, list[str]] | None = None
+
+    def add(self, name: str, value: str) -> None:
+        """Add a value of a field that has come before."""
+        if self.again is None:
+            self.again = {}
+        self.again.setdefault(name, []).append(value)
+
+    def getall(self, name: str) -> list[str]:
+        """Every value of the field, in order. Raises KeyError where there is none."""
+        return [self[name]] if self.again is None else [self[name], *self.again.get(name, ())]
+
+    @property
+    def number(self) -> int:
+        """Of fields, each as often as it came."""
+        return len(self) if self.again is None else len(self) + sum(map(len, self.again.values()))
+
+
 def upstream_headers(
-    headers: MultiMapping[str],
+    headers: Headers,
     *,
     request_id: str,
     content_type: str,

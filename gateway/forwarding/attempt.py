@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Never
 
-from aiohttp import web
-
 from backends.health import Evidence
 from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
@@ -43,6 +41,7 @@ from gateway.forwarding.asked_hold import retry_after_s
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.request import HttpRequest
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.long_bodies import LONG_BYTES
 from gateway.observability.telemetry import CallTrace
@@ -153,7 +152,7 @@ class Attempt:
             on_id=on_id,
         )
 
-    async def run(self, request: web.BaseRequest) -> tuple[RelayResult, Evidence]:
+    async def run(self, request: HttpRequest) -> tuple[RelayResult, Evidence]:
         """Return the result to answer with, and what it is evidence of about the backend.
 
         Raises BackendRejected, OptionsRejected, StreamGivenUp, StreamInterrupted, UpstreamError.
@@ -187,7 +186,7 @@ class Attempt:
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
-    async def _open(self, request: web.BaseRequest, continuing: Continuing | None) -> HttpExchange:
+    async def _open(self, request: HttpRequest, continuing: Continuing | None) -> HttpExchange:
         headers = self._headers(request)
         self._trace.propagate(headers)
         if continuing is None:
@@ -202,7 +201,7 @@ class Attempt:
         except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
-    def _headers(self, request: web.BaseRequest) -> dict[str, str]:
+    def _headers(self, request: HttpRequest) -> dict[str, str]:
         return upstream_headers(
             request.headers,
             request_id=self._trace.request_id,
@@ -211,7 +210,7 @@ class Attempt:
             priority=self._priority(),
         )
 
-    async def _continuing(self, request: web.BaseRequest) -> Continuing:
+    async def _continuing(self, request: HttpRequest) -> Continuing:
         """What this backend is asked for, to go on with the stream."""
         if not self._kind.has_token_ids:
             raise StreamGivenUp("the stream cannot be continued at a backend of this kind")
@@ -299,7 +298,7 @@ class Attempt:
         raise StreamGivenUp(f"a backend refused to continue the stream: status {exchange.status}")
 
     async def _relay_stream(
-        self, request: web.BaseRequest, exchange: HttpExchange, continuing: Continuing | None
+        self, request: HttpRequest, exchange: HttpExchange, continuing: Continuing | None
     ) -> RelayResult:
         first = FirstEvent()
         try:

@@ -13,8 +13,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from aiohttp import web
-
 from backends.meters import ANSWERS, AnswerKind
 from backends.upstream import UpstreamError
 from gateway.api.bodies import JSON_TYPE
@@ -22,8 +20,9 @@ from gateway.api.endpoints import ID, RESPONSE, RESPONSE_CANCEL, Endpoint
 from gateway.forwarding.answers.long_answers import read_answer
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.retry import Generation
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
-from gateway.http.whole_response import WholeResponse
+from gateway.http.response import EventStream, Response
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease
@@ -62,7 +61,7 @@ class Background:
         self._poll_s = poll_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
         """Raises ProblemError, Rejected, UpstreamError."""
         call = await self._request_admission.take(request, endpoint, trace)
         if not call.background:
@@ -101,8 +100,8 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begun(
-        self, held: AsyncExitStack, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace
-    ) -> web.StreamResponse:
+        self, held: AsyncExitStack, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace
+    ) -> Response | EventStream:
         lease.holder = asyncio.current_task()
         async with held:
             try:
@@ -213,9 +212,9 @@ class _Running:
         return body is not None and status not in _RUNNING
 
 
-async def _running_id(response: web.StreamResponse) -> str | None:
+async def _running_id(response: Response | EventStream) -> str | None:
     """The id of a response that is queued or in progress; None for any other answer."""
-    if response.status != 200 or not isinstance(response, WholeResponse):
+    if response.status != 200 or not isinstance(response, Response):
         return None
     body = await read_answer(response.body, ("status", "id"))
     if body.get("status") not in _RUNNING:

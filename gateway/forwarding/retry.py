@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from aiohttp import web
-
 from backends.health import Evidence
 from backends.live_backend import LiveBackend
 from backends.model_identity import ModelIdentity
@@ -39,7 +37,9 @@ from gateway.forwarding.attempt import (
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.retry_budget import CallRetries, RetryBudget
 from gateway.forwarding.shadows import Shadows
-from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, STREAMED, Heartbeat, beating
+from gateway.http.event_stream import STREAMED, Heartbeat, beating
+from gateway.http.request import HttpRequest
+from gateway.http.response import EventStream, Response
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
@@ -85,11 +85,11 @@ class Generation:
         self._budget = RetryBudget()
         self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.StreamResponse:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
         """Parse, admit and run a call. Raises ProblemError, Rejected, UpstreamError."""
         return await self.run(request, await self._context.request_admission.take(request, endpoint, trace), trace)
 
-    async def run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+    async def run(self, request: HttpRequest, call: Call, trace: CallTrace) -> Response | EventStream:
         """Queue an admitted call, send it and return its response. A call of an alias goes on to its next model where
         its pool cannot serve it. Raises ProblemError, Rejected, UpstreamError.
         """
@@ -97,7 +97,7 @@ class Generation:
             try:
                 return await self._run(request, call, trace)
             except Rejected as rejected:
-                following = None if OPEN_STREAM in request else await self._passed_on(call, trace, rejected)
+                following = None if request.open_stream is not None else await self._passed_on(call, trace, rejected)
                 if following is None:
                     raise
                 call = following
@@ -111,15 +111,15 @@ class Generation:
             trace.passed_on += ((call.request.model, rejected.reason),)
         return following
 
-    async def _run(self, request: web.BaseRequest, call: Call, trace: CallTrace) -> web.StreamResponse:
+    async def _run(self, request: HttpRequest, call: Call, trace: CallTrace) -> Response | EventStream:
         trace.request, trace.queued_s = call.request, trace.queued_s or time.perf_counter()
         trace.usage_max = call.usage_max
         if trace.spans is not None:
             trace.spans.queued()
-        may_wait = call.parsed.stream and call.parsed.answer in STREAMED and HEARTBEAT not in request
+        may_wait = call.parsed.stream and call.parsed.answer in STREAMED and request.heartbeat is None
         if self._heartbeat_s is not None and may_wait:
             headers = partial(self._context.answer_headers.of, trace)
-            request[HEARTBEAT] = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
+            request.heartbeat = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
         self.active.begun(call.dispatcher, lease, trace)
         try:
@@ -137,7 +137,7 @@ class Generation:
                 trace.over(lease.outcome)
         return result.response
 
-    async def send(self, request: web.BaseRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
+    async def send(self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
         """Send the call to the backend of its lease, and, where it returns from there, to the next one.
 
         Raises Rejected, UpstreamError.
@@ -175,7 +175,7 @@ class Generation:
         if trace.spans is not None:
             trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)
 
-    async def _sent(self, request: web.BaseRequest, sending: "_Sending", retries: CallRetries) -> RelayResult:
+    async def _sent(self, request: HttpRequest, sending: "_Sending", retries: CallRetries) -> RelayResult:
         """Send the call when no other is on trial at its backend that may have ended the same engines."""
         call, lease, suspect = sending.call, sending.lease, sending.suspect
         if suspect.is_last_chance:
@@ -213,7 +213,7 @@ class Generation:
             self._report(sending, Evidence.BROKEN)
         return None
 
-    async def _settle_model(self, request: web.BaseRequest, sending: "_Sending") -> None:
+    async def _settle_model(self, request: HttpRequest, sending: "_Sending") -> None:
         """Return when the backend of the lease serves the model that has begun to answer. Once offered to one that does
         not, the call waits for those alone that do. Raises Rejected; UpstreamError where there are none.
         """
@@ -225,7 +225,7 @@ class Generation:
             await self._wait_again(request, sending, returned, sending.stream.usage.output_tokens)
 
     async def _wait_again(
-        self, request: web.BaseRequest, sending: "_Sending", returned: "_Returned", tokens_before: int
+        self, request: HttpRequest, sending: "_Sending", returned: "_Returned", tokens_before: int
     ) -> None:
         """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
         lease, trace, stream = sending.lease, sending.trace, sending.stream

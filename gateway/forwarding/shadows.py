@@ -15,15 +15,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
-from multidict import MultiMapping
-
 from backends.meters import ANSWERS
 from backends.meters.events import EventTooLongError, StreamCall
 from backends.pool import BackendPool
 from backends.upstream import HttpExchange, UpstreamError
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
-from gateway.api.headers import upstream_headers
+from gateway.api.headers import Headers, upstream_headers
 from gateway.config.aliases import ShadowSection
 from gateway.forwarding.answers.long_answers import read_answer
 from gateway.forwarding.answers.stream_usage import body_for
@@ -63,7 +61,7 @@ class Shadows:
         self._in_flight: Counter[str] = Counter()  # by alias
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def sent(self, call: Call, headers: MultiMapping[str]) -> None:
+    def sent(self, call: Call, headers: Headers) -> None:
         """A call has been dispatched: copy it, where its alias says so and there is room."""
         alias = self._aliases.find(call.alias)
         if call.alias is None or alias is None or alias.shadow is None or call.copied is None:
@@ -97,7 +95,7 @@ class Shadows:
         self._due[alias] -= 1
         return True
 
-    async def _run(self, call: Call, alias: str, headers: MultiMapping[str]) -> None:
+    async def _run(self, call: Call, alias: str, headers: Headers) -> None:
         request = call.request
         trace = CallTrace(request.endpoint, request_id=request.id, tenant_id=SHADOW_TENANT.id, model=request.model)
         trace.alias, trace.is_shadow, trace.stream = alias, True, call.parsed.stream
@@ -112,7 +110,7 @@ class Shadows:
             if trace.dispatched_s is not None:
                 self._ended(trace)
 
-    async def _send(self, call: Call, trace: CallTrace, headers: MultiMapping[str]) -> None:
+    async def _send(self, call: Call, trace: CallTrace, headers: Headers) -> None:
         lease = call.dispatcher.lease(call.request, SHADOW_TENANT)
         async with AsyncExitStack() as held:
             async with asyncio.timeout(DISPATCH_S_MAX):
@@ -134,7 +132,7 @@ class Shadows:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
 
-    async def _answer(self, call: Call, lease: Lease, trace: CallTrace, headers: MultiMapping[str]) -> None:
+    async def _answer(self, call: Call, lease: Lease, trace: CallTrace, headers: Headers) -> None:
         """Send the copy to the backend of its lease, and count what comes back."""
         kind, client = self._backends[lease.backend_id].known_kind, self._backend_clients[lease.backend_id]
         fields = upstream_headers(

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
-
 from backends.pool import BackendPool
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
@@ -35,10 +33,13 @@ from gateway.forwarding.shadows import Shadows
 from gateway.handlers.own_answers import Models, Probes, Version, no_realtime
 from gateway.handlers.utilities import Utilities
 from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.connection import Handler
 from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
-from gateway.http.server import GatewayServer, Handler
+from gateway.http.response import EventStream, Response
+from gateway.http.server import GatewayServer
 from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
@@ -219,7 +220,7 @@ class RequestHandlers:
         answer = self._middleware.answer
         return lambda request, _path_id: answer(request, endpoint, run)
 
-    async def _useful(self, endpoint: Endpoint, request: web.BaseRequest, path_id: str) -> web.StreamResponse:
+    async def _useful(self, endpoint: Endpoint, request: HttpRequest, path_id: str) -> Response | EventStream:
         return await self._middleware.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
 
     def _make_request_admission(

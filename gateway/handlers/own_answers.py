@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
-from aiohttp import web
 
 from backends.pool import BackendPool
 from gateway.aliases.table import AliasTable
@@ -16,7 +15,8 @@ from gateway.api.errors import ProblemError, WholeAnswer, problem_error
 from gateway.config.aliases import AliasSection
 from gateway.forwarding.backend_client import BackendClient
 from gateway.http.answer_headers import AnswerHeaders
-from gateway.http.server import to_response
+from gateway.http.request import HttpRequest
+from gateway.http.response import Response, to_response
 from gateway.intake.request_parsing import RequestParser
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.pools import Pools
@@ -35,18 +35,18 @@ class Probes:
         self._is_ready = is_ready
         self.draining = False
 
-    async def alive(self, request: web.BaseRequest, path_id: str) -> web.Response:
-        return web.Response()
+    async def alive(self, request: HttpRequest, path_id: str) -> Response:
+        return Response(200)
 
-    async def ready(self, request: web.BaseRequest, path_id: str) -> web.Response:
+    async def ready(self, request: HttpRequest, path_id: str) -> Response:
         """200 where a backend is available, a leader decides, and the gateway does not drain; else 503. Also at /health
         and /ping, where vLLM's clients look.
         """
         is_ready = not self.draining and self._is_ready() and self._pools.routes.any_available()
-        return web.Response(status=200 if is_ready else 503)
+        return Response(200 if is_ready else 503)
 
 
-async def no_realtime(_request: web.BaseRequest, _endpoint: Endpoint, _trace: CallTrace) -> web.StreamResponse:
+async def no_realtime(_request: HttpRequest, _endpoint: Endpoint, _trace: CallTrace) -> Response:
     """Reject a WebSocket session, which vLLM has for speech models. Raises ProblemError."""
     raise ProblemError(errors.NO_REALTIME)
 
@@ -63,7 +63,7 @@ class Models:
         self._created = int(time.time())  # as in vLLM, where it is the present time
         self._headers = headers
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
         """The list. Raises ProblemError."""
         identity = self._request_parser.identify(request, trace)
         entries = {card.id: card.entry for card in self._backends.catalog.models()}
@@ -72,9 +72,7 @@ class Models:
         models = [entry for name, entry in entries.items() if identity.may_use(name)]
         return self._answer({"object": "list", "data": models}, trace)
 
-    async def answer_one(
-        self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, name: str
-    ) -> web.Response:
+    async def answer_one(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace, name: str) -> Response:
         """The model or alias of this name. Raises ProblemError, the same one where there is none and where the key may
         not use it.
         """
@@ -86,7 +84,7 @@ class Models:
             return self._answer(card.entry, trace)
         raise ProblemError(errors.problem_about(errors.MODEL_NOT_FOUND, "model"))
 
-    def _answer(self, values: Mapping[str, Any], trace: CallTrace) -> web.Response:
+    def _answer(self, values: Mapping[str, Any], trace: CallTrace) -> Response:
         return to_response(WholeAnswer(200, orjson.dumps(values)), **self._headers.of(trace))
 
     def _entry(self, name: str, alias: AliasSection) -> dict[str, Any]:
@@ -119,7 +117,7 @@ class Version:
         self._known_until = 0.0
         self._asking = asyncio.Lock()
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> web.Response:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
         """Raises ProblemError, UpstreamError."""
         async with self._asking:
             now = asyncio.get_running_loop().time()

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from aiohttp import web
-
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import StreamCall
 from backends.upstream import ConnectFailed, HttpExchange, UpstreamClosed
@@ -26,6 +24,8 @@ from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.forwarding.attempt import is_event_stream
 from gateway.forwarding.backend_client import BackendClient
 from gateway.http.answer_headers import AnswerHeaders
+from gateway.http.request import HttpRequest
+from gateway.http.response import EventStream, Response
 from gateway.intake.request_parsing import NO_BODY, ParsedRequest, RequestParser
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
@@ -63,8 +63,8 @@ class Utilities:
         self._in_flight: Counter[str] = Counter()  # by tenant
 
     async def answer(
-        self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
-    ) -> web.StreamResponse:
+        self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
+    ) -> Response | EventStream:
         """Raises ProblemError, UpstreamError."""
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
             arrival, backend_ids = await self._of_kept(request, trace, path_id)
@@ -82,7 +82,7 @@ class Utilities:
             self._left(tenant)
 
     async def _of_kept(
-        self, request: web.BaseRequest, trace: CallTrace, response_id: str
+        self, request: HttpRequest, trace: CallTrace, response_id: str
     ) -> tuple[ParsedRequest, list[str]]:
         """The backend that has a stored response, for its owner alone. Raises ProblemError. It works during a drain,
         too: the drain waits for background responses so that clients can fetch them.
@@ -123,7 +123,7 @@ class Utilities:
 
     async def _send(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         target: str,
         arrival: ParsedRequest,
         backend_ids: list[str],
@@ -156,8 +156,8 @@ class Utilities:
         raise problem_error(Reason.NO_BACKEND)
 
     async def _relay(
-        self, request: web.BaseRequest, exchange: HttpExchange, arrival: ParsedRequest, trace: CallTrace
-    ) -> web.StreamResponse:
+        self, request: HttpRequest, exchange: HttpExchange, arrival: ParsedRequest, trace: CallTrace
+    ) -> Response | EventStream:
         headers = self._headers.of(trace)
         if not is_event_stream(exchange):
             body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
@@ -180,8 +180,8 @@ class Utilities:
             del self._in_flight[tenant.id]
 
 
-def _target(request: web.BaseRequest, endpoint: Endpoint, path_id: str) -> str:
+def _target(request: HttpRequest, endpoint: Endpoint, path_id: str) -> str:
     """The target at the backend. The query is kept only for endpoints that need no body."""
     target = endpoint.target(path_id)
-    query = request.rel_url.raw_query_string if endpoint.may_be_empty else ""
+    query = request.query if endpoint.may_be_empty else ""
     return f"{target}?{query}" if query else target

@@ -8,7 +8,7 @@ from math import ceil, isfinite
 from typing import Final
 from urllib.parse import quote
 
-from gateway.http.server import SERVER
+from gateway.http.response import SERVER
 from gateway.observability.telemetry import CallTrace
 from policies.types import LimitKind, RateLimit, RateLimits
 

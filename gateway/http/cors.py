@@ -7,11 +7,12 @@ has given to it. Preflights need no key, as the standard requires: https://fetch
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from aiohttp import web
+from gateway.http.response import Response
 
 ANY: Final = "*"
 METHODS: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
 MAX_AGE_S: Final = "600"
+PLAIN: Final[Mapping[str, str]] = {"content-type": "text/plain; charset=utf-8"}
 
 NOTHING: Final[Mapping[str, str]] = {}
 
@@ -32,7 +33,7 @@ class Cors:
             return {"access-control-allow-origin": ANY}
         return {"access-control-allow-origin": origin, "vary": "Origin"} if origin in self._allowed else NOTHING
 
-    def preflight(self, headers: Mapping[str, str]) -> web.Response | None:
+    def preflight(self, headers: Mapping[str, str]) -> Response | None:
         """The response to an OPTIONS request that is a preflight; None for any other."""
         origin, method = headers.get("origin"), headers.get("access-control-request-method")
         if origin is None or method is None:
@@ -47,5 +48,5 @@ class Cors:
         if asked is not None and asked.isascii() and asked.isprintable():
             sent["access-control-allow-headers"] = asked
         if "access-control-allow-origin" not in sent:
-            return web.Response(status=400, text="Disallowed CORS origin", headers=sent)
-        return web.Response(text="OK", headers=sent)
+            return Response(400, {**PLAIN, **sent}, b"Disallowed CORS origin")
+        return Response(200, {**PLAIN, **sent}, b"OK")

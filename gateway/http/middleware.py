@@ -5,10 +5,9 @@ UpstreamError (the backend failed). The middleware turns each into a response in
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-
-from aiohttp import hdrs, web
+from typing import Any
 
 from backends.upstream import UpstreamError, UpstreamSilent
 from gateway.api import errors
@@ -16,11 +15,11 @@ from gateway.api.endpoints import Endpoint
 from gateway.api.errors import Problem, ProblemError
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
-from gateway.http.event_stream import HEARTBEAT, OPEN_STREAM, end_open_stream
+from gateway.http.event_stream import end_open_stream
 from gateway.http.rejection_turns import RejectionTurns
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
-from gateway.http.server import REQUEST_ID, to_response
-from gateway.http.slow_client import StallingConnection
+from gateway.http.response import EventStream, Response, to_response
 from gateway.identity.trusted_hops import TrustedHops
 from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
@@ -29,7 +28,7 @@ from policies.types import Outcome
 DISCONNECTED_STATUS = 499  # of a call whose client disconnected; nginx's, for the log: it is never sent
 
 # A handler: answers a call at this endpoint, or raises ProblemError, Rejected or UpstreamError.
-Run = Callable[[web.BaseRequest, Endpoint, CallTrace], Awaitable[web.StreamResponse]]
+Run = Callable[[HttpRequest, Endpoint, CallTrace], Coroutine[Any, Any, Response | EventStream]]
 
 
 class CallMiddleware:
@@ -45,13 +44,13 @@ class CallMiddleware:
         self._telemetry = telemetry
         self._rejection_turns = RejectionTurns()
 
-    async def answer(self, request: web.BaseRequest, endpoint: Endpoint, run: Run) -> web.StreamResponse:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, run: Run) -> Response | EventStream:
         """Run the handler and return its response, or the one for the problem that it raised. A disconnect of the
         client, and a bug, are logged and raised again.
         """
         client = self._hops.client_address(request.headers, request.remote)
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers), client=client)
-        if hdrs.ORIGIN in request.headers:
+        if "origin" in request.headers:
             trace.cors = self._cors.headers(request.headers)
         self._telemetry.begun(trace, request.method, request.headers)
         try:
@@ -62,34 +61,33 @@ class CallMiddleware:
             response = await self._own(request, problem, endpoint, trace)
         except asyncio.CancelledError:  # the client disconnected
             trace.status, trace.outcome = DISCONNECTED_STATUS, trace.outcome or Outcome.CLIENT_DISCONNECTED
-            if isinstance(request.protocol, StallingConnection):
-                trace.reason = request.protocol.cut_reason or trace.reason
+            trace.reason = request.connection.cut_reason or trace.reason
             raise
         except Exception:  # a bug in the gateway: the server answers 500
             trace.status = errors.INTERNAL.status
-            request[REQUEST_ID] = trace.request_id
+            request.request_id = trace.request_id
             raise
         else:
             trace.status = response.status
-            if (heartbeat := request.get(HEARTBEAT)) is not None:
-                response = await heartbeat.answered(response)
+            if request.heartbeat is not None:
+                response = request.heartbeat.answered(response)
         finally:
-            if (heartbeat := request.get(HEARTBEAT)) is not None:
-                heartbeat.cancel()
+            if request.heartbeat is not None:
+                request.heartbeat.stop()
             self._names.free(trace.request_id)
             self._telemetry.ended(trace)
         return response
 
     async def _own(
-        self, request: web.BaseRequest, problem: Problem, endpoint: Endpoint, trace: CallTrace
-    ) -> web.StreamResponse:
+        self, request: HttpRequest, problem: Problem, endpoint: Endpoint, trace: CallTrace
+    ) -> Response | EventStream:
         trace.status = problem.status
         if problem.status == HTTPStatus.TOO_MANY_REQUESTS:
             await self._rejection_turns.wait(trace.tenant_id or "")
-        if HEARTBEAT in request or OPEN_STREAM in request:
+        if request.heartbeat is not None or request.open_stream is not None:
             error = errors.error_object(problem, endpoint.api)
-            if (begun := await end_open_stream(request, endpoint.answer, problem.message, error)) is not None:
-                if OPEN_STREAM in request:
+            if (begun := end_open_stream(request, endpoint.answer, problem.message, error)) is not None:
+                if request.open_stream is not None:
                     trace.status = begun.status  # the client has a part of the answer
                 return begun
         return to_response(errors.write_answer(problem, endpoint.api), **self._headers.of(trace))

@@ -9,7 +9,7 @@ protocol is not read: it is no HTTP, and gets 400.
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from multidict import MultiMapping
+from gateway.api.headers import Headers
 
 HEADER = "x-forwarded-for"
 
@@ -22,7 +22,7 @@ class TrustedHops:
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = tuple(networks)
 
-    def client_address(self, headers: MultiMapping[str], peer: str | None) -> str | None:
+    def client_address(self, headers: Headers, peer: str | None) -> str | None:
         """The address of the client: the right-most hop that is not trusted; where all are, the left-most. None where
         the connection has no address. An entry that is no address ends the search: it names no client that a proxy saw.
         """

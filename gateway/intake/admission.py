@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from aiohttp import web
-
 from backends.catalog import CONTEXT_TOKENS_MAX, ModelCard
 from backends.meters import AnswerKind
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, idle_backends
@@ -25,6 +23,7 @@ from gateway.api.values import flag
 from gateway.budgets.budgets import BudgetClaim, Overrun
 from gateway.budgets.claims import BudgetClaims
 from gateway.continuation.exclusions import Exclusion, exclusion
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LONG_BYTES
@@ -98,7 +97,7 @@ class RequestAdmission:
         self._claims = claims
         self._continues = continues
 
-    async def take(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
+    async def take(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         """Parse, check and size a call, and reserve its part of the budgets. Facts are noted in the trace as they
         become known. Raises ProblemError.
         """
@@ -106,7 +105,7 @@ class RequestAdmission:
         return await self._admit(arrival, request, endpoint, trace)
 
     async def _pass_on(
-        self, arrival: ParsedRequest, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace
+        self, arrival: ParsedRequest, request: HttpRequest, endpoint: Endpoint, trace: CallTrace
     ) -> Call | None:
         following = await self._request_parser.pass_on(arrival, trace)
         if following is None:
@@ -115,9 +114,7 @@ class RequestAdmission:
             self._claims.budgets.ended(trace)  # what it has reserved goes by its model
         return await self._admit(following, request, endpoint, trace)
 
-    async def _admit(
-        self, arrival: ParsedRequest, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace
-    ) -> Call:
+    async def _admit(self, arrival: ParsedRequest, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
         tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
         try:
             salt = self._salt(arrival) if self._cache_salts.any else None

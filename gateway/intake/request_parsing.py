@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from aiohttp import hdrs, web
-
 from backends.catalog import ModelCard
 from gateway.aliases.table import AliasTable
 from gateway.api import errors
@@ -19,7 +17,7 @@ from gateway.api.calls import model_of
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import BadRequest, ProblemError, problem_error
 from gateway.api.long_json import TooComplexError
-from gateway.http.server import body_at_hand, read_body_bytes
+from gateway.http.request import BodyMalformedError, BodyTooLargeError, HttpRequest
 from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
@@ -93,7 +91,7 @@ class RequestParser:
         self._failures = FailureThrottle()
         self.draining = False  # new calls are rejected: the gateway shuts down
 
-    def identify(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
+    def identify(self, request: HttpRequest, trace: CallTrace) -> Identity:
         """The caller, noted in the trace. Raises ProblemError."""
         try:
             named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
@@ -106,7 +104,7 @@ class RequestParser:
         trace.tenant_id, trace.key_id = identity.tenant_id, identity.key_id
         return identity
 
-    async def receive(self, request: web.BaseRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
+    async def receive(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
         """Identify, read and route a call. Facts are noted in the trace as they become known. Raises ProblemError."""
         identity = self.enter(request, trace)
         try:
@@ -200,18 +198,18 @@ class RequestParser:
         body = await self.long_bodies.run(with_model, model) if is_long else with_model(model)
         return arrival._replace(body=body, others=others)
 
-    def enter(self, request: web.BaseRequest, trace: CallTrace) -> Identity:
+    def enter(self, request: HttpRequest, trace: CallTrace) -> Identity:
         """The caller of a new call. Raises ProblemError, also while the gateway drains."""
         if self.draining:
             raise problem_error(Reason.DRAINING)
         return self.identify(request, trace)
 
-    async def _body(self, request: web.BaseRequest, endpoint: Endpoint, expected: ExpectedBody) -> tuple[Body, int]:
+    async def _body(self, request: HttpRequest, endpoint: Endpoint, expected: ExpectedBody) -> tuple[Body, int]:
         """The body and its bytes. Raises BadRequest, TooComplexError, OutOfMemory, ProblemError."""
         data = await self._data(request, expected)
         if not data and endpoint.may_be_empty:
             return NO_BODY, 0
-        content_type = request.headers.get(hdrs.CONTENT_TYPE, "")
+        content_type = request.headers.get("content-type", "")
         if len(data) < LONG_BYTES:
             return read_body(content_type, bytes(data), multipart=endpoint.multipart), len(data)
         return await self._read_long(content_type, data, multipart=endpoint.multipart), len(data)
@@ -222,19 +220,19 @@ class RequestParser:
         check_content_type(content_type)
         return await self.long_bodies.read_json(data)
 
-    async def _data(self, request: web.BaseRequest, expected: ExpectedBody) -> bytes | bytearray:
+    async def _data(self, request: HttpRequest, expected: ExpectedBody) -> bytes | bytearray:
         # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
-        if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
+        if request.headers.get("content-encoding", IDENTITY).lower() != IDENTITY:
             raise ProblemError(errors.BODY_COMPRESSED)
         try:
-            data = body_at_hand(request)
+            data = request.body_at_hand()
             if data is not None:
                 return data
             async with asyncio.timeout(self._body_timeout_s):
-                return await read_body_bytes(request, expected.expect)
-        except web.HTTPRequestEntityTooLarge:
+                return await request.read_body(expected.expect)
+        except BodyTooLargeError:
             raise ProblemError(errors.BODY_TOO_LARGE) from None
-        except web.RequestPayloadError:
+        except BodyMalformedError:
             raise ProblemError(errors.MALFORMED_HTTP) from None
         except TimeoutError:
             raise ProblemError(errors.BODY_TIMEOUT) from None

@@ -19,12 +19,10 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
-
-from aiohttp import web
+from typing import Final, Protocol
 
 from gateway.config.sections import ServerTls
 from gateway.ports.certificate import Certificate
@@ -56,12 +54,28 @@ class Handshakes:
     s_max: float = HANDSHAKE_S_MAX
 
 
+class PortServer(Protocol):
+    """What serves the connections of a port: aiohttp's, or that of the data port."""
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        ...
+
+    def pre_shutdown(self) -> None:
+        """Close connections that have no request, and each other one after its answer."""
+        ...
+
+    def shutdown(self, timeout: float, /) -> Awaitable[None]:
+        """Wait so long for the answers under way, then end them."""
+        ...
+
+
 class Listener:
     """One port. Call `start` on the loop that runs it, and `stop`."""
 
     def __init__(
         self,
-        server: web.Server,
+        server: PortServer,
         host: str,
         port: int,
         tls: ServerTls | None,

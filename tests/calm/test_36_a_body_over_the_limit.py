@@ -3,8 +3,8 @@
 import pytest
 from gateway_rig import CHAT, assert_untouched, gateway, scripted, wire
 
-from gateway.http.server import _Connection
-from gateway.intake import request_parsing
+from gateway.http.connection import ClientConnection
+from gateway.http.request import HttpRequest
 from tests.calm.rig import MIB
 
 LIMIT = MIB
@@ -15,7 +15,7 @@ HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n".
 @pytest.mark.parametrize("declared", [True, False])
 async def test_no_more_than_the_limit_is_buffered(monkeypatch, figure, declared):
     received, at_refusal = [0], []
-    data_received, read = _Connection.data_received, request_parsing.read_body_bytes
+    data_received, read = ClientConnection.data_received, HttpRequest.read_body
 
     def count(self, data):
         received[0] += len(data)
@@ -28,8 +28,8 @@ async def test_no_more_than_the_limit_is_buffered(monkeypatch, figure, declared)
             at_refusal.append(received[0])
             raise
 
-    monkeypatch.setattr(_Connection, "data_received", count)
-    monkeypatch.setattr(request_parsing, "read_body_bytes", note)
+    monkeypatch.setattr(ClientConnection, "data_received", count)
+    monkeypatch.setattr(HttpRequest, "read_body", note)
     async with (
         scripted() as backend,
         gateway(backend, limits={"body_bytes_max": LIMIT}) as rig,

@@ -5,18 +5,22 @@ import functools
 import json
 import logging
 
-import aiohttp
 import pytest
 import uvloop
-from aiohttp import web
 from gateway_rig import PATIENCE_S
 
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
+from gateway.api.endpoints import ChargeRule, Endpoint
 from gateway.forwarding.answers.relay import passed_headers, read_whole, relay_body, relay_stream
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
-from gateway.http import slow_client as stall
+from gateway.http import connection as stall
+from gateway.http.cors import Cors
+from gateway.http.request_ids import RequestIds
+from gateway.http.response import Response
+from gateway.http.server import GatewayServer
+from gateway.ports.listener import Listener
 from policies.types import Outcome, Usage
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
@@ -77,19 +81,21 @@ class House:
         self.upstream = Upstream(
             f"http://127.0.0.1:{port}", connect_timeout_s=2, idle_s_max=5, idle_connections_max=8, silence_s_max=60
         )
-        app = web.Application()
-        app.router.add_route("*", "/stream", self._stream)
-        app.router.add_route("*", "/body", self._body)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, keepalive_timeout=20)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]
+        answers = {"/stream": self._stream, "/body": self._body}
+        server = GatewayServer(
+            {Endpoint(path=path, charge=ChargeRule.NOTHING): answer for path, answer in answers.items()},
+            names=RequestIds(),
+            cors=Cors(()),
+            body_bytes_max=1000,
+            header_bytes_max=1000,
+        )
+        self._listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=1.0)
+        self.port = int((await self._listener.start()).rpartition(":")[2])
         return self
 
     async def __aexit__(self, *_):
         await self.upstream.aclose()
-        await self._runner.cleanup()
+        await self._listener.stop()
         self._backend.close()
 
     async def _backend_side(self, reader, writer):
@@ -103,7 +109,7 @@ class House:
             self.backend_gone.set()
             writer.close()
 
-    async def _stream(self, request):
+    async def _stream(self, request, _path_id):
         try:
             async with await self.upstream.open("POST", "/") as exchange:
                 meter = ChunkMeter(StreamCall())
@@ -117,14 +123,14 @@ class House:
         self.results.append(result)
         return result.response
 
-    async def _body(self, request):
+    async def _body(self, request, _path_id):
         async with await self.upstream.open("POST", "/") as exchange:
             try:
                 body = await read_whole(exchange, BODY_MAX, self.unread, "t")
                 result = relay_body(exchange, body, headers={"x-request-id": "mine"})
             except UpstreamClosed as error:
                 self.results.append(error)
-                return web.Response(status=502)
+                return Response(502)
         self.results.append(result)
         return result.response
 
@@ -315,7 +321,7 @@ async def test_a_client_that_leaves_reaches_the_backend_at_once_and_leaves_no_lo
             await house.settle(lambda: house.cancelled or house.results)
             await house.settle(lambda: house.upstream.open_connections == 0)
         assert house.upstream.idle_connections == 0
-    assert [record for record in caplog.records if record.name.startswith("aiohttp")] == []
+    assert [record for record in caplog.records if record.name.startswith("gateway")] == []
 
 
 def flood(total):
@@ -364,7 +370,6 @@ async def test_a_slow_client_slows_its_backend_and_still_gets_everything():
 @served
 async def test_a_client_that_takes_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(stall, "CLIENT_STALL_S_MAX", 0.1)
-    monkeypatch.setattr(aiohttp.web_server, "RequestHandler", stall.StallingConnection)
     async with House(flood(3000)) as house:
         _, writer = await house.client()
         await house.settle(lambda: house.cancelled or house.results)

@@ -24,12 +24,12 @@ def calm(name: str) -> tuple[str, ...]:
 MUTANTS = (
     Mutant(
         "idle connections are kept for 30 s", "gateway/http/server.py",
-        "keepalive_timeout=KEEPALIVE_S,", "keepalive_timeout=0.2,",
+        "self._loop.time() + KEEPALIVE_S", "self._loop.time() + 0.2",
         calm("test_01_idle_connections.py"), check=1,
     ),
     Mutant(
         "a client of HTTP/1.0 gets a body without chunks", "gateway/forwarding/answers/relay.py",
-        "self._chunked = request.version >= HttpVersion11", "self._chunked = True",
+        "self._chunked = request.is_new", "self._chunked = True",
         calm("test_02_500_streams_arrive_whole.py"), check=2,
     ),
     Mutant(
@@ -129,23 +129,23 @@ MUTANTS = (
         calm("test_31_answers_without_usage.py"), check=31,
     ),
     Mutant(
-        "a target of another authority than Host is refused", "gateway/http/server.py",
-        "    _, is_absolute, rest = target", "    return True\n    _, is_absolute, rest = target",
+        "a target of another authority than Host is refused", "gateway/http/connection.py",
+        "found is None or found[1].lower() != host.lower()", "found is None",
         calm("test_32_never_laxer_than_haproxy.py"), check=32,
     ),
     Mutant(
-        "all header fields together are limited", "gateway/http/server.py",
+        "all header fields together are limited", "gateway/http/connection.py",
         "HEAD_BYTES_MAX = 64 << 10", "HEAD_BYTES_MAX = 1 << 30",
         calm("test_35_large_heads.py"), check=35,
     ),
     Mutant(
-        "a body is refused once it is over the limit", "gateway/http/server.py",
-        "expect(len(body))\n        if len(body) > request.client_max_size:", "expect(len(body))\n        if False:",
+        "a body is refused once it is over the limit", "gateway/http/request.py",
+        "expect(len(body))\n            if len(body) > bytes_max:", "expect(len(body))\n            if False:",
         calm("test_36_a_body_over_the_limit.py"), check=36,
     ),
     Mutant(
         "slow heads are cut", "gateway/http/server.py",
-        "keepalive_timeout=KEEPALIVE_S,", "keepalive_timeout=3600.0,",
+        "self._loop.time() + KEEPALIVE_S", "self._loop.time() + 3600.0",
         calm("test_37_slow_heads_of_300_clients.py"), check=37,
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = (
     ),
     Mutant(
         "compressed bodies are refused", "gateway/intake/request_parsing.py",
-        "if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:", "if False:",
+        'if request.headers.get("content-encoding", IDENTITY).lower() != IDENTITY:', "if False:",
         calm("test_44_compressed_bodies.py"), check=44,
     ),
     Mutant(

@@ -299,7 +299,7 @@ MUTANTS = (
     ),
     Mutant(
         "a part of an answer is not passed on to another model", "gateway/forwarding/retry.py",
-        "None if OPEN_STREAM in request else await", "await", (GATEWAY,),
+        "None if request.open_stream is not None else await", "await", (GATEWAY,),
     ),
     # Its turn, and what it is charged.
     Mutant(

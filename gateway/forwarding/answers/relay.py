@@ -1,6 +1,6 @@
 """Relays a backend's response to the client, and counts its tokens as they pass.
 
-Streams: aiohttp writes the head and the end; the body goes from the backend's `data_received` through
+Streams: the client's connection writes the head and the end; the body goes from the backend's `data_received` through
 the meter to the client's transport in the same callback, without a task switch. Back-pressure: when the
 client's transport is over its high-water mark, reading from the backend pauses until it has drained, so
 a stream holds at most that mark and one read.
@@ -8,11 +8,10 @@ a stream holds at most that mark and one read.
 A stream that the backend does not finish ends with its API's error event and the proper end of the message,
 never as if it were whole. One that another backend may continue stays open instead.
 
-The disconnect of a client is the cancellation of the handler (`handler_cancellation=True`)
-or a closing transport; either aborts the exchange. So does the cut of a client that reads nothing
-(gateway/http/slow_client.py).
+The disconnect of a client is the cancellation of the handler or a closing transport; either aborts the exchange. So
+does the cut of a client that reads nothing (gateway/http/connection.py).
 
-aiohttp writes the end of a message after the call is settled and its slot released, so a client that is slow to read
+The end of a message is written after the call is settled and its slot released, so a client that is slow to read
 the last bytes holds no slot.
 """
 
@@ -20,24 +19,21 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from aiohttp import HttpVersion11, web
-from aiohttp.abc import AbstractStreamWriter
-
 from backends.meters.events import EventTooLongError, StreamMeter
 from backends.meters.token_ids import ResumableMeter
 from backends.upstream import HttpExchange, UpstreamError, UpstreamProtocolError
 from gateway.api.headers import nominated_by
 from gateway.forwarding.answers.long_answers import is_whole_json
 from gateway.forwarding.answers.unread_bytes import UnreadAnswer, UnreadBytes
-from gateway.http.event_stream import OPEN_STREAM, begin_stream
-from gateway.http.slow_client import WAITING_BYTES_MAX
-from gateway.http.whole_response import WholeResponse
+from gateway.http.connection import WAITING_BYTES_MAX
+from gateway.http.event_stream import begin_stream
+from gateway.http.request import HttpRequest
+from gateway.http.response import EventStream, Response
 from policies.slo.timeliness import Timeliness
 from policies.types import Outcome, Reason, Usage
 
-CLIENT_BUFFER_BYTES_MAX = WAITING_BYTES_MAX  # over it, aiohttp's drain() waits
+CLIENT_BUFFER_BYTES_MAX = WAITING_BYTES_MAX  # over it, the transport says when it has drained
 
-_WITHOUT_BODY = frozenset({204, 304})  # RFC 9110, 6.4.1
 _PASSED_HEADERS = frozenset({"cache-control", "content-encoding", "content-language", "content-type", "retry-after"})
 
 OnUsage = Callable[[Usage], float]
@@ -62,7 +58,7 @@ class RelayResult(NamedTuple):
     result.
     """
 
-    response: web.StreamResponse
+    response: Response | EventStream
     outcome: Outcome
     failure: str | None = None
     slowed: bool = False
@@ -126,13 +122,11 @@ def relay_body(exchange: HttpExchange, body: WholeBody, *, headers: dict[str, st
     `headers` are added, and override the backend's.
     """
     fields = passed_headers(exchange.headers) | headers
-    if exchange.status in _WITHOUT_BODY:
-        return RelayResult(web.Response(status=exchange.status, headers=fields), Outcome.COMPLETED)
-    return RelayResult(WholeResponse(exchange.status, body.data, fields, body.unread), Outcome.COMPLETED)
+    return RelayResult(Response(exchange.status, fields, body.data, body.unread), Outcome.COMPLETED)
 
 
 async def relay_stream(
-    request: web.BaseRequest,
+    request: HttpRequest,
     exchange: HttpExchange,
     meter: StreamMeter,
     on_usage: OnUsage,
@@ -149,26 +143,23 @@ async def relay_stream(
     backend worked on. `resumes`: the stream may be continued; its meter is `meter`. The exchange is released on every
     path.
     """
-    response = web.StreamResponse(status=exchange.status)
+    response: Response | EventStream = Response(exchange.status)
     try:
-        response = await begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
+        response = stream = begin_stream(request, exchange.status, passed_headers(exchange.headers) | headers)
         headers = exchange.headers = {}  # nothing reads them while the stream goes on
         if resumes is not None:
-            request[OPEN_STREAM] = response
-        writer = await response.prepare(request)
-        assert writer is not None
+            request.open_stream = stream
         relay = _StreamRelay(
             request,
             exchange,
             meter,
-            writer,
             on_usage=on_usage,
             timeliness=timeliness,
             on_unread=on_unread,
             resumes=resumes,
         )
         failure = await relay.run()
-    except ConnectionError:  # aiohttp's, of the client's side
+    except ConnectionError:  # of the client's side
         return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
     finally:
         exchange.release()
@@ -190,8 +181,9 @@ class _StreamRelay:
 
     __slots__ = (
         "_chunked",
-        "_drain",
+        "_connection",
         "_exchange",
+        "_is_draining",
         "_meter",
         "_on_unread",
         "_on_usage",
@@ -204,7 +196,6 @@ class _StreamRelay:
         "_timeliness",
         "_transport",
         "_write",
-        "_writer",
         "is_disconnected",
         "is_interrupted",
         "slowed",
@@ -212,33 +203,30 @@ class _StreamRelay:
 
     def __init__(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         exchange: HttpExchange,
         meter: StreamMeter,
-        writer: AbstractStreamWriter,
         *,
         on_usage: OnUsage,
         timeliness: Timeliness | None,
         on_unread: Callable[[float], None],
         resumes: Resumes | None = None,
     ) -> None:
-        if request.transport is None:
-            raise ConnectionResetError
-        self._transport = request.transport
-        self._write = request.transport.write
-        self._chunked = request.version >= HttpVersion11
+        self._connection = request.connection
+        self._transport = request.connection.transport
+        self._write = self._transport.write
+        self._chunked = request.is_new
         self._exchange = exchange
         self._meter = meter
         self._on_usage = on_usage
         self._timeliness = timeliness
         self._time = asyncio.get_running_loop().time
         self._on_unread = on_unread
-        self._writer = writer
         self._report_at = 0.0  # output tokens at which on_usage is called next
         self._reported: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
-        self._drain: asyncio.Task[None] | None = None
-        self._paused_at = 0.0  # meaningful while `_drain` is set
+        self._is_draining = False
+        self._paused_at = 0.0  # meaningful while `_is_draining`
         self._resumes = resumes
         self.is_disconnected = False
         self.is_interrupted = False
@@ -255,10 +243,8 @@ class _StreamRelay:
             cancelled = error if isinstance(error, CallCancelled) else None
         finally:
             self._report()
-            if self._drain is not None:
-                self._drain.cancel()
-                if left:
-                    self._on_unread(asyncio.get_running_loop().time() - self._paused_at)
+            if self._is_draining and left:
+                self._on_unread(self._time() - self._paused_at)
         return None if self.is_disconnected else self._end(reason, cancelled)
 
     def _end(self, reason: str, cancelled: CallCancelled | None) -> str | None:
@@ -326,22 +312,17 @@ class _StreamRelay:
             return
         buffered = self._transport.get_write_buffer_size()
         self._room = CLIENT_BUFFER_BYTES_MAX - buffered
-        if self._room < 0 and self._drain is None:
+        if self._room < 0 and not self._is_draining:
             self._exchange.pause()
-            self.slowed = True
-            self._paused_at = asyncio.get_running_loop().time()
-            self._drain = asyncio.ensure_future(self._resume_when_drained())
+            self.slowed = self._is_draining = True
+            self._paused_at = self._time()
+            self._connection.when_drained(self._drained)
 
-    async def _resume_when_drained(self) -> None:
-        try:
-            await self._writer.drain()
-        except ConnectionError:
-            self._client_disconnected()
-            return
-        if self._transport.is_closing():  # drain() also returns when the connection is cut
+    def _drained(self) -> None:
+        if self._transport.is_closing():
             self._client_disconnected()
         else:
-            self._drain = None
+            self._is_draining = False
             self._exchange.resume()
 
     def _client_disconnected(self) -> None:

@@ -23,8 +23,6 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from aiohttp import HttpVersion11
-
 # Of the checkout that PYTHONPATH names.
 from backends.connection import Connection
 from backends.meters.chunks import ChunkMeter
@@ -153,10 +151,16 @@ async def begun(stream: int, *, has_ids: bool) -> Any:
     connection.connection_made(Sink())
     exchange = connection.begin()
     connection.data_received(HEAD)
-    request = SimpleNamespace(transport=Sink(), version=HttpVersion11)
+    client = Sink()
+    request = SimpleNamespace(transport=client, connection=SimpleNamespace(transport=client), is_new=True)
+    older = ()
+    if "writer" in relay._StreamRelay.__init__.__annotations__:  # a checkout whose server is aiohttp's
+        from aiohttp import HttpVersion11  # noqa: PLC0415
+
+        request.version, older = HttpVersion11, (None,)
     meter = make_meter(has_ids=has_ids)
     stream_relay = relay._StreamRelay(
-        request, exchange, meter, None, on_usage=lambda _usage: 1e9, timeliness=None, on_unread=lambda _seconds: None
+        request, exchange, meter, *older, on_usage=lambda _usage: 1e9, timeliness=None, on_unread=lambda _seconds: None
     )
     TASKS.append(asyncio.create_task(stream_relay.run()))
     await asyncio.sleep(0)

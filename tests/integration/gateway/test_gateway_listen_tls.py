@@ -14,7 +14,7 @@ from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.config.sections import ServerTls
 from gateway.config.tls import server_context
-from gateway.http.slow_client import WAITING_BYTES_MAX, StallingConnection
+from gateway.http.connection import WAITING_BYTES_MAX
 from gateway.ports.certificate import Certificate
 
 pytestmark = NEEDS_OPENSSL
@@ -64,9 +64,7 @@ async def test_calls_whole_and_streamed_go_over_tls_and_not_without(authority, t
         with pytest.raises(aiohttp.ClientError):
             await rig.session.post(rig.url.replace("https", "http") + CHAT, json=call())
         # As without TLS: a client that takes nothing is known as one at the same mark.
-        connections = [
-            each for each in rig.gateway._handlers.server.connections if isinstance(each, StallingConnection)
-        ]
+        connections = rig.gateway._handlers.server.connections
         assert {each.transport.get_write_buffer_limits()[1] for each in connections} == {WAITING_BYTES_MAX}
 
 

@@ -10,8 +10,8 @@ from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, unt
 
 from gateway.forwarding.answers import relay
 from gateway.forwarding.answers import unread_bytes as unread
-from gateway.http import slow_client as stall
-from gateway.http.whole_response import WholeResponse
+from gateway.http import connection as stall
+from gateway.http.response import Response
 
 # Beyond what the operating system takes for a client that does not read: at most 10 MB on loopback.
 LONG_BYTES = 16 << 20
@@ -156,6 +156,6 @@ async def test_what_was_cut_or_taken_is_out_of_memory_before_others_arrive_in_it
             taker.send(http(call()))
             assert (await taker.reply()).json == LONG_ANSWER
             await until(lambda: not waiting(rig))  # and its connection waits for the next call
-            assert not [each for each in gc.get_objects() if type(each) is WholeResponse and len(each.body)]
+            assert not [each for each in gc.get_objects() if type(each) is Response and len(each.body)]
         finally:
             gc.enable()
