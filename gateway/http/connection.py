@@ -128,10 +128,10 @@ class ClientConnection(asyncio.Protocol):
     """One connection. `cut_reason` is None until it is cut."""
 
     __slots__ = (
-        "_drained", "_fault", "_headers", "_is_in_head", "_is_lost", "_is_over", "_is_reading_paused", "_is_resuming",
-        "_is_write_paused", "_keeps", "_lingering", "_loop", "_offers", "_parser", "_receiving", "_remote",
-        "_request", "_rest", "_seen", "_server", "_short_bytes", "_stall", "_target", "_trailers", "_unframed_bytes",
-        "_waiting", "body_bytes_max", "cut_reason", "is_closing_soon", "task", "transport",
+        "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",
+        "_is_reading_paused", "_is_resuming", "_is_write_paused", "_keeps", "_lingering", "_loop", "_offers",
+        "_parser", "_receiving", "_remote", "_request", "_rest", "_seen", "_server", "_short_bytes", "_stall",
+        "_target", "_trailers", "_unframed_bytes", "_waiting", "body_bytes_max", "cut_reason", "task", "transport",
     )  # fmt: skip
 
     def __init__(self, server: DataPort, loop: asyncio.AbstractEventLoop) -> None:
@@ -162,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
         self._request: HttpRequest | None = None  # that is answered
         self.task: asyncio.Task[None] | None = None  # of its handler
         self._keeps = True
-        self.is_closing_soon = False  # after the answer
+        self._is_closing_soon = False  # after the answer
         self._lingering: asyncio.TimerHandle | None = None
         self._is_lost = False
         # Writing.
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_lost = self._is_over = True
         self._parser = None  # it refers to this connection
         self._waiting.clear()
-        self._rest = self._receiving = None
+        self._rest = self._receiving = self._request = None
         self._server.busy(self)
         for timer in (self._stall, self._lingering):
             if timer is not None:
@@ -269,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
             raise self._at_fault(errors.HEADER_TOO_LARGE)
         method, version, host = parser.get_method(), parser.get_http_version(), headers.get("host")
         seen_target, seen_host, found = self._seen
-        if seen_target != target or seen_host != host or method == b"CONNECT" or version != "1.1":
+        if seen_target != target or seen_host != host or version != "1.1":
             found = self._find_target(target, method, host, version)
         if "transfer-encoding" in headers or headers.again is not None:
             self._check_framing(headers, version)
@@ -366,7 +366,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close_soon(self) -> None:
         """Close after the request that is answered."""
-        self.is_closing_soon = True
+        self._is_closing_soon = True
         if self._request is None and self._lingering is None:
             self.transport.close()
 
@@ -536,14 +536,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _decide_keeping(self, request: HttpRequest, *, is_framed: bool = True) -> None:
         """Whether the connection goes on after the answer, whose head is about to be sent."""
-        is_wanted = request.keeps and not self._server.closing and not self.is_closing_soon
         # An answer before the end of its request: what comes next may be its body, or not.
-        self._keeps = is_wanted and is_framed and request.is_whole
+        self._keeps = request.keeps and not self._server.closing and is_framed and request.is_whole
 
     def _end(self, request: HttpRequest, status: int) -> None:
         """The answer has been sent."""
         self._request = None
-        if not self._keeps or self.is_closing_soon:
+        if not self._keeps or self._is_closing_soon:
             self._linger(LATE_LINGER_S if status == HTTPStatus.REQUEST_TIMEOUT else LINGER_S)
         elif not self._waiting:
             self._server.idle(self)
@@ -552,6 +551,7 @@ class ClientConnection(asyncio.Protocol):
         """Close in stages (RFC 9112, 9.6): say that nothing more is sent, and drop what the client sends until it
         closes, or for so long. Otherwise what is on its way would reset the connection before the answer is read.
         """
+        is_whole = self._receiving is None
         self._is_over = True
         self._waiting.clear()
         self._rest = self._receiving = None
@@ -560,6 +560,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        elif is_whole:  # TLS has no half of a connection, and an answer of HTTP/1.0 may end with it
+            self.transport.close()
+            return
         self._lingering = self._loop.call_later(linger_s, self._end_lingering, sys.maxsize)
 
     def _end_lingering(self, unsent_bytes: int) -> None:
