@@ -190,7 +190,7 @@ class ClientConnection(asyncio.Protocol):
             self._parse_rest()
         if self._request is None and self._waiting:
             self._go_on()
-        elif self._receiving is not None or self._waiting:
+        elif self._receiving is not None or self._waiting or self._is_reading_paused:
             self.mind_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -499,7 +499,7 @@ class ClientConnection(asyncio.Protocol):
             self._end(request, response.status)
         finally:
             self.task = None
-        if self._request is None and self._waiting:
+        if self._request is None and (self._waiting or self._is_reading_paused):
             self._go_on()
 
     def _send(self, request: HttpRequest, response: Response) -> None:
