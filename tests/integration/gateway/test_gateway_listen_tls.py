@@ -14,7 +14,7 @@ from tls_rig import NEEDS_OPENSSL, make_authority
 
 from gateway.config.sections import ServerTls
 from gateway.config.tls import server_context
-from gateway.http.connection import WAITING_BYTES_MAX
+from gateway.http.connection import LINGER_S, WAITING_BYTES_MAX
 from gateway.ports.certificate import Certificate
 
 pytestmark = NEEDS_OPENSSL
@@ -86,6 +86,21 @@ async def test_connections_that_are_accepted_together_shake_hands_and_those_with
                 assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
         await until(lambda: not rig.gateway._listener._connecting)
+
+
+async def test_an_answer_that_ends_with_its_connection_does_so_at_once(authority, tmp_path):
+    tls = put(tmp_path, authority)
+    options = {"ssl": trusting(authority), "server_hostname": "127.0.0.1"}
+    async with (
+        scripted(stream(EVENT, b"data: [DONE]\n\n")) as backend,
+        gateway(backend, listen={"port": 0, "tls": tls}) as rig,
+    ):
+        for data in (http(call(stream=True), version="1.0"), http(call(stream=True), "Connection: close")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", rig.port, **options)
+            writer.write(data)
+            async with asyncio.timeout(LINGER_S / 2):
+                assert b"[DONE]" in await reader.read()
+            writer.close()
 
 
 async def test_what_is_older_than_tls_1_2_is_refused(authority, tmp_path):
