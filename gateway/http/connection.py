@@ -4,7 +4,7 @@ httptools (llhttp) parses, strictly. What it accepts and another server might re
 whatever cannot be trusted to end where it seems to end closes the connection.
 
 Limits of a client:
-- A head has HEADERS_MAX fields of HEAD_BYTES_MAX bytes, each line at most `header_bytes_max`.
+- A head has HEADERS_MAX fields of HEAD_BYTES_MAX bytes, each line at most LINE_BYTES_MAX.
 - A connection without a complete head is closed after a time (server.py).
 - Reading pauses while PIPELINED_MAX requests wait, or a body for its handler (request.py).
 - A client that reads nothing is cut. A transport reports when more waits in it than its high-water mark, and when it is
@@ -32,9 +32,10 @@ from gateway.http.request import HttpRequest
 from gateway.http.response import PIECE_BYTES, EventStream, Response, head
 
 HEADERS_MAX: Final = 128
-HEAD_BYTES_MAX = 64 << 10  # `limits.header_bytes_max` is for one line
+HEAD_BYTES_MAX = 64 << 10
+LINE_BYTES_MAX = 32 << 10  # of a target or a field: four times what is usual, for tokens that name many groups
 PIPELINED_MAX: Final = 32  # requests of a connection that wait, about
-# Of what is parsed at once, except of a body whose length is known. Limits are looked at between two such pieces.
+# Of what is parsed at once, except of a body whose length is known. No line of a head that came at once is too long.
 PARSED_BYTES_MAX: Final = 4096
 # The longest time without a drained write buffer before the connection is cut.
 CLIENT_STALL_S_MAX = 60.0
@@ -82,7 +83,6 @@ Handler = Callable[[HttpRequest, str], Coroutine[Any, Any, Response | EventStrea
 class DataPort(Protocol):
     """What a connection belongs to."""
 
-    header_bytes_max: int
     body_bytes_max: int
     closing: bool
     """Answers say `Connection: close`."""
@@ -130,7 +130,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",
         "_is_reading_paused", "_is_resuming", "_is_write_paused", "_keeps", "_lingering", "_loop", "_offers",
-        "_parser", "_receiving", "_remote", "_request", "_rest", "_seen", "_server", "_short_bytes", "_stall",
+        "_parser", "_receiving", "_remote", "_request", "_rest", "_seen", "_server", "_stall",
         "_target", "_trailers", "_unframed_bytes", "_waiting", "body_bytes_max", "cut_reason", "task", "transport",
     )  # fmt: skip
 
@@ -144,8 +144,6 @@ class ClientConnection(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = None
         self._target = b""
         self._headers = Headers()
-        # After so many bytes of a head a line can be too long.
-        self._short_bytes = server.header_bytes_max - PARSED_BYTES_MAX
         self._trailers = 0  # fields after the body
         self._seen: tuple[bytes, str | None, str] = (b"", None, "")  # the last target and Host, and what was asked for
         self._receiving: HttpRequest | None = None  # whose body is expected
@@ -234,11 +232,11 @@ class ClientConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        if self._unframed_bytes > self._short_bytes and len(self._target) > self._server.header_bytes_max:
+        if self._unframed_bytes and len(self._target) > LINE_BYTES_MAX:
             raise self._at_fault(errors.HEADER_TOO_LARGE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._unframed_bytes > self._short_bytes and len(name) + len(value) > self._server.header_bytes_max:
+        if self._unframed_bytes and len(name) + len(value) > LINE_BYTES_MAX:
             raise self._at_fault(errors.HEADER_TOO_LARGE)
         if not self._is_in_head:
             self._trailers += 1

@@ -21,7 +21,6 @@ from gateway.http.request_ids import RequestIds
 from gateway.http.response import SERVER, Response, to_response
 
 KEEPALIVE_S = 30.0
-LINE_BYTES_MAX = 32 << 10  # of one header field: four times what aiohttp takes, for tokens that name many groups
 REQUEST_ID_HEADER: Final = "x-request-id"
 
 _NO_HEADERS: Final = Headers()
@@ -37,10 +36,8 @@ class GatewayServer:
         names: RequestIds,
         cors: Cors,
         body_bytes_max: int,
-        header_bytes_max: int | None = None,
     ) -> None:
         self.body_bytes_max = body_bytes_max
-        self.header_bytes_max = LINE_BYTES_MAX if header_bytes_max is None else header_bytes_max
         self.cuts: Counter[str] = Counter()  # connections cut because the client read nothing, by reason
         self.closing = False  # answers say `Connection: close` while the gateway shuts down
         self.connections: set[ClientConnection] = set()

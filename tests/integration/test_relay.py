@@ -87,7 +87,6 @@ class House:
             names=RequestIds(),
             cors=Cors(()),
             body_bytes_max=1000,
-            header_bytes_max=1000,
         )
         self._listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=1.0)
         self.port = int((await self._listener.start()).rpartition(":")[2])

@@ -84,7 +84,6 @@ async def main() -> None:
         names=RequestIds(),
         cors=Cors(()),
         body_bytes_max=BODY_BYTES_MAX,
-        header_bytes_max=1 << 15,
     )
     await Listener(server, "127.0.0.1", PORT, None, stop_s_max=1.0).start()
     await asyncio.Event().wait()

@@ -16,14 +16,20 @@ from aiohttp.http_parser import HttpRequestParser
 from gateway.api.endpoints import CHAT, LIVEZ
 from gateway.http import connection as connection_module
 from gateway.http import server as server_module
-from gateway.http.connection import HEAD_BYTES_MAX, HEADERS_MAX, PARSED_BYTES_MAX, PIPELINED_MAX, WAITING_BYTES_MAX
+from gateway.http.connection import (
+    HEAD_BYTES_MAX,
+    HEADERS_MAX,
+    LINE_BYTES_MAX,
+    PARSED_BYTES_MAX,
+    PIPELINED_MAX,
+    WAITING_BYTES_MAX,
+)
 from gateway.http.cors import Cors
 from gateway.http.request import UNREAD_BYTES_MAX, BodyError
 from gateway.http.request_ids import RequestIds
 from gateway.http.response import PIECE_BYTES, Response
 from gateway.http.server import GatewayServer
 
-LINE_MAX = 16_384
 BODY_MAX = 1 << 20
 PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -89,7 +95,7 @@ class House:
             {LIVEZ: self.live, CHAT: self.echo},
             names=RequestIds(),
             cors=Cors(()),
-            **{"body_bytes_max": BODY_MAX, "header_bytes_max": LINE_MAX, **options},
+            **{"body_bytes_max": BODY_MAX, **options},
         )
 
     def connect(self):
@@ -284,11 +290,11 @@ HEADS = {
     "as many fields as may be": (get(*(f"X-{each}: 1" for each in range(HEADERS_MAX - 1))), OK),
     "one too many": (get(*(f"X-{each}: 1" for each in range(HEADERS_MAX))), TOO_LARGE),
     "one too many of one name": (get(*["X: 1"] * HEADERS_MAX), TOO_LARGE),
-    "a line as long as may be": (get("X-A: " + "a" * (LINE_MAX - 3)), OK),
-    "a longer line": (get("X-A: " + "a" * LINE_MAX), TOO_LARGE),
-    "a long name": (get("a" * LINE_MAX + ": b"), TOO_LARGE),
-    "a target as long as may be": (get(line=f"GET /livez?{'a' * (LINE_MAX - 7)} HTTP/1.1"), OK),
-    "a longer target": (get(line=f"GET /livez?{'a' * (LINE_MAX - 6)} HTTP/1.1"), TOO_LARGE),
+    "a line as long as may be": (get("X-A: " + "a" * (LINE_BYTES_MAX - 3)), OK),
+    "a longer line": (get("X-A: " + "a" * LINE_BYTES_MAX), TOO_LARGE),
+    "a long name": (get("a" * LINE_BYTES_MAX + ": b"), TOO_LARGE),
+    "a target as long as may be": (get(line=f"GET /livez?{'a' * (LINE_BYTES_MAX - 7)} HTTP/1.1"), OK),
+    "a longer target": (get(line=f"GET /livez?{'a' * (LINE_BYTES_MAX - 6)} HTTP/1.1"), TOO_LARGE),
     "8 long lines": (get(*(f"X-{each}: " + "a" * 8000 for each in range(8))), OK),
     "9 long lines": (get(*(f"X-{each}: " + "a" * 8000 for each in range(9))), TOO_LARGE),
     "an endless head": (PROBE[:-2] + b"X: " + b"a" * 200 + b"\r\n" * 1 + b"X: a\r\n" * 20_000, TOO_LARGE),
@@ -443,7 +449,7 @@ async def read_by_aiohttp(data):
     loop = asyncio.get_running_loop()
     protocol = web.Server(lambda _request: None)()
     parser = HttpRequestParser(
-        protocol, loop, 1 << 16, max_line_size=LINE_MAX, max_field_size=LINE_MAX, max_headers=HEADERS_MAX,
+        protocol, loop, 1 << 16, max_line_size=LINE_BYTES_MAX, max_field_size=LINE_BYTES_MAX, max_headers=HEADERS_MAX,
         auto_decompress=False,
     )  # fmt: skip
     try:
@@ -686,4 +692,4 @@ async def test_a_handler_that_fails_is_answered_and_logged(caplog):
 
 
 def test_a_head_has_room_for_its_longest_line():
-    assert LINE_MAX < HEAD_BYTES_MAX
+    assert LINE_BYTES_MAX < HEAD_BYTES_MAX
