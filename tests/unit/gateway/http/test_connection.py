@@ -438,10 +438,13 @@ async def test_bytes_that_were_changed_raise_nothing_and_are_read_in_one_way(see
 
 
 def until_early(played):
-    """What came of the bytes, up to an answer that did not wait for the body: then it depends on what had come."""
-    found, _, seen = played
+    """What came of the bytes, up to an answer that did not wait for the body: then it depends on what had come, as does
+    whether a body has to be asked for.
+    """
+    found, is_kept, seen = played
+    found = [each for each in found if each[0] != 100]
     early = next((at for at, (status, _) in enumerate(found) if status in (307, 404, 405)), None)
-    return played if early is None else (found[: early + 1], None, seen[:early])
+    return (found, is_kept, seen) if early is None else (found[: early + 1], None, seen[:early])
 
 
 async def read_by_aiohttp(data):
