@@ -27,6 +27,15 @@ TURN_BYTES_MAX: Final = 1 << 20
 has bytes, 8 MB of them in one turn of the loop: 11 to 15 ms of CPU, most of it page faults of fresh memory.
 """
 _FRAMING: Final = frozenset({"content-length", "transfer-encoding"})
+# Names as servers write them: to look one up costs less than to make it.
+_NAMES: Final = {
+    written.encode(): name
+    for name in (
+        "cache-control", "connection", "content-length", "content-type", "date", "server", "transfer-encoding",
+        "x-request-id",
+    )
+    for written in (name, name.title())
+}  # fmt: skip
 
 
 class UpstreamError(Exception):
@@ -369,6 +378,8 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if sink is None and self._head_received:  # what came before is read first
+                self._wake(None)
             self.fail(UpstreamProtocolError(f"not HTTP: {error}"))
         if sink is None:
             self._wait_for_sink(len(data))
@@ -398,7 +409,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if self._head_received or exchange is None:
             return  # trailers are not forwarded
-        key = name.decode("latin-1").lower()
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
         if key in _FRAMING:
             self._framed = True
             if key == "transfer-encoding" and value.lower() != b"chunked":
@@ -419,14 +430,14 @@ class Connection(asyncio.Protocol):
             return
         exchange.status = status
         exchange.is_framed = self._framed = self._framed or status in (204, 304)
-        self._head_received = True
-        self._wake(None)
+        self._head_received = True  # `_wait_for_sink` wakes whoever waits for it
 
     def on_message_complete(self) -> None:
         if self._head_received:
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
-            self._wake(None)
+            if self._sink is not None:  # else `_wait_for_sink` does
+                self._wake(None)
 
     # Internal.
 
@@ -447,7 +458,7 @@ class Connection(asyncio.Protocol):
             self.fail(UpstreamProtocolError(f"a response head of more than {HEAD_BYTES_MAX} bytes"))
         elif self._bytes_received > self._held_bytes_max:
             self.pause()
-        if self._pieces:
+        if self._pieces or self._head_received:
             self._wake(None)
 
     def fail(self, error: BaseException) -> None:

@@ -93,7 +93,8 @@ class Upstream:
     async def open(
         self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes | bytearray = b""
     ) -> HttpExchange:
-        """Send a request and wait for the head of its response. Cancelling aborts the connection.
+        """Send a request and wait for the head of its response. Cancelling aborts the connection. The names of
+        `headers` are in lower case.
 
         The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
         request is retried once on a new connection, unless `resends` is off. Where there is none to be had, the request
@@ -103,14 +104,14 @@ class Upstream:
         connection = self._take_idle()
         if connection is not None:
             try:
-                return await self._send(connection, request)
+                return await _send(connection, request)
             except UpstreamClosed as error:
                 if error.bytes_received or not self._resends:
                     raise
                 with suppress(ConnectFailed):
-                    return await self._send(await self._connect(), request)
+                    return await _send(await self._connect(), request)
                 raise
-        return await self._send(await self._connect(), request)
+        return await _send(await self._connect(), request)
 
     async def aclose(self) -> None:
         """Abort every connection, idle or not, and wait until they are gone."""
@@ -141,7 +142,7 @@ class Upstream:
             raise ValueError("HEAD: the length of its response is not the length of a body")
         if " " in target:
             raise ValueError("a space in the request target")
-        if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
+        if not _OWN_HEADERS.isdisjoint(headers):
             raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
         lines = [f"{method} {self._path}{target} HTTP/1.1", self._host_line, f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -153,10 +154,12 @@ class Upstream:
         return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied
 
     def _take_idle(self) -> Connection | None:
-        self._close_old()
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closing():
+        idle = self._idle
+        if idle and idle[0].idle_since < idle[0].loop.time() - self._idle_s_max:
+            self._close_old()
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
                 return connection
         return None
 
@@ -198,16 +201,6 @@ class Upstream:
             lambda: Connection(self, loop), hosts[-1], self._port, ssl=self._ssl, server_hostname=server_hostname
         )
         return connection
-
-    async def _send(self, connection: Connection, request: tuple[bytes | bytearray, ...]) -> HttpExchange:
-        exchange = connection.begin()
-        connection.transport.writelines(request)
-        try:
-            await connection.wait()
-        except BaseException:
-            exchange.release()
-            raise
-        return exchange
 
     def give_back(self, connection: Connection) -> None:
         """Put a connection into the pool, or abort it if the pool is full."""
@@ -257,3 +250,14 @@ class Upstream:
             self._idle.remove(connection)
         if self._closed and not self._connections:
             self._all_lost.set()
+
+
+async def _send(connection: Connection, request: tuple[bytes | bytearray, ...]) -> HttpExchange:
+    exchange = connection.begin()
+    connection.transport.writelines(request)
+    try:
+        await connection.wait()
+    except BaseException:
+        exchange.release()
+        raise
+    return exchange
