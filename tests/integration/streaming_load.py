@@ -18,6 +18,9 @@ class Load:
     def __init__(self, url, session):
         self._url, self._session, self._stopping = url, session, False
         self.replies = []
+        self.open = set()
+        """The numbers of the streams that are under way."""
+        self._number = 0
         self._tasks = []
 
     async def __aenter__(self):
@@ -31,8 +34,12 @@ class Load:
     async def _ask_on(self):
         while not self._stopping:
             body = call(stream=True, max_tokens=TOKENS, stream_options=OPTIONS)
+            self._number += 1
+            number = self._number
+            self.open.add(number)
             async with self._session.post(self._url + CHAT, json=body, timeout=PATIENT) as response:
                 self.replies.append(Reply(response.status, response.headers, await response.read()))
+            self.open.discard(number)
 
 
 def usage_of(reply):
