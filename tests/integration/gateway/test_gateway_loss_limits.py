@@ -285,8 +285,11 @@ async def say_later(reader, writer):
 
 @pytest.mark.parametrize("refused", [answer({"error": {}}, status=404), say_later], ids=["not found", "later"])
 async def test_a_stream_that_backends_answer_with_errors_for_too_long_ends_once(refused):
+    loop = asyncio.get_running_loop()
     async with cut_beside(refused, queue={"backend_wait_s_max": 0.8}) as (rig, refusing, asked):
+        began = loop.time()
         reply = await asked
+        assert loop.time() - began < 10.0, "a minute, where it waits for as long as the backend asks it to"
         assert len(errors(reply)) == 1
         assert len(refusing.calls) >= 2
         await until(rig.idle)
@@ -295,12 +298,35 @@ async def test_a_stream_that_backends_answer_with_errors_for_too_long_ends_once(
 ENGINE_GONE = {"error": {"message": "EngineCore encountered an issue. See stack trace (above).", "code": 500}}
 
 
+@pytest.mark.jumping(False)  # polls are answered between the tries
 @pytest.mark.parametrize("refused", [answer(ENGINE_GONE, status=500), hang_up], ids=["engine gone", "closes"])
 async def test_a_backend_that_is_polled_well_and_loses_a_stream_again_and_again_costs_it_one_engine(refused):
     """Of the three that it may lose."""
     async with cut_beside(refused) as (rig, refusing, asked):
         await until(lambda: len(refusing.calls) >= ENGINES_MAX)
         rig.gateway.backends.drain("b2", draining=False)
+        reply = await asked
+        assert not errors(reply)
+        assert tokens(reply) == TOKENS
+
+
+async def test_engines_that_were_gone_before_a_stream_came_are_none_that_it_lost():
+    gone, slow = answer(ENGINE_GONE, status=500), {**SLOW, "cut_stream_after_tokens": CUT_AFTER}
+    async with (
+        engine(**slow) as bad,
+        scripted(gone) as first,
+        scripted(gone) as second,
+        engine() as good,
+        gateway(bad, vllm_at(1, first), vllm_at(2, second), good) as rig,
+    ):
+        for backend_id in ("b1", "b2", "b3"):
+            rig.gateway.backends.drain(backend_id, draining=True)
+        asked = asyncio.create_task(rig.post(streamed()))
+        await until(lambda: tokens_emitted(bad))
+        for backend_id, drains in (("b1", False), ("b2", False), ("b0", True)):
+            rig.gateway.backends.drain(backend_id, draining=drains)
+        await until(lambda: first.calls and second.calls)
+        rig.gateway.backends.drain("b3", draining=False)
         reply = await asked
         assert not errors(reply)
         assert tokens(reply) == TOKENS
