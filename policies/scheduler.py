@@ -729,7 +729,7 @@ class Scheduler:
         """Record the usage of the entry's request; the accounts do not have it yet."""
         entry.usage, produced = usage, usage[2] - entry.request.produced_tokens
         entry.reservation.produced_tokens = produced
-        self._fleet.progressed(entry)
+        self._fleet.backends[entry.backend_id].by_end = None
         if entry.first_token_at is None and produced:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]

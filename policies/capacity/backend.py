@@ -189,15 +189,17 @@ class BackendCapacity:
         """Whether the reservation fits beside what runs and the limit allows it now. With `reserve_only`, it must fit
         into its own tier's reserve.
         """
-        return self.has_room(reservation, reserve_only=reserve_only) and (
-            not self.sequences or self._limit.allows(self.work, reservation, self._clock.now)
+        if not self.sequences:
+            return True  # an idle backend always takes one, however large it is and whatever the external load
+        return self.has_room(reservation, reserve_only=reserve_only) and self._limit.allows(
+            self.work, reservation, self._clock.now
         )
 
     def has_room(self, reservation: Reservation, *, reserve_only: bool) -> bool:
         """Whether there are slots and memory for the reservation. Does not ask the limit."""
         if not self.sequences:
-            return True  # an idle backend always takes one, however large it is and whatever the external load
-        room = self.room(reservation.tier_id)
+            return True
+        room = self._rooms.get(reservation.tier_id) or self.room(reservation.tier_id)
         if reservation.sequences > room.sequences:
             return False
         needed = float(reservation.tokens)
@@ -290,7 +292,7 @@ class BackendCapacity:
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
         left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
-        self._headroom.granted(left, self.external_tokens)
+        self._headroom.granted = left, self.external_tokens
         self.requests += 1
         self._running[reservation] = None
         self._sent.add(reservation)
@@ -321,17 +323,20 @@ class BackendCapacity:
         if self._peak is not None:
             self._peak.moved(reservation)
 
-    def started(self, reservation: Reservation) -> None:
-        """Record the request's first token."""
+    def started(self, reservation: Reservation) -> bool:
+        """Record the request's first token. Returns whether there may be a slot now, or none any more."""
         self.work.started(reservation, self._clock.now)
+        is_wider = False
         if not reservation.has_started:
             reservation.has_started = True
             self._started += reservation.sequences
             if self._window is not None and self._window.started(self._started):
                 self._set_limits()
+                is_wider = True
         if self._peak is not None:
             self._peak.moved(reservation)
             self._reserved_ratio = None
+        return is_wider or self.work.model is not None
 
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
         """Remove the request, which held its slot for `held_s` seconds."""
@@ -378,9 +383,7 @@ class BackendCapacity:
         """
         prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
         answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
-        before = self._limit.sequences_max(self.work)
-        self._limit.answered(answer, self.work, slots=self.sequences_max, is_sized=self.is_sized)
-        if self._limit.sequences_max(self.work) != before:
+        if self._limit.answered(answer, self.work, slots=self.sequences_max, is_sized=self.is_sized):
             self._set_limits()
 
     def is_news(self, load: BackendLoad) -> bool:

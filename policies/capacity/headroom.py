@@ -21,17 +21,14 @@ RECOVERY_RATIO = 0.005  # per measurement
 class Headroom:
     """The usable part of one backend's KV pool, learnt from its preemptions. Mutable."""
 
-    __slots__ = ("_granted", "_ratio_max", "usable_ratio")
+    __slots__ = ("_ratio_max", "granted", "usable_ratio")
 
     def __init__(self, ratio_max: float) -> None:
         self.usable_ratio = self._ratio_max = ratio_max
-        # At the last dispatch: tokens that our requests could hold, and tokens of external load. None after a
-        # preemption that our requests caused.
-        self._granted: tuple[float, float] | None = None
-
-    def granted(self, left_tokens: float, external_tokens: float) -> None:
-        """Record a dispatch: the tokens that our requests may hold with it, and those of external load."""
-        self._granted = left_tokens, external_tokens
+        self.granted: tuple[float, float] | None = None
+        """At the last dispatch: tokens that our requests may hold with it, and tokens of external load. None after a
+        preemption that our requests caused.
+        """
 
     def measured(
         self, load: BackendLoad, before: BackendLoad, external: ExternalLoad, tokens_held_max: Callable[[], float]
@@ -41,16 +38,16 @@ class Headroom:
             return
         if load.preemptions_total > before.preemptions_total and self._is_overbooked(load, external, tokens_held_max):
             self.usable_ratio = max(self.usable_ratio * PREEMPTION_SHRINK_RATIO, RATIO_MIN)
-            self._granted = None
+            self.granted = None
         else:
             self.usable_ratio = min(self.usable_ratio + RECOVERY_RATIO, self._ratio_max)
 
     def _is_overbooked(self, load: BackendLoad, external: ExternalLoad, tokens_held_max: Callable[[], float]) -> bool:
         """Whether our requests caused this preemption, and it is the first since the last dispatch."""
-        if self._granted is None:
+        if self.granted is None:
             return False
         requests, tokens = external.most()
         if not requests:
             return True
-        left, external_tokens = self._granted
+        left, external_tokens = self.granted
         return tokens_held_max() - left > max(0.0, tokens - external_tokens)

@@ -196,18 +196,16 @@ class Fleet:
             if capacity.refusing_since is None:
                 capacity.refusing_since = now
 
-    def progressed(self, entry: InFlight) -> None:
-        """Record that the entry has produced more tokens."""
-        self.backends[entry.backend_id].by_end = None
-
     def took(self, entry: InFlight) -> None:
         """Record the first token of a request: the backend has accepted it."""
         backend = self.backends[entry.backend_id]
         backend.refusing_since = None
         self.clock.now = entry.first_token_at or self.clock.now
         limit = backend.sequences_max
-        backend.started(entry.reservation)
-        self._slots_changed(backend)
+        if backend.started(entry.reservation):
+            self._slots_changed(backend)
+        elif self._negative_cache.refused:
+            self._negative_cache.changed(backend)
         if backend.sequences_max != limit:
             self.limits.measured(backend)
             self.limits.add_up()
@@ -248,6 +246,7 @@ class Fleet:
         refusals = self._negative_cache if self._layout is not None and (is_closed or not closed) else None
         if (
             refusals is not None
+            and request.id in refusals.by_request
             and self._kv_rule == "sum"  # by others room comes with progress, too, which no change reports
             and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=now)
         ):
@@ -256,10 +255,13 @@ class Fleet:
             request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
         )
         layouts, asked = {candidates[0].layout: needed}, candidates
-        if refusals is not None:
+        if refusals is not None and refusals.refused:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
         fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
-        chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
+        if request.produced_tokens:
+            chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
+        else:
+            chosen = placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
@@ -397,11 +399,11 @@ class Fleet:
         what the request would occupy; it holds at least one.
         """
         cached_tokens, now = self.cached_tokens, self.clock.now
-        due_at = next(iter(layouts.values())).first_due_at
+        due_at = -inf if request.envelope is None else next(iter(layouts.values())).first_due_at
 
         def fits(backend: BackendCapacity) -> bool:
             self.asked += 1
-            if now < backend.busy_until(due_at):
+            if backend.work.ready_at > due_at and now < backend.busy_until(due_at):
                 return False
             reservation = layouts.get(backend.layout)
             if reservation is None:
@@ -422,18 +424,20 @@ class Fleet:
     @staticmethod
     def _ran_at(request: Request, asked: Sequence[BackendCapacity], fits: Fits) -> BackendCapacity | None:
         """The backend that an interrupted request ran at, if it is among those asked and has room."""
-        if not request.produced_tokens:
-            return None
         return next((each for each in asked if each.id == request.ran_at and fits(each)), None)
 
     def _in_slot(self) -> list[BackendCapacity]:
         """The available backends that have a slot."""
         if self._open is None:
-            self._open = [each for each in self.backends.values() if each.id in self.with_slot]
+            if len(self.with_slot) == 1:  # mostly, while requests wait
+                self._open = [self.backends[each] for each in self.with_slot]
+            else:
+                self._open = [each for each in self.backends.values() if each.id in self.with_slot]
         return self._open
 
     def _slots_changed(self, capacity: BackendCapacity) -> None:
-        self._negative_cache.changed(capacity)
+        if self._negative_cache.refused:
+            self._negative_cache.changed(capacity)
         has_slot = capacity.load.available and not capacity.awaits_measurement and capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None

@@ -68,24 +68,25 @@ class NegativeCache:
     """Rejected requests by tier. Valid for one block layout only: the fleet does not use it where layouts differ."""
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[str, bool], list[_Refused]] = {}
+        self.refused: dict[tuple[str, bool], list[_Refused]] = {}
         """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
-        self._by_request: dict[str, _Refused] = {}
+        self.by_request: dict[str, _Refused] = {}
+        """The latest of them, by the request's id."""
         self._changes = 0
         # Each backend that has changed, and the number of its last change, in ascending order.
         self._changed: dict[str, tuple[int, BackendCapacity]] = {}
 
     def changed(self, backend: BackendCapacity) -> None:
         """Record that the backend may have room again: a request was dispatched or released there, or it changed."""
-        if self._refused:
+        if self.refused:
             self._changes += 1
             self._changed.pop(backend.id, None)
             self._changed[backend.id] = self._changes, backend
 
     def forget(self) -> None:
         """Clear the cache."""
-        self._refused.clear()
-        self._by_request.clear()
+        self.refused.clear()
+        self.by_request.clear()
         self._changed.clear()
 
     def is_refused_still(
@@ -94,7 +95,7 @@ class NegativeCache:
         """Whether this very request, with this predicted output, was rejected and still has room nowhere. False says
         nothing.
         """
-        refused = self._by_request.get(request.id)
+        refused = self.by_request.get(request.id)
         if refused is None or refused.others or refused.request is not request:
             return False
         needed = refused.needed
@@ -143,7 +144,7 @@ class NegativeCache:
         """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` are the ids
         of the backends that have a slot.
         """
-        remembered = self._refused.setdefault((needed.tier_id, reserve_only), [])
+        remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
         before = self._least_changed(remembered, needed)
         others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
@@ -159,10 +160,10 @@ class NegativeCache:
         heapify(busy)
         own_prompt_tokens = needed.tokens - needed.output_tokens
         refused = _Refused(request, reserve_only, needed, own_prompt_tokens, self._changes, others, ready_at, busy)
-        self._by_request.pop(request.id, None)
-        self._by_request[request.id] = refused
-        if len(self._by_request) > REQUESTS_MAX:
-            del self._by_request[next(iter(self._by_request))]
+        self.by_request.pop(request.id, None)
+        self.by_request[request.id] = refused
+        if len(self.by_request) > REQUESTS_MAX:
+            del self.by_request[next(iter(self.by_request))]
         remembered[:] = [each for each in remembered if not refused.is_no_more_than(each.needed)]
         remembered.append(refused)
         if len(remembered) > REMEMBERED_MAX:
@@ -170,7 +171,7 @@ class NegativeCache:
 
     def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
         """Ids of the backends that may have room for this; None: the cache has no entry for it."""
-        refused = self._least_changed(self._refused.get((needed.tier_id, reserve_only), ()), needed)
+        refused = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), needed)
         if refused is None:
             return None
         while refused.busy and refused.busy[0][0] <= now:

@@ -13,15 +13,11 @@ class ReportedBudget:
     def __init__(self) -> None:
         self.tokens: float | None = None
         """As reported; None: the engine reports none."""
-        self._since: dict[Reservation, int] = {}  # dispatches that the report does not include
+        self.since: dict[Reservation, int] = {}
+        """Dispatches that the report does not include, and their prompt tokens."""
 
     def sent(self, reservation: Reservation) -> None:
-        self._since[reservation] = reservation.prefill_tokens
-
-    def gone(self, reservation: Reservation) -> None:
-        """Drop the request: it has its first token, or it has ended."""
-        if self._since:
-            self._since.pop(reservation, None)
+        self.since[reservation] = reservation.prefill_tokens
 
     def reported(self, load: BackendLoad) -> None:
         """Take a new report. It may be older than the latest dispatches: those that it does not include stay
@@ -31,16 +27,16 @@ class ReportedBudget:
         self.tokens = load.pab_tokens if is_told else None
         included = load.pab_dispatches
         if included is None:
-            self._since.clear()
+            self.since.clear()
             return
-        for each in [each for each in self._since if each.sender_number <= included.get(each.sender, 0)]:
-            del self._since[each]
+        for each in [each for each in self.since if each.sender_number <= included.get(each.sender, 0)]:
+            del self.since[each]
 
     def left(self, due_at: float = inf) -> float:
         """The budget in tokens, less what was sent since and is due by `due_at`. Requires a report."""
         assert self.tokens is not None
-        return self.tokens - sum(tokens for each, tokens in self._since.items() if computed_by(each) <= due_at)
+        return self.tokens - sum(tokens for each, tokens in self.since.items() if computed_by(each) <= due_at)
 
     def sent_after(self, due_at: float) -> int:
         """Prompt tokens that were sent since and have a deadline later than `due_at`."""
-        return sum(tokens for each, tokens in self._since.items() if due_at < computed_by(each) < inf)
+        return sum(tokens for each, tokens in self.since.items() if due_at < computed_by(each) < inf)

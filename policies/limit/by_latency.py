@@ -136,10 +136,13 @@ class LatencyLimit:
         return self._strange >= ANSWERS_MIN
 
     def _observe(self, answer: TimedAnswer, ran_with: float) -> None:
-        speeds = self._octaves.setdefault(octave(ran_with), Speeds())
+        number = octave(ran_with)
+        speeds = self._octaves.get(number)
+        if speeds is None:
+            speeds = self._octaves[number] = Speeds()
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
-            self._off.append(log(answer.token_s) - like.token)
+            self._off.append(answer.token - like.token)
             if len(self._off) == ANSWERS_CHANGED and abs(off := median(self._off)) > CHANGED:
                 self._changed(off)
         speeds.add(answer, ran_with)

@@ -88,7 +88,8 @@ class EngineWork:
 
     def take(self, reservation: Reservation, now: float) -> None:
         """Record the dispatch of a request."""
-        self._advance(now)
+        if now > self._at:
+            self._advance(now)
         self._sent += reservation.prefill_tokens
         self._ends[reservation] = self._sent
         if self.shared is not None:
@@ -111,7 +112,8 @@ class EngineWork:
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Record the first token of a request."""
-        self._advance(now)
+        if now > self._at:
+            self._advance(now)
         if self.shared is not None and self.model is not None:
             self.shared.started(reservation)
         end = self._prefilled(reservation)
@@ -130,7 +132,8 @@ class EngineWork:
 
     def release(self, reservation: Reservation, now: float) -> None:
         """Record the end of a request, for any reason."""
-        self._advance(now)
+        if now > self._at:
+            self._advance(now)
         end = self._prefilled(reservation)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)
@@ -371,7 +374,8 @@ class EngineWork:
 
     def _prefilled(self, reservation: Reservation) -> float | None:
         """Remove the request's prompt from what is owed; return its entry of `_ends`, None if it was removed before."""
-        self._budget.gone(reservation)
+        if self._budget.since:
+            self._budget.since.pop(reservation, None)
         end = self._ends.pop(reservation, None)
         if end is not None and self.shared is not None:
             self.shared.remove(reservation)
@@ -391,7 +395,8 @@ class EngineWork:
 
     def _count(self, reservation: Reservation, sign: int) -> None:
         self.sequences += sign * reservation.sequences
-        self.context_tokens += sign * reservation.context_tokens
+        context_tokens = reservation.prompt_tokens + reservation.output_tokens / 2  # `context_tokens`, inlined
+        self.context_tokens += sign * context_tokens
         self.output_tokens += sign * reservation.output_tokens
         if not self.sequences:
             self.context_tokens = self.output_tokens = 0.0  # drop the rounding error

@@ -20,33 +20,31 @@ ERROR_MIN = 0.05  # least error of one answer, also where a few happened to be e
 Kind = tuple[bool, int, int]
 
 
-class TimedAnswer(NamedTuple):
-    """An answer that has ended: seconds since its dispatch, tokens per sequence, and how many of our sequences the
-    backend ran, its own included, at its dispatch and at its end.
-    """
+class TimedAnswer:
+    """An answer that has ended, as far as its speed is compared."""
 
-    duration_s: float
-    prompt_tokens: int
-    output_tokens: int
-    is_streamed: bool
-    ran_with_first: int
-    ran_with_last: int
+    __slots__ = ("kind", "ran_with", "token", "tokens")
 
-    @property
-    def kind(self) -> Kind:
-        return self.is_streamed, self.prompt_tokens.bit_length(), self.output_tokens.bit_length()
-
-    @property
-    def token_s(self) -> float:
-        return max(STEP_S_MIN, self.duration_s / self.output_tokens)
-
-    @property
-    def ran_with(self) -> float | None:
+    def __init__(
+        self,
+        duration_s: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        is_streamed: bool,  # noqa: FBT001
+        ran_with_first: int,
+        ran_with_last: int,
+    ) -> None:
+        """It took `duration_s` seconds from its dispatch, for `output_tokens` per sequence. So many of our sequences
+        ran there at its dispatch and at its end, its own included.
+        """
+        self.kind: Kind = is_streamed, prompt_tokens.bit_length(), output_tokens.bit_length()
+        self.tokens = log(output_tokens)
+        self.token = log(max(STEP_S_MIN, duration_s / output_tokens))
+        """The logarithm of the seconds per token."""
+        first, last = ran_with_first, ran_with_last
+        is_steady = max(first, last) <= RAN_WITH_RATIO_MAX * min(first, last) + 1
+        self.ran_with: float | None = sqrt(first * last) if is_steady else None
         """The sequences that ran, its own included (geometric mean); None where that changed too much."""
-        first, last = self.ran_with_first, self.ran_with_last
-        if max(first, last) > RAN_WITH_RATIO_MAX * min(first, last) + 1:
-            return None
-        return sqrt(first * last)
 
 
 @dataclass(slots=True)
@@ -102,8 +100,10 @@ class Speeds:
 
     def add(self, answer: TimedAnswer, ran_with: float) -> None:
         self.count += 1
-        tokens = log(answer.output_tokens)
-        self.by_kind.setdefault(answer.kind, Speed()).add(log(answer.token_s) + tokens, tokens, log(ran_with))
+        speed = self.by_kind.get(answer.kind)
+        if speed is None:
+            speed = self.by_kind[answer.kind] = Speed()
+        speed.add(answer.token + answer.tokens, answer.tokens, log(ran_with))
 
     def shift(self, by: float) -> None:
         """Shift all durations: the whole backend has become slower by `by`, a logarithm."""

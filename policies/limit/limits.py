@@ -44,9 +44,9 @@ class Limit(Protocol):
         """The most sequences that it allows there; infinite where there is no fixed number."""
         ...
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
-        """Learn from an answer that has ended. `slots` are those for our sequences; with `is_sized` they are known, not
-        assumed.
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
+        """Learn from an answer that has ended; returns whether it allows another number of sequences now. `slots` are
+        those for our sequences; with `is_sized` they are known, not assumed.
         """
         ...
 
@@ -65,8 +65,9 @@ class RoomOnly:
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
         """Ignore the answer."""
+        return False
 
 
 class FixedLimit(RoomOnly):
@@ -108,9 +109,12 @@ class ModelLimit:
     def sequences_max(self, work: EngineWork) -> float:
         return self._by_latency.sequences_max if work.model is None else inf
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> None:
-        if work.model is None:
-            self._by_latency.answered(answer, slots=slots, is_sized=is_sized)
+    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
+        if work.model is not None:
+            return False
+        before = self._by_latency.sequences_max
+        self._by_latency.answered(answer, slots=slots, is_sized=is_sized)
+        return self._by_latency.sequences_max != before
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:

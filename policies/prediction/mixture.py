@@ -103,12 +103,12 @@ class MixtureOfExperts:
         for expert, key in enumerate(contexts(request, tenant.number)):
             context = self._contexts.pop(key, None)
             if context is None:
-                context = _Context(OutputWindow(self._window_outputs))
+                context = _Context(OutputWindow(self._window_outputs, self._quantile))
             else:
                 error = self._error(context.output, output)
                 self._everyone.was_wrong(expert, error)
                 tenant.was_wrong(expert, error)
-            context.add(output, self._quantile)
+            context.add(output)
             self._contexts[key] = context
             if len(self._contexts) > CONTEXTS_MAX:
                 del self._contexts[next(iter(self._contexts))]
@@ -133,10 +133,10 @@ class _Context:
     output: float = 0.0
     trust: float = 0.0  # grows to 1 with the number of answers
 
-    def add(self, output: float, quantile: float) -> None:
+    def add(self, output: float) -> None:
         self.window.add(output)
-        self.output = self.window.quantile(quantile)
-        answers = len(self.window)
+        self.output = self.window.quantile
+        answers = len(self.window.arrived)
         self.trust = (answers / (answers + 1.0)) ** CAUTION
 
 

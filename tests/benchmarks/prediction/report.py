@@ -55,15 +55,15 @@ class OneExpert:
     def __init__(self, expert: int) -> None:
         self._expert = expert
         self._windows: dict[object, OutputWindow] = {}
-        self._all = OutputWindow(WINDOW_OUTPUTS)
+        self._all = OutputWindow(WINDOW_OUTPUTS, QUANTILE)
         self._numbers: dict[str, int] = {}
 
     def predict(self, request: Request) -> float:
         window = self._windows.get(self._context(request), self._all)
-        return window.quantile(QUANTILE) if len(window) else FIRST_TOKENS
+        return window.quantile if window.arrived else FIRST_TOKENS
 
     def observed(self, request: Request, output_tokens: int) -> None:
-        self._windows.setdefault(self._context(request), OutputWindow(WINDOW_OUTPUTS)).add(output_tokens)
+        self._windows.setdefault(self._context(request), OutputWindow(WINDOW_OUTPUTS, QUANTILE)).add(output_tokens)
         self._all.add(output_tokens)
 
     def _context(self, request: Request) -> object:
