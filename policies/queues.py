@@ -59,12 +59,15 @@ class ArrivalOrder(Mapping[str, Request]):
         self._first[request.id] = request
         self._first.move_to_end(request.id, last=False)
 
-    def remove(self, request_id: str) -> None:
-        """Remove a request, wherever it stands."""
-        if self._in_order.pop(request_id, None) is None and self._first.pop(request_id, None) is None:
-            del self._late[request_id]
-            if not self._late:
-                self._late_heap.clear()
+    def remove(self, request_id: str) -> Request | None:
+        """Remove a request, wherever it stands, and return it; None if it is not here."""
+        request = self._in_order.pop(request_id, None)
+        if request is not None:
+            return request
+        request = self._first.pop(request_id, None) or self._late.pop(request_id, None)
+        if not self._late:
+            self._late_heap.clear()
+        return request
 
     def head(self) -> Request:
         """The one that is first."""
@@ -119,7 +122,7 @@ class TenantQueue:
     prompt_tokens: int = 0
 
     def __len__(self) -> int:
-        return len(self.requests) + len(self.held)
+        return len(self.requests) + len(self.held) if self.held else len(self.requests)
 
     def all(self) -> list[Request]:
         """All that wait, those in the order first."""
@@ -140,24 +143,25 @@ class TenantQueues:
     """A FIFO per tenant."""
 
     def __init__(self) -> None:
-        self._tenants: dict[str, TenantQueue] = {}
+        self.by_tenant: dict[str, TenantQueue] = {}
+        """The queues of tenants with a waiting request. To read."""
         self.body_bytes = 0
         self.prompt_tokens = 0
 
     def of(self, tenant_id: str) -> TenantQueue:
         """The tenant's queue, to read only; an empty one if it has none."""
-        return self._tenants.get(tenant_id, EMPTY)
+        return self.by_tenant.get(tenant_id, EMPTY)
 
     def head(self, tenant_id: str) -> Request:
-        return self._tenants[tenant_id].requests.head()
+        return self.by_tenant[tenant_id].requests.head()
 
     def tenant_ids(self) -> list[str]:
         """The tenants with a waiting request."""
-        return list(self._tenants)
+        return list(self.by_tenant)
 
     def waiting(self) -> Iterator[Request]:
         """All waiting requests, tenant by tenant."""
-        return (request for queue in self._tenants.values() for request in queue.all())
+        return (request for queue in self.by_tenant.values() for request in queue.all())
 
     def add(self, request: Request) -> None:
         """Put a request at the end of its tenant's queue."""
@@ -171,17 +175,20 @@ class TenantQueues:
         """Put a request at the head of its tenant's queue."""
         self._ordered(request).prepend(request)
 
-    def take(self, request: Request) -> None:
-        """Remove a request, wherever it stands in its tenant's queue."""
-        queue = self._tenants[request.tenant_id]
-        queue.body_bytes -= request.body_bytes
-        self.body_bytes -= request.body_bytes
-        if queue.held.pop(request.id, None) is None:
-            queue.requests.remove(request.id)
+    def take(self, tenant_id: str, request_id: str) -> Request:
+        """Remove a request, wherever it stands in its tenant's queue, and return it."""
+        queue = self.by_tenant[tenant_id]
+        request = queue.requests.remove(request_id)
+        if request is None:
+            request = queue.held.pop(request_id)
+        else:
             queue.prompt_tokens -= request.prompt_tokens
             self.prompt_tokens -= request.prompt_tokens
-        if not queue.requests and not queue.held:
-            del self._tenants[request.tenant_id]
+        queue.body_bytes -= request.body_bytes
+        self.body_bytes -= request.body_bytes
+        if not queue.held and not queue.requests:
+            del self.by_tenant[tenant_id]
+        return request
 
     def _ordered(self, request: Request) -> ArrivalOrder:
         """The order that the request is about to be in, with its body and prompt counted."""
@@ -192,9 +199,9 @@ class TenantQueues:
 
     def _count(self, request: Request) -> TenantQueue:
         """The queue that the request is about to be in, with its body."""
-        queue = self._tenants.get(request.tenant_id)
+        queue = self.by_tenant.get(request.tenant_id)
         if queue is None:
-            queue = self._tenants[request.tenant_id] = TenantQueue()
+            queue = self.by_tenant[request.tenant_id] = TenantQueue()
         queue.body_bytes += request.body_bytes
         self.body_bytes += request.body_bytes
         return queue
@@ -205,8 +212,9 @@ class PoolQueues(TenantQueues):
 
     def __init__(self) -> None:
         super().__init__()
-        self._waiting: dict[str, tuple[str, float]] = {}  # request id -> (tenant id, deadline)
-        self._deadlines: list[tuple[float, str]] = []
+        self.deadlines: dict[str, tuple[str, float]] = {}
+        """By waiting request: its tenant's id, and when its wait ends. To read."""
+        self._by_deadline: list[tuple[float, str]] = []  # a heap, with void entries
         self.restricted: dict[str, Request] = {}
         """Waiting requests that only some backends can serve, by id."""
         self.held_requests = 0
@@ -217,19 +225,23 @@ class PoolQueues(TenantQueues):
         """
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.deadlines)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._waiting
+        return request_id in self.deadlines
 
     def holds(self, request: Request) -> bool:
         """Whether this very request waits, and not a later one with its id."""
-        return request.id in self._waiting and self.get(request.id) is request
+        return request.id in self.deadlines and self.get(request.id) is request
 
     def append(self, request: Request, deadline_at: float, *, by_arrival: bool = False) -> None:
         """Put a request at the end of its tenant's queue, or `by_arrival` before all that arrived later."""
         self._expire_at(request, deadline_at)
-        (self.add_back if by_arrival else self.add)(request)
+        waiting = self._ordered(request)
+        if by_arrival:
+            waiting.insert(request)
+        else:
+            waiting.append(request)
 
     def prepend(self, request: Request, deadline_at: float) -> None:
         """Put a request back at the head of its tenant's queue."""
@@ -244,71 +256,75 @@ class PoolQueues(TenantQueues):
 
     def oldest_first(self) -> list[Request]:
         """All requests that are not held, by arrival."""
-        ordered = (request for queue in self._tenants.values() for request in queue.requests.values())
+        ordered = (request for queue in self.by_tenant.values() for request in queue.requests.values())
         return sorted(ordered, key=lambda request: (request.arrived_at, request.id))
 
     def get(self, request_id: str) -> Request:
         """A waiting request."""
-        tenant_id, _ = self._waiting[request_id]
-        queue = self._tenants[tenant_id]
+        tenant_id, _ = self.deadlines[request_id]
+        queue = self.by_tenant[tenant_id]
         return queue.requests[request_id] if request_id in queue.requests else queue.held[request_id]
 
     def remove(self, request_id: str) -> Request | None:
         """Remove a request, wherever it stands; None if it does not wait."""
-        if request_id not in self._waiting:
+        waiting = self.deadlines.pop(request_id, None)
+        if waiting is None:
             return None
-        request = self.get(request_id)
-        del self._waiting[request_id]
+        tenant_id = waiting[0]
+        if self.held_requests and request_id in self.by_tenant[tenant_id].held:
+            self.held_requests -= 1
+        request = self.take(tenant_id, request_id)
         if request.backend_ids is not None:
             del self.restricted[request_id]
-        if self.held_requests and request_id in self._tenants[request.tenant_id].held:
-            self.held_requests -= 1
-        self.note((request.tenant_id,))
-        self.take(request)
+        if self.changed is not None:
+            self.note((tenant_id,))
         return request
 
     def note(self, tenant_ids: Iterable[str]) -> None:
         """The queues of these tenants have changed, or their places among tiers and groups."""
         if self.changed is not None:
             self.changed.update(tenant_ids)
-            if len(self.changed) > CHANGED_MAX or not self._waiting:
+            if len(self.changed) > CHANGED_MAX or not self.deadlines:
                 self.changed = None
 
     def next_deadline(self) -> float | None:
         self._drop_void()
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._by_deadline[0][0] if self._by_deadline else None
 
     def expired(self, now: float) -> Request | None:
         """A request whose deadline has passed, the earliest; None if there is none."""
-        self._drop_void()
-        if not self._deadlines or self._deadlines[0][0] > now:
+        if not self._by_deadline or self._by_deadline[0][0] > now:
             return None
-        return self.get(self._deadlines[0][1])
+        self._drop_void()
+        if not self._by_deadline or self._by_deadline[0][0] > now:
+            return None
+        return self.get(self._by_deadline[0][1])
 
     def postpone(self, request: Request, deadline_at: float) -> None:
         """Let a waiting request wait longer."""
-        self._waiting[request.id] = (request.tenant_id, deadline_at)
+        self.deadlines[request.id] = (request.tenant_id, deadline_at)
         self._push_deadline(request.id, deadline_at)
 
     def _expire_at(self, request: Request, deadline_at: float) -> None:
-        assert request.id not in self._waiting, "a request waits once"
-        self._waiting[request.id] = (request.tenant_id, deadline_at)
-        self.note((request.tenant_id,))
+        assert request.id not in self.deadlines, "a request waits once"
+        self.deadlines[request.id] = (request.tenant_id, deadline_at)
+        if self.changed is not None:
+            self.note((request.tenant_id,))
         if request.backend_ids is not None:
             self.restricted[request.id] = request
         self._push_deadline(request.id, deadline_at)
 
     def _push_deadline(self, request_id: str, deadline_at: float) -> None:
-        heappush(self._deadlines, (deadline_at, request_id))
-        if len(self._deadlines) > 2 * len(self) + SPARE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if self._is_current(entry)]
-            heapify(self._deadlines)
+        heappush(self._by_deadline, (deadline_at, request_id))
+        if len(self._by_deadline) > 2 * len(self.deadlines) + SPARE_DEADLINES:
+            self._by_deadline = [entry for entry in self._by_deadline if self._is_current(entry)]
+            heapify(self._by_deadline)
 
     def _drop_void(self) -> None:
-        while self._deadlines and not self._is_current(self._deadlines[0]):
-            heappop(self._deadlines)
+        while self._by_deadline and not self._is_current(self._by_deadline[0]):
+            heappop(self._by_deadline)
 
     def _is_current(self, entry: tuple[float, str]) -> bool:
         # The deadline is compared too: a later request may have the id of one that is gone.
-        waiting = self._waiting.get(entry[1])
+        waiting = self.deadlines.get(entry[1])
         return waiting is not None and waiting[1] == entry[0]

@@ -20,7 +20,6 @@ backends for them. Where more remains, `next_wakeup` asks for another poll at th
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 
 from mypy_extensions import mypyc_attr
@@ -31,6 +30,7 @@ from policies.accounts.ledger import InFlight
 from policies.admission import Admission
 from policies.admission.rate_window import WindowCheckpoint
 from policies.call_life import LIFE, Event
+from policies.capacity.candidates import Candidates
 from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.facts import Fact
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
@@ -49,6 +49,7 @@ from policies.pool.wait_views import wait_views
 from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import FairQueue
 from policies.queueing.share_cap import SHARE_RATIO_MAX
+from policies.slo.shedding import NOTED_MAX
 from policies.types import (
     DEFAULT_TIER,
     NO_USAGE,
@@ -156,16 +157,35 @@ class Scheduler:
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
+        ends_at = self._admitted_until(request, now)
+        if ends_at is not None:
+            self._wait(request, ends_at, now)
+
+    def arrived(self, request: Request, now: float) -> Sequence[Action]:
+        """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit."""
+        ends_at = self._admitted_until(request, now)
+        if ends_at is not None:
+            dispatch = self._served_at_once(request, now) if now < ends_at else None
+            if dispatch is not None:
+                return (dispatch,)
+            self._wait(request, ends_at, now)
+        return self.poll(now)
+
+    def _admitted_until(self, request: Request, now: float) -> float | None:
+        """Until when an arriving request may wait; None: not at all, and the next poll tells its rejection."""
         assert not self._knows(request.id), "an id is in use once"
         self._rounds = None
         if now >= self._returned_at:
             self._returned_at = inf
             self._arrangement.fair_queues.all_returned()
-        rejection = self._admission.check(request, now, partial(self._reject, now=now))
+        rejection = self._admission.check(request, now, self._reject)
         if rejection is not None:
             self._rejected.append(rejection)
-            return
-        ends_at = self._admission.queue_timeout.ends_at(request, now)
+            return None
+        return self._admission.queue_timeout.ends_at(request, now)
+
+    def _wait(self, request: Request, ends_at: float, now: float) -> None:
+        """An admitted request waits, until `ends_at` at the most."""
         self._outage.queued(request, now)
         if not self._key_holds.enters(request):
             self._queues.hold(request, ends_at)
@@ -212,10 +232,13 @@ class Scheduler:
         is_served = output > 0 or (prompt > 0 and outcome is not Outcome.BACKEND_FAILED)
         self._slot_fitting.observed(entry, outcome)
         self._admission_rules.settled(request_id, is_served * (prompt + output), now)
-        fair_queue = self._arrangement.fair_queues.at(entry.backend_id)
+        fair_queues = self._arrangement.fair_queues
+        fair_queue = fair_queues.shared or fair_queues.at(entry.backend_id)
         self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
-        self._arrangement.fair_queues.ended(entry)
-        self._key_holds.left(entry.request)
+        if fair_queues.shared is None:
+            fair_queues.ended(entry)
+        if self._key_holds.keys:
+            self._key_holds.left(entry.request)
         self._freed(entry, fair_queue, now)
 
     def returned(
@@ -480,26 +503,18 @@ class Scheduler:
             self._accounting.settle_all()
         if now != self._polled_at:
             self._polled_at, self._rounds = now, None
-        if (
-            len(self._arrangement.fair_queues.all()) == 1
-        ):  # with several queues a rank is a sum over them, computed when needed
-            self._shedding.settle()
+        if len(self._shedding.noted) >= NOTED_MAX:
+            self._settle_shedding()
         actions, self._rejected = self._rejected, []
         actions_max = len(actions) + self._decisions_max
-        self._reject_overdue(now, actions, actions_max)
-        self._enter_held(now)
         is_spent = False
-        if self._queues:
-            if self._rounds is None:
-                self._rounds = self._begin_rounds(now)
-            for fair_queue, this_round in self._rounds:
-                is_spent = is_spent or self._dispatch_from(fair_queue, this_round, actions, actions_max)
-        self._is_cut_short = is_spent or len(actions) >= actions_max or self._key_holds.may_release
+        if self._queues.deadlines or self._key_holds.freed:
+            is_spent = self._decide_on_waiting(now, actions, actions_max)
+        self._is_cut_short = is_spent or len(actions) >= actions_max or bool(self._key_holds.freed)
         if not self._is_cut_short:
-            self._rounds = ()
-            if self._queues and self._preemption.is_on:
+            if self._preemption.is_on and self._queues.deadlines:
                 actions += self._preemption.preempted(self._arrangement.fair_queues, now)
-            self._forecaster.polled()
+            self._decided_all()
         if self._draining.since:
             actions += self._draining.preempted(now)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
@@ -511,7 +526,7 @@ class Scheduler:
         has drained long enough; None: there is none.
         """
         drained_at = self._draining.next_at() if self._draining.since else None
-        if not self._queues:
+        if not self._queues.deadlines:
             return drained_at
         if self._is_cut_short:
             return self._polled_at
@@ -599,6 +614,53 @@ class Scheduler:
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
+    def _served_at_once(self, request: Request, now: float) -> Dispatch | None:
+        """Dispatch a request that was admitted now, without queueing it, where a poll would decide nothing else and the
+        accounts can be brought to the same in one step; None: it has to wait, if only for the next poll.
+        """
+        arrangement, state = self._arrangement, self._tenants.states[request.tenant_id]
+        fair_queue, tenant = arrangement.fair_queues.shared, state.tenant
+        has_limits = tenant.in_flight_max is not None or state.group is not None or bool(tenant.keys)
+        is_more = self._queues.deadlines or self._rejected or self._key_holds.freed or self._draining.since
+        if fair_queue is None or has_limits or is_more or request.backend_ids is not None:
+            return None
+        if not arrangement.serves_at_once or self._decisions_max == 1:
+            return None
+        entry = self._slot_fitting.fit(request, tenant.tier_id, Candidates(self._fleet.open_at(now)), now)
+        if entry is None:
+            return None
+        fair_queue.served_at_once(state, entry, self._ledger.opened(entry))
+        state.in_flight += 1
+        self._admission_rules.dispatched(request, now)
+        self._queues.changed = None
+        self._polled_at, self._is_cut_short = now, False
+        if len(self._shedding.noted) >= NOTED_MAX:
+            self._settle_shedding()
+        self._decided_all()
+        return self._dispatch_of(entry)
+
+    def _decide_on_waiting(self, now: float, actions: list[Action], actions_max: int) -> bool:
+        """Reject and dispatch what waits; returns whether it stopped because backends were asked too often."""
+        self._reject_overdue(now, actions, actions_max)
+        self._enter_held(now)
+        is_spent = False
+        if self._queues.deadlines:
+            if self._rounds is None:
+                self._rounds = self._begin_rounds(now)
+            for fair_queue, this_round in self._rounds:
+                is_spent = is_spent or self._dispatch_from(fair_queue, this_round, actions, actions_max)
+        return is_spent
+
+    def _decided_all(self) -> None:
+        """Nothing is left to decide at this instant."""
+        self._rounds = ()
+        if self._forecaster.is_asked:
+            self._forecaster.polled()
+
+    def _settle_shedding(self) -> None:
+        if len(self._arrangement.fair_queues.all()) == 1:  # with several a rank is a sum, computed when needed
+            self._shedding.settle()
+
     def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
         """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
         looks = 0
@@ -669,20 +731,27 @@ class Scheduler:
         fair_queue.first.pop(request.id, None)
         self._admission_rules.dispatched(request, this_round.now)
         self._tenants.dispatched(request.tenant_id, fair_queue)
+        actions.append(self._dispatch_of(entry))
+
+    def _dispatch_of(self, entry: InFlight) -> Dispatch:
+        """What the driver is told of an entry that is in flight from now on."""
+        request = entry.request
         quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
         if may_be_preempted:
             self._preemption.sent(entry)
         may_be_preempted |= request.is_resumable
         cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
-        actions.append(
-            Dispatch(request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output)
+        return Dispatch(
+            request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output
         )
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
     def _knows(self, request_id: str) -> bool:
-        return request_id in self._queues or request_id in self._ledger.in_flight or request_id in self._handover.parked
+        if request_id in self._queues.deadlines or request_id in self._ledger.in_flight:
+            return True
+        return request_id in self._handover.parked
 
     def _wait_again(self, entry: InFlight, now: float, *, precedes: bool) -> None:
         """A dispatched request waits again at the head of its tenant's queue, prepaid. A request that `precedes` any
@@ -734,21 +803,24 @@ class Scheduler:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]
             self._fleet.took(entry)
-            self._preemption.settled(entry.request.id)
+            if self._preemption.untouched:
+                self._preemption.settled(entry.request.id)
 
     def _freed(self, entry: InFlight, fair_queue: FairQueue, now: float) -> None:
         """The entry, dispatched from this queue, is no longer in flight."""
         self._rounds = None
         self._fleet.release(entry, now)
-        self._preemption.settled(entry.request.id)
-        fair_queue.use.closed(entry)
+        if self._preemption.untouched:
+            self._preemption.settled(entry.request.id)
+        fair_queue.use.count(entry, -1, -entry.reservation.sequences, -entry.reservation.tokens)
         self._tenants.freed(entry.request.tenant_id, fair_queue)
 
     def _resize(self, entry: InFlight) -> None:
         """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
         tokens = self._fleet.tokens_needed(entry)
         if tokens != entry.reservation.tokens:
-            self._arrangement.fair_queues.at(entry.backend_id).use.resized(entry, tokens)
+            use = self._arrangement.fair_queues.at(entry.backend_id).use
+            use.count(entry, 0, 0, tokens - entry.reservation.tokens)
             self._fleet.resize(entry, tokens)
 
 

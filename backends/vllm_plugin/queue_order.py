@@ -135,7 +135,7 @@ class TenantOrder:
     def _leave(self, request: Request) -> None:
         """Remove a request from the queue of its tenant."""
         del self._waiting[request.id]
-        self._queues.take(request)
+        self._queues.take(request.tenant_id, request.id)
         if not self._queues.of(request.tenant_id).requests:
             self._order.leaf(self._tenants[request.tenant_id]).left(request.tenant_id)
 

@@ -41,6 +41,8 @@ class Feasibility(Admission):
         self._overloaded_until = float("-inf")
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
+        if request.envelope is None and now >= self._overloaded_until:
+            return None
         if now < self._overloaded_until and self._tiers[tenant.tier_id].is_sheddable:
             return AdmissionReject(Reason.SHED, max(RETRY_AFTER_S_MIN, self._overloaded_until - now))
         due_at = first_token_due_at(request)

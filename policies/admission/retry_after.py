@@ -33,10 +33,8 @@ class DrainEstimate:
         pace = self._tenants.get(tenant_id)
         if pace is None:
             pace = self._tenants[tenant_id] = _Pace()
-        pace.happened(arrived_at, now)
-        pace.waits = False  # the arrival of its next head says since when it waits
-        self._all.happened(arrived_at, now)
-        self._all.waits = queued > 0
+        pace.happened(arrived_at, now, waits=False)  # the arrival of its next head says since when it waits
+        self._all.happened(arrived_at, now, waits=queued > 0)
 
     def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, head_arrived_at: float, now: float) -> float:
         """Seconds, within RETRY_AFTER_S_MIN and RETRY_AFTER_S_MAX, until `tenant_queued` requests of the tenant are
@@ -64,7 +62,7 @@ class DrainEstimate:
 class _Pace:
     """Dispatches, and the time in which a request waited for one, over about the last minute of waiting."""
 
-    __slots__ = ("_dispatches", "_last_at", "_started_at", "_starts", "_waited_s", "waits")
+    __slots__ = ("_dispatches", "_last_at", "_started_at", "_starts", "_waited_s", "_waits")
 
     def __init__(self) -> None:
         self._dispatches = 0.0
@@ -72,10 +70,13 @@ class _Pace:
         self._last_at = float("-inf")
         self._starts: deque[float] | None = None  # the waits for the last dispatches of what was queued, in seconds
         self._started_at = float("-inf")  # the last of these
-        self.waits = False  # whether a request has waited ever since the last dispatch
+        self._waits = False  # whether a request has waited ever since the last dispatch
 
-    def happened(self, arrived_at: float, now: float) -> None:
-        waited_s = self._waiting_s(arrived_at, now)
+    def happened(self, arrived_at: float, now: float, *, waits: bool) -> None:
+        """A request was dispatched that arrived then; `waits`: another is waiting since before."""
+        since = self._last_at if self._waits or self._last_at > arrived_at else arrived_at
+        waited_s = now - since if now > since else 0.0  # `_waiting_s`, inlined
+        self._waits = waits
         if waited_s:
             fade = exp(-waited_s / MEMORY_S)
             self._dispatches *= fade
@@ -107,5 +108,5 @@ class _Pace:
 
     def _waiting_s(self, arrived_at: float, now: float) -> float:
         """Seconds that a request has waited for the next dispatch."""
-        since = self._last_at if self.waits or self._last_at > arrived_at else arrived_at
+        since = self._last_at if self._waits or self._last_at > arrived_at else arrived_at
         return now - since if now > since else 0.0

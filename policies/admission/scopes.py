@@ -30,7 +30,8 @@ def key_scope(key_id: str) -> str:
 
 def limited_scopes(tenant: Tenant, key_id: str, groups: Mapping[str, GroupState]) -> list[Scope]:
     """The scopes with limits per minute that a request of this tenant and key is in, the tenant's own first."""
-    scopes = [Scope(tenant.id, tenant)] if has_rate_limit(tenant) else []
+    has_own = tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None
+    scopes = [Scope(tenant.id, tenant)] if has_own else []
     state = None if tenant.group_id is None else groups.get(tenant.group_id)
     if state is not None and has_rate_limit(state.group):
         scopes.append(Scope(group_scope(state.group.id), state.group))

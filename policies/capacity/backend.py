@@ -326,17 +326,15 @@ class BackendCapacity:
     def started(self, reservation: Reservation) -> bool:
         """Record the request's first token. Returns whether there may be a slot now, or none any more."""
         self.work.started(reservation, self._clock.now)
-        is_wider = False
         if not reservation.has_started:
             reservation.has_started = True
             self._started += reservation.sequences
             if self._window is not None and self._window.started(self._started):
                 self._set_limits()
-                is_wider = True
         if self._peak is not None:
             self._peak.moved(reservation)
             self._reserved_ratio = None
-        return is_wider or self.work.model is not None
+        return self._window is not None or self.work.model is not None
 
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
         """Remove the request, which held its slot for `held_s` seconds."""

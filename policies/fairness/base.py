@@ -8,6 +8,7 @@ order of a running gateway without losing what each tenant has received.
 An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a default for each unused fact.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from typing import ClassVar, NamedTuple, Protocol, Self
 
@@ -103,6 +104,12 @@ class Fairness(Protocol):
         """The tenant's counter and outstanding change by these amounts; either may be negative."""
         ...
 
+    def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
+        """The tenant starts to wait, is charged these amounts, and has no more waiting requests. An order that needs
+        facts of requests is not told in this way.
+        """
+        ...
+
     def dispatched(self, entry: InFlight) -> None:
         """The entry's request is dispatched: its charge and its exit from the queue follow. With `entry.is_prepaid` it
         was dispatched before and returned; nothing more is charged.
@@ -179,7 +186,7 @@ class Account(Place):
         return self.waiting.head()
 
 
-class Accounts:
+class Accounts(ABC):
     """The accounts of all tenants, and defaults for an order that ignores the other facts."""
 
     bound: ClassVar[FairnessBound | None] = None
@@ -215,6 +222,17 @@ class Accounts:
         account = self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
+
+    @abstractmethod
+    def joined(self, tenant_id: str, waiting: Waiting) -> None: ...
+
+    @abstractmethod
+    def left(self, tenant_id: str) -> None: ...
+
+    def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
+        self.joined(tenant_id, NOTHING)
+        self.charged(tenant_id, service, outstanding)
+        self.left(tenant_id)
 
     def service_record(self, tenant_id: str) -> ServiceRecord:
         account = self._accounts.get(tenant_id)

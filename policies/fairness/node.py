@@ -96,16 +96,18 @@ class FairNode:
 
     def count(self, change: int) -> None:
         """So many more tenants below it wait. It waits while any does, unless it is held."""
-        before = self.waiting
-        self.waiting += change
-        outer = self.outer
-        if outer is None or self.is_held or not change:
-            return
-        if not before:
-            outer.order.joined(self.id, NOTHING)
-        elif not self.waiting:
-            outer.order.left(self.id)
-        outer.count(change)
+        node = self
+        while True:
+            before = node.waiting
+            node.waiting += change
+            outer = node.outer
+            if outer is None or node.is_held or not change:
+                return
+            if not before:
+                outer.order.joined(node.id, NOTHING)
+            elif not node.waiting:
+                outer.order.left(node.id)
+            node = outer
 
     def expect(self, outstanding: float) -> None:
         """Requests with so much outstanding service count for it from now on, and for all that it is below."""
@@ -150,11 +152,15 @@ class FairNode:
         """So many more of its children have anything queued or in flight, and so much more is the sum of their weights.
         It is active while any of them is.
         """
-        before = self.active
-        self.active += change
-        self.active_weight = self.active_weight + weight if self.active else 0.0  # without the error of rounding
-        if self.outer is not None and bool(before) != bool(self.active):
-            self.outer.count_active(change, self.weight if self.active else -self.weight)
+        node = self
+        while True:
+            before = node.active
+            node.active += change
+            node.active_weight = node.active_weight + weight if node.active else 0.0  # without the error of rounding
+            outer = node.outer
+            if outer is None or bool(before) == bool(node.active):
+                return
+            node, weight = outer, node.weight if node.active else -node.weight
 
     def share_of(self, whole: float, weight: float, *, is_active: bool) -> float:
         """The part of the whole that a child of this weight is entitled to, among its active siblings; `is_active`: it

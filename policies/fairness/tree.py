@@ -231,6 +231,19 @@ class FairTree:
             outer.order.charged(node.id, service / node.weight, outstanding / node.weight)
             node, outer = outer, outer.outer
 
+    def served_at_once(self, tenant: Tenant, charge: Charge) -> None:
+        """The tenant starts to wait, is charged, and has no more waiting requests. No other waits here, and no node above
+        it is held.
+        """
+        service, outstanding = charge
+        self._noted.add(tenant.id)
+        node, account_id, weight = self.leaf(tenant), tenant.id, tenant.weight
+        while True:
+            node.order.served_at_once(account_id, service / weight, outstanding / weight)
+            if node.outer is None:
+                return
+            node, account_id, weight = node.outer, node.id, node.weight
+
     def service_record(self, tenant: Tenant) -> ServiceRecord:
         """The tenant's account. That of a tenant with a node of its own is the node's, which compares with groups."""
         leaf = self._placed(tenant.tier_id, tenant.id)

@@ -49,6 +49,12 @@ class LeastCounterFirst(Accounts):
     def left(self, tenant_id: str) -> None:
         self._ended(tenant_id)
 
+    def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
+        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account.counter += service
+        account.outstanding += outstanding
+        self._last_left = account
+
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
@@ -98,6 +104,14 @@ class VirtualTokenCounter(LeastCounterFirst):
         return Accounts.level(self)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        account = self._account(tenant_id)
-        account.counter += max(0.0, self._rank_level() - rank_of(account))
+        self._lift(tenant_id)
         super().joined(tenant_id, waiting)
+
+    def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
+        self._lift(tenant_id)
+        super().served_at_once(tenant_id, service, outstanding)
+
+    def _lift(self, tenant_id: str) -> None:
+        """Lift a tenant that starts to wait."""
+        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account.counter += max(0.0, self._rank_level() - (account.counter + account.outstanding))

@@ -19,6 +19,8 @@ from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
+MayEnter = Callable[[BackendCapacity, Reservation], bool]
+"""Whether a request may overtake others that wait, at this backend, by this reservation."""
 REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
 
 
@@ -43,7 +45,7 @@ class Fleet:
         self._make_limit = make_limit
         self.clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
-        self._kv_rule = kv_rule
+        self.kv_rule = kv_rule
         # The headroom covers progress that is reported late. Without headroom, every reported token may make room.
         self.reads_progress = kv_rule == "peak" and headroom_ratio_max >= 1.0
         self._reserve_ratios: dict[str, float] = {}
@@ -231,7 +233,7 @@ class Fleet:
         output_tokens: float,
         is_closed: bool,
         closed: Collection[str],
-        may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
+        may_enter: MayEnter | None,
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
@@ -247,7 +249,7 @@ class Fleet:
         if (
             refusals is not None
             and request.id in refusals.by_request
-            and self._kv_rule == "sum"  # by others room comes with progress, too, which no change reports
+            and self.kv_rule == "sum"  # by others room comes with progress, too, which no change reports
             and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=now)
         ):
             return None
@@ -345,7 +347,7 @@ class Fleet:
                 load,
                 self._headroom_ratio_max,
                 self._reserve_ratios,
-                kv_rule=self._kv_rule,
+                kv_rule=self.kv_rule,
                 limit=self._make_limit(),
                 clock=self.clock,
             )
@@ -393,7 +395,7 @@ class Fleet:
         *,
         is_closed: bool,
         closed: Collection[str],
-        may_enter: Callable[[BackendCapacity, Reservation], bool] | None,
+        may_enter: MayEnter | None,
     ) -> Fits:
         """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to
         what the request would occupy; it holds at least one.

@@ -20,7 +20,6 @@ same factor. When most answers are of other kinds than those that the limit was 
 from collections import deque
 from dataclasses import dataclass, field
 from math import exp, floor, inf, log, log2, sqrt
-from statistics import median
 
 from policies.limit.knee import RATE_SHARE, STEP_RATIO_MAX
 from policies.limit.latency_by_batch import Kind, Speeds, TimedAnswer
@@ -28,6 +27,7 @@ from policies.limit.latency_by_batch import Kind, Speeds, TimedAnswer
 SEQUENCES_MIN = 4  # no trial goes below
 ANSWERS_MIN = 8  # the fewest answers that support a result
 ANSWERS_CHANGED = 2 * ANSWERS_MIN  # latest answers whose median shift shows that the backend has changed
+MIDDLE = slice(ANSWERS_CHANGED // 2 - 1, ANSWERS_CHANGED // 2 + 1)
 ERRORS = 3.0  # standard errors that make a result sure; high, as it is tested with every answer
 FEWER, MORE, MORE_MAX = 0.5, 2.0, 16.0
 ROUNDS = 128  # between trials that change nothing: they cost a percent or two. A round: as many answers as run
@@ -143,8 +143,11 @@ class LatencyLimit:
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
             self._off.append(answer.token - like.token)
-            if len(self._off) == ANSWERS_CHANGED and abs(off := median(self._off)) > CHANGED:
-                self._changed(off)
+            if len(self._off) == ANSWERS_CHANGED:
+                below, above = sorted(self._off)[MIDDLE]
+                off = (below + above) / 2  # the median, inlined
+                if abs(off) > CHANGED:
+                    self._changed(off)
         speeds.add(answer, ran_with)
 
     def _changed(self, off: float) -> None:

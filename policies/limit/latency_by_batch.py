@@ -25,7 +25,7 @@ class TimedAnswer:
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - compiled, and called with every answer
         self,
         duration_s: float,
         prompt_tokens: int,

@@ -31,16 +31,17 @@ class PoolAdmission:
     queue_timeout: QueueTimeout
     outage: Outage
 
-    def check(self, request: Request, now: float, drop: Callable[[Request, Reason], None]) -> Reject | None:
+    def check(self, request: Request, now: float, drop: Callable[[Request, Reason, float], None]) -> Reject | None:
         """The Reject of an arriving request, None if it is admitted. `drop` takes a waiting request out of the queue
         and rejects it for this reason.
         """
-        tenant = self.tenants.admitted(request.tenant_id)
-        if tenant is None:
+        state = self.tenants.states.get(request.tenant_id)
+        if state is None or state.removed:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
+        tenant = state.tenant
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
-        if self.passing_on.goes_at_once(request, now):
+        if request.may_pass_on and self.passing_on.goes_at_once(request, now):
             return self.reject(request, Reason.SLO_UNREACHABLE, now)
         rejection = self.tenants.admission_rules.check(request, tenant, now)
         for _ in range(SHED_MAX):
@@ -52,7 +53,7 @@ class PoolAdmission:
                 reason, victim = Reason.QUEUE_FULL, self.push_out.victim(request, of_bytes=of_bytes)
             if victim is None or victim.produced_tokens:  # an answer under way is not dropped
                 break
-            drop(victim, reason)
+            drop(victim, reason, now)
             rejection = self.tenants.admission_rules.check(request, tenant, now)
         return self._noted(request, rejection) if rejection is not None else None
 

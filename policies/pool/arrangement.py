@@ -40,6 +40,9 @@ class Arrangement(PresentQueues):
         self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
         order = self.factory.make_order()  # an instance to read its flags from
         self.reads_counters = order.reads_counters
+        # By other rules than the sum, what is held is estimated anew with every question, so each has to be asked.
+        self.serves_at_once = not (order.reads_counters or order.follows_requests) and self._fleet.kv_rule == "sum"
+        """Whether a request need not have waited before it is sent (Fairness.served_at_once)."""
         self.needs_every_token = order.reads_counters or self._fleet.reads_progress
         self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self.factory.fair_queues(placement, self._queues, running)

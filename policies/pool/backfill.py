@@ -39,21 +39,21 @@ class BackfillRound:
 
     __slots__ = (
         "_asked_for",
-        "_closed",
         "_fair_queue",
         "_fleet",
         "_held",
         "_held_for",
         "_is_all_held",
         "_is_settled",
-        "_passed",
         "_passed_over",
         "_too_far",
         "_unreserved",
         "blocked",
         "candidates",
+        "closed",
         "is_closed",
         "now",
+        "passed",
     )  # fmt: skip
 
     def __init__(
@@ -72,9 +72,13 @@ class BackfillRound:
         self._fair_queue = fair_queue
         self._fleet = fleet
         self._unreserved = unreserved
-        self._closed: dict[str, frozenset[str]] = {}  # backend id -> tiers to which it alone is closed
+        self.closed: dict[str, frozenset[str]] = {}
+        """By backend where only a tier's own reserve is left: the tiers to which it alone is closed. To read. For all
+        backends see `is_closed`.
+        """
         self._passed_over: set[str] = set()  # tenants whose next request fits nowhere
-        self._passed: dict[str, PassedOver] = {}  # those of them that others may pass
+        self.passed: dict[str, PassedOver] = {}
+        """Those of them that others may pass, by tenant. To read."""
         self._held: dict[str, BackendHold] = {}  # by backend
         self._held_for: dict[str, BackendHold] = {}  # the same holds by request
         self._is_all_held = False
@@ -89,7 +93,7 @@ class BackfillRound:
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
         self._asked_for = None
-        closed, ids = self._closed, request.backend_ids
+        closed, ids = self.closed, request.backend_ids
         if ids is None and not closed:
             return self.candidates  # if is_closed, all of them are closed to the blocked tiers
         return [
@@ -97,15 +101,6 @@ class BackfillRound:
             for each in self.candidates
             if (ids is None or each.id in ids) and tier_id not in closed.get(each.id, NO_TIERS)
         ]
-
-    @property
-    def is_anyone_passed(self) -> bool:
-        return bool(self._passed)
-
-    @property
-    def reserve_only_at(self) -> frozenset[str]:
-        """Ids of backends where only a tier's own reserve is left; for all of them see `is_closed`."""
-        return frozenset(self._closed)
 
     def may_enter(self, request: Request, capacity: BackendCapacity, reservation: Reservation) -> bool:
         """Whether the request, which needs this reservation and has room there, may pass all passed requests."""
@@ -129,22 +124,22 @@ class BackfillRound:
             return
         passed = PassedOver(tier_id, request)
         self._passed_over.add(request.tenant_id)
-        if self.is_closed or not self._fair_queue.order.is_fair or len(self._passed) >= PASSED_MAX:
+        if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
             self._close(passed)
         else:
-            self._passed[request.tenant_id] = passed
+            self.passed[request.tenant_id] = passed
             self._is_settled = False
 
     def _close(self, passed: PassedOver) -> None:
         """Let no request pass this one any more: close every backend that it may go to."""
         tier_ids = self._unreserved | {passed.tier_id}
         request = passed.request
-        self._passed.pop(request.tenant_id, None)
+        self.passed.pop(request.tenant_id, None)
         if request.backend_ids is None:
             self.is_closed = True
             self.blocked |= tier_ids
             return
-        closed = self._closed
+        closed = self.closed
         for candidate in self.candidates:
             if candidate.id in request.backend_ids:
                 closed[candidate.id] = closed.get(candidate.id, NO_TIERS) | tier_ids
@@ -155,7 +150,7 @@ class BackfillRound:
         if self._is_settled:
             return
         self._is_settled = True
-        for passed in self._passed.values():
+        for passed in self.passed.values():
             if passed.request.id not in self._held_for:
                 self._hold_for(passed)
 
@@ -178,7 +173,7 @@ class BackfillRound:
     def _first_not_to_pass(self, request: Request) -> PassedOver | None:
         """The first passed request whose tenant this request's tenant is too far ahead of."""
         fair_queue = self._fair_queue
-        for passed in self._passed.values():
+        for passed in self.passed.values():
             if not fair_queue.may_pass(
                 request.tenant_id, passed.request.tenant_id, self._held_for.get(passed.request.id)
             ):

@@ -29,12 +29,14 @@ class KeyHolds:
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:
         """`tenants` are those of the pool, with their present settings."""
         self._tenants = tenants
-        self._keys: dict[str, _Key] = {}
-        self._freed: dict[str, None] = {}  # keys that may have room for what is held
+        self.keys: dict[str, _Key] = {}
+        """Keys with an in-flight limit, of which anything is held, in the order or in flight. To read."""
+        self.freed: dict[str, None] = {}
+        """Keys that may have room for what is held. To read."""
 
     def enters(self, request: Request) -> bool:
         """Whether the request enters the order now; it counts from then on, until it has `left`."""
-        limit = self._limit(request.tenant_id, request.key_id)
+        limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
         if limit is None:
             return True
         key = self._key(request)
@@ -46,50 +48,45 @@ class KeyHolds:
 
     def runs(self, request: Request) -> None:
         """The request is in flight, whatever the limit: another scheduler has sent it."""
-        if self._limit(request.tenant_id, request.key_id) is not None:
+        if request.key_id and self._limit(request.tenant_id, request.key_id) is not None:
             self._key(request).entered.add(request.id)
 
     def hold(self, request: Request) -> None:
         """The request waits until its key has room."""
         self._key(request).held[request.id] = request
-        self._freed[request.key_id] = None  # another of its key may have left since it was asked
+        self.freed[request.key_id] = None  # another of its key may have left since it was asked
 
     def is_held(self, request: Request) -> bool:
         """Whether the request waits until its key has room."""
-        key = self._keys.get(request.key_id) if self._keys else None
+        key = self.keys.get(request.key_id) if self.keys else None
         return key is not None and request.id in key.held
 
     def left(self, request: Request) -> None:
         """The request is not held any more, and neither in the order nor in flight."""
-        key = self._keys.get(request.key_id) if self._keys else None
+        key = self.keys.get(request.key_id) if self.keys else None
         if key is None:
             return
         key.held.pop(request.id, None)
         key.entered.discard(request.id)
         if key.held:
-            self._freed[request.key_id] = None
+            self.freed[request.key_id] = None
         elif not key.entered:
-            del self._keys[request.key_id]
-            self._freed.pop(request.key_id, None)
+            del self.keys[request.key_id]
+            self.freed.pop(request.key_id, None)
 
     def release(self) -> Request | None:
         """A request that was held and enters now, the oldest of its key; None where no key has room for any."""
-        while self._freed:
-            key_id = next(iter(self._freed))
-            key = self._keys.get(key_id)
+        while self.freed:
+            key_id = next(iter(self.freed))
+            key = self.keys.get(key_id)
             if key is not None and key.held:
                 limit = self._limit(key.tenant_id, key_id)
                 if limit is None or len(key.entered) < limit:
                     request = key.held.pop(next(iter(key.held)))
                     key.entered.add(request.id)
                     return request
-            del self._freed[key_id]
+            del self.freed[key_id]
         return None
-
-    @property
-    def may_release(self) -> bool:
-        """Whether `release` may have more."""
-        return bool(self._freed)
 
     def changed(self, before: Tenant | None, tenant: Tenant | None) -> list[str]:
         """Ids of the keys of a tenant whose in-flight limits have changed: these `begin` anew."""
@@ -101,20 +98,18 @@ class KeyHolds:
     def begin(self, tenant_id: str, key_id: str, *, entered: Iterable[str], waiting: Iterable[Request]) -> None:
         """Count a key anew: these have entered, and these wait and are held from now on until there is room."""
         ordered = sorted(waiting, key=lambda each: (not each.produced_tokens, each.arrived_at, each.id))
-        self._keys[key_id] = _Key(tenant_id, set(entered), {each.id: each for each in ordered})
-        self._freed[key_id] = None
+        self.keys[key_id] = _Key(tenant_id, set(entered), {each.id: each for each in ordered})
+        self.freed[key_id] = None
 
     def _limit(self, tenant_id: str, key_id: str) -> int | None:
-        if not key_id:
-            return None
         state = self._tenants.get(tenant_id)
         limits = None if state is None else state.tenant.keys.get(key_id)
         return None if limits is None else limits.in_flight_max
 
     def _key(self, request: Request) -> _Key:
-        key = self._keys.get(request.key_id)
+        key = self.keys.get(request.key_id)
         if key is None:
-            key = self._keys[request.key_id] = _Key(request.tenant_id)
+            key = self.keys[request.key_id] = _Key(request.tenant_id)
         return key
 
 

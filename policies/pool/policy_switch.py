@@ -61,7 +61,7 @@ def rearrange(
     _carry_counters(list(before.all()), list(after.all()))
     for entry in ledger.in_flight.values():
         fair_queue = after.at(entry.backend_id)
-        fair_queue.use.opened(entry)
+        fair_queue.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
         _expect(fair_queue, entry)
     not_taken = [request_id for fair_queue in before.all() for request_id in fair_queue.first]
     homes: dict[str, FairQueue] = {}

@@ -71,7 +71,8 @@ class Preemption:
     """When a waiting request may preempt another; None: no such time is known."""
     is_on: bool = field(default=False, init=False)
     """Whether any request may be preempted."""
-    _untouched: dict[str, InFlight] = field(default_factory=dict, init=False)  # by request, in order of dispatch
+    untouched: dict[str, InFlight] = field(default_factory=dict, init=False)
+    """By request, in order of dispatch: what may be preempted and has produced nothing. To read."""
 
     def __post_init__(self) -> None:
         self.tiers_changed()
@@ -87,17 +88,17 @@ class Preemption:
     def sent(self, entry: InFlight) -> None:
         """The entry's request was dispatched, and may be preempted."""
         if not entry.is_prepaid and not entry.request.preemptions:
-            self._untouched[entry.request.id] = entry
+            self.untouched[entry.request.id] = entry
 
     def settled(self, request_id: str) -> None:
         """The request has produced a token, left its backend, or was kept: it is not one without tokens any more."""
-        self._untouched.pop(request_id, None)
+        self.untouched.pop(request_id, None)
 
     def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:
         """At most one request per queue, where backends may be sent something now."""
         self.wakeup_at = None
         running: dict[FairQueue, list[InFlight]] = {}
-        for entry in (*self._untouched.values(), *self._begun()):
+        for entry in (*self.untouched.values(), *self._begun()):
             if self.fleet.is_open(entry.backend_id, now):
                 running.setdefault(fair_queues.at(entry.backend_id), []).append(entry)
         for fair_queue, entries in running.items():

@@ -26,7 +26,8 @@ class QueueTimeout:
         """
         if request.produced_tokens:
             return now + self.wait_s_max
-        waited_at, due_at = request.arrived_at + self.wait_s_max, first_token_due_at(request)
+        waited_at = request.arrived_at + self.wait_s_max
+        due_at = None if request.envelope is None else first_token_due_at(request)
         if due_at is None or due_at >= waited_at:
             return waited_at
         if request.passes_on:

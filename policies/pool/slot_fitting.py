@@ -4,12 +4,13 @@ There may be two predictors, one for the order of tenants and one for the size o
 expectation and a safe one differ. Both learn from requests that end.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from policies.accounts.ledger import InFlight
+from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
-from policies.fleet.fleet import Fleet
+from policies.fleet.fleet import Fleet, MayEnter
 from policies.placement import LeastReserved, Placement
 from policies.pool.backfill import BackfillRound
 from policies.prediction import Prediction
@@ -52,29 +53,58 @@ class SlotFitting:
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
-        """Reserve a slot for the request at the backend that the placement chooses; None: it has to wait."""
-        produced = request.produced_tokens  # of an answer that is continued
-        sized = max(self.sizing.predict(request), float(produced))
-        slot = self.fleet.slot(
+        """Reserve a slot for the request, which is next in this round; None: it has to wait."""
+        entry = self.fit(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
-            output_tokens=sized - produced,
+            this_round.now,
             is_closed=this_round.is_closed,
-            closed=this_round.reserve_only_at,
-            may_enter=partial(this_round.may_enter, request) if this_round.is_anyone_passed else None,
-            placement=self.placement,
+            closed=this_round.closed,
+            may_enter=partial(this_round.may_enter, request) if this_round.passed else None,
         )
-        if slot is None:
+        if entry is None:
             this_round.found_none(tier_id, request)
             return None
-        backend, reservation = slot
-        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
+        backend = self.fleet.backends[entry.backend_id]
         if backend.id not in self.fleet.with_slot:
             this_round.candidates.gone(backend)
         else:
             this_round.candidates.filled(backend)
-        self.assume_cached(request, backend.id)
+        return entry
+
+    def fit(
+        self,
+        request: Request,
+        tier_id: str,
+        candidates: Sequence[BackendCapacity],
+        now: float,
+        *,
+        is_closed: bool = False,
+        closed: Collection[str] = (),
+        may_enter: MayEnter | None = None,
+    ) -> InFlight | None:
+        """Reserve a slot for the request at that of the candidates which the placement chooses; None: it fits at none,
+        as they are closed and others may be overtaken (Fleet.slot).
+        """
+        produced = request.produced_tokens  # of an answer that is continued
+        sized = max(self.sizing.predict(request), float(produced)) if produced else self.sizing.predict(request)
+        slot = self.fleet.slot(
+            request,
+            tier_id,
+            candidates,
+            output_tokens=sized - produced,
+            is_closed=is_closed,
+            closed=closed,
+            may_enter=may_enter,
+            placement=self.placement,
+        )
+        if slot is None:
+            return None
+        backend, reservation = slot
+        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
+        if self.fleet.cached_tokens is not None:
+            self.assume_cached(request, backend.id)
         return InFlight(
             request,
             backend.id,
@@ -82,13 +112,13 @@ class SlotFitting:
             expected,
             sized,
             Usage(request.prompt_tokens, reservation.cached_tokens, 0),
-            dispatched_at=this_round.now,
+            dispatched_at=now,
             utilisation=backend.sequences / backend.sequences_limit,
             speed=backend.speed,
         )
 
     def assume_cached(self, request: Request, backend_id: str) -> None:
-        """From now on the backend is assumed to hold all of the request's prompt."""
+        """From now on the backend is assumed to hold all of the request's prompt, where prefixes are read."""
         if self.fleet.cached_tokens is not None:
             self._prefixes.inserted(request, backend_id)
 

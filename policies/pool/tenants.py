@@ -192,13 +192,15 @@ class Tenants:
         if state.group is not None:
             self._count_group(state.group, -1)
         self._refresh(state, fair_queue)
-        self._forget_if_gone(state)
+        if state.removed:
+            self._forget_if_gone(state)
 
     def queue_changed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """The tenant's waiting requests in this queue have changed."""
         state = self.states[tenant_id]
         self._refresh(state, fair_queue)
-        self._forget_if_gone(state)
+        if state.removed:
+            self._forget_if_gone(state)
 
     def left(self, tenant_id: str) -> None:
         """A request of the tenant that was in no queue of its own has ended."""

@@ -126,17 +126,21 @@ class FairQueue:
     def refresh(self, state: QueuedTenant) -> None:
         """Update the order from the tenant's queue, requests in flight and limits."""
         tenant = state.tenant
-        requests = self.queues.of(tenant.id).requests
+        tenant_id, limit = tenant.id, tenant.in_flight_max
+        queue = self.queues.by_tenant.get(tenant_id)
+        waits = queue is not None and (not queue.held or len(queue.requests) > 0)
         # For the order, a tenant at its in-flight limit does not wait: it is lifted like one that was away. Otherwise
         # it would accumulate credit for service that only its own limit denies it.
-        if requests and state.may_send:
-            if tenant.id not in self._competing:
-                self._competing.add(tenant.id)
+        if queue is not None and waits and (limit is None or state.in_flight < limit):
+            if tenant_id not in self._competing:
+                self._competing.add(tenant_id)
                 state.spells += 1
-                self.order.leaf(tenant).joined(tenant.id, requests)
-        elif tenant.id in self._competing:
+                self.order.leaf(tenant).joined(tenant_id, queue.requests)
+        elif tenant_id in self._competing:
             self._leave(tenant)
-        self._share.set_active(tenant, active=bool(requests) or tenant.id in self.use.by_tenant)
+        is_active = waits or tenant_id in self.use.by_tenant
+        if is_active != (tenant_id in self._share.active):
+            self._share.set_active(tenant, active=is_active)
 
     def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
         """The tenant's settings have changed."""
@@ -207,10 +211,22 @@ class FairQueue:
         """The entry was dispatched from here, and costs this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
-        self.use.opened(entry)
+        self.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
         if self.order.follows_requests:
             self._order_of(entry.request).dispatched(entry)
         self.order.charged(tenant, charge)
+
+    def served_at_once(self, state: QueuedTenant, entry: InFlight, charge: Charge) -> None:
+        """As if the entry's request had waited here and been dispatched, at this charge. Nothing waits here, and the
+        tenant has no limits.
+        """
+        tenant = state.tenant
+        state.spells += 1
+        entry.weight = tenant.weight
+        self.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
+        self.order.served_at_once(tenant, charge)
+        if tenant.id not in self._share.active:
+            self._share.set_active(tenant, active=True)
 
     def ended(self, entry: InFlight, now: float) -> None:
         """The entry dispatched from here has ended, or belongs to another queue from now on."""

@@ -39,6 +39,9 @@ class QueueMove(NamedTuple):
 class FairQueues(Protocol):
     """The queues of a pool: which one does a request wait in? The defaults suit a single queue."""
 
+    shared: FairQueue | None
+    """The one queue before all backends; None: each has its own."""
+
     def all(self) -> Collection[FairQueue]:
         """Every queue, in a fixed order."""
         ...
@@ -112,7 +115,7 @@ class SharedQueue(FairQueues):
     """One queue before all backends, over the pool's own FIFOs."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
-        self._fair_queue = fair_queue
+        self.shared = self._fair_queue = fair_queue
         self._all = (fair_queue,)
 
     def all(self) -> Collection[FairQueue]:
@@ -149,6 +152,7 @@ class QueuePerBackend(FairQueues):
         running: Collection[str] = (),
     ) -> None:
         """`running` are ids of requests that the placement knows as dispatched."""
+        self.shared = None
         self._placement = placement
         self._running = set(running)
         self._fleet = fleet
@@ -195,7 +199,7 @@ class QueuePerBackend(FairQueues):
             self._placement.unassigned(request, backend_id)
         fair_queue = self._fair_queues[backend_id]
         fair_queue.held.pop(request.id, None)
-        fair_queue.queues.take(request)
+        fair_queue.queues.take(request.tenant_id, request.id)
         return fair_queue
 
     def ended(self, entry: InFlight) -> None:

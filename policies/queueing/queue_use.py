@@ -50,30 +50,24 @@ class QueueUse:
     def of(self, tenant_id: str) -> TenantUse:
         return self.by_tenant.get(tenant_id, NO_USE)
 
-    def opened(self, entry: InFlight) -> None:
-        """The entry is in flight from the queue."""
+    def count(self, entry: InFlight, requests: int, sequences: int, tokens: int) -> None:
+        """So many more requests, sequences and reserved tokens are in flight from the queue: the entry's."""
         tenant_id = entry.request.tenant_id
         use = self.by_tenant.get(tenant_id)
         if use is None:
             use = self.by_tenant[tenant_id] = TenantUse()
-        use.requests += 1
-        self._count(use, entry, entry.reservation.sequences, entry.reservation.tokens)
-
-    def resized(self, entry: InFlight, tokens: int) -> None:
-        """The entry's reservation is about to become `tokens`."""
-        self._count(self.by_tenant[entry.request.tenant_id], entry, 0, tokens - entry.reservation.tokens)
-
-    def closed(self, entry: InFlight) -> None:
-        """The entry is no longer in flight."""
-        tenant_id = entry.request.tenant_id
-        use = self.by_tenant[tenant_id]
-        use.requests -= 1
-        self._count(use, entry, -entry.reservation.sequences, -entry.reservation.tokens)
+        speed = entry.speed if self._counts_speed else 1.0
+        use.requests += requests
+        use.sequences += sequences
+        use.tokens += tokens
+        use.share_sequences += sequences * speed
+        use.share_tokens += tokens * speed
+        self._share_tokens += tokens * speed
         if not use.requests:
             assert not use.sequences, "nothing in flight is no sequence"
             del self.by_tenant[tenant_id]
-        if not self.by_tenant:
-            self._share_tokens = 0.0  # drop the rounding error of speeds
+            if not self.by_tenant:
+                self._share_tokens = 0.0  # drop the rounding error of speeds
 
     def share_with(self, request: Request) -> InFlightShare:
         """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
@@ -84,11 +78,3 @@ class QueueUse:
         return InFlightShare(
             use.share_sequences + request.choices, use.share_tokens + tokens, sequences_max, tokens_max
         )
-
-    def _count(self, use: TenantUse, entry: InFlight, sequences: int, tokens: int) -> None:
-        speed = entry.speed if self._counts_speed else 1.0
-        use.sequences += sequences
-        use.tokens += tokens
-        use.share_sequences += sequences * speed
-        use.share_tokens += tokens * speed
-        self._share_tokens += tokens * speed

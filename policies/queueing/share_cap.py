@@ -46,18 +46,18 @@ class ShareCap:
         """`ratio_max` is phi."""
         self._ratio_max = ratio_max
         self._order = order
-        self._active: dict[str, tuple[FairNode, float]] = {}
-        """By tenant: the node that it is a child of, and the weight that counts there."""
+        self.active: dict[str, tuple[FairNode, float]] = {}
+        """By active tenant: the node that it is a child of, and the weight that counts there. To read."""
 
     def set_active(self, tenant: Tenant, *, active: bool) -> None:
         """Set whether the tenant has anything queued or in flight; its weight counts while it has."""
-        counted = self._active.get(tenant.id)
+        counted = self.active.get(tenant.id)
         if active and counted is None:
             leaf = self._order.leaf(tenant)
-            self._active[tenant.id] = leaf, tenant.weight
+            self.active[tenant.id] = leaf, tenant.weight
             leaf.count_active(1, tenant.weight)
         elif counted is not None and not active:
-            del self._active[tenant.id]
+            del self.active[tenant.id]
             leaf, weight = counted
             leaf.count_active(-1, -weight)
 
@@ -80,4 +80,4 @@ class ShareCap:
         ratio, outer = 1.0, self._order.root
         for node in self._order.path(tenant):
             ratio, outer = outer.share_of(ratio, node.weight, is_active=node.active > 0), node
-        return outer.share_of(ratio, tenant.weight, is_active=tenant.id in self._active)
+        return outer.share_of(ratio, tenant.weight, is_active=tenant.id in self.active)

@@ -56,8 +56,13 @@ class Shedding:
     ranks: Callable[[str], tuple[float, ...]]
     noted: set[str] = field(default_factory=set)
     """Tenants whose queue, tier or rank may be another than when it was last looked at. To be added to."""
+    is_on: bool = field(init=False)
+    """Whether any tier yields."""
     _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
     _by_tier: dict[str, _Yielding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.is_on = any(tier.is_sheddable for tier in self.tiers.values())
 
     def ranks_changed(self) -> None:
         """Note all waiting tenants: any rank may have changed."""
@@ -65,6 +70,7 @@ class Shedding:
 
     def tiers_changed(self) -> None:
         """Apply a change of the tiers: added, removed or changed."""
+        self.is_on = any(tier.is_sheddable for tier in self.tiers.values())
         self.ranks_changed()
         self._look()
         for tier_id in self._by_tier.keys() - self.tiers.keys():
@@ -75,7 +81,9 @@ class Shedding:
         `victim`. A burst notes hundreds, which no single call pays for.
         """
         beyond = len(self.noted) - NOTED_MAX
-        if beyond >= 0:
+        if not self.is_on:
+            self.noted.clear()
+        elif beyond >= 0:
             self._look_at([self.noted.pop() for _ in range(beyond // PARTS + 1)])
 
     def victim(self, newcomer: Request, now: float) -> Request | None:

@@ -50,13 +50,12 @@ class Forecaster:
     output_tokens: Callable[[Request], float]
     present: PresentQueues
     _stuck_tiers: frozenset[str] = frozenset()
-    _is_asked: bool = False
+    is_asked: bool = False
+    """Whether a forecast was asked for, so that `polled` has to be told."""
     _scan: BackendScan = NOTHING_KNOWN
 
     def polled(self) -> None:
         """Note which tiers have waiting requests after a poll: those found no room."""
-        if not self._is_asked:
-            return
         restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
@@ -72,7 +71,7 @@ class Forecaster:
         """Seconds from now until the first token of a request that arrives now; None where some backend has no sure
         step-time model.
         """
-        self._is_asked = True  # from now on `polled` keeps track
+        self.is_asked = True
         output_tokens = self.output_tokens(request)
         scan = self._scanned(request, now, output_tokens)
         return self._forecast_s(request, now, output_tokens, scan, self._ahead(request, tenant, output_tokens, scan))
