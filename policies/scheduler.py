@@ -626,7 +626,8 @@ class Scheduler:
             return None
         if not arrangement.serves_at_once or self._decisions_max == 1:
             return None
-        entry = self._slot_fitting.fit(request, tenant.tier_id, Candidates(self._fleet.open_at(now)), now)
+        candidates, output_tokens = Candidates(self._fleet.open_at(now)), self._slot_fitting.sizing.predict(request)
+        entry = self._slot_fitting.fit(request, tenant.tier_id, candidates, output_tokens, now)
         if entry is None:
             return None
         fair_queue.served_at_once(state, entry, self._ledger.opened(entry))
@@ -798,7 +799,7 @@ class Scheduler:
         """Record the usage of the entry's request; the accounts do not have it yet."""
         entry.usage, produced = usage, usage[2] - entry.request.produced_tokens
         entry.reservation.produced_tokens = produced
-        self._fleet.backends[entry.backend_id].by_end = None
+        self._fleet.backends[entry.backend_id].ends.moved[entry.reservation] = None
         if entry.first_token_at is None and produced:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]

@@ -15,9 +15,9 @@ from typing import Final
 from backends.vllm_plugin.request_envelope import RequestOwner
 from policies.accounts.cost import ExtendPrice
 from policies.accounts.ledger import Charge, InFlight, Ledger
-from policies.fairness.base import Fairness
+from policies.fairness.base import Fairness, any_request
 from policies.fairness.dlpm import DeficitLongestPrefix
-from policies.fairness.tree import FairTree, any_request
+from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.queues import TenantQueues
 from policies.reservation import Reservation

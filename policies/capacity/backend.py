@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
+from policies.capacity.end_order import EndOrder
 from policies.capacity.external_load import ExternalLoad
 from policies.capacity.headroom import KV_HEADROOM_RATIO, Headroom
 from policies.capacity.kv_expected import ExpectedOverTime
@@ -72,7 +73,7 @@ class BackendCapacity:
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
         "_rooms", "_running", "_sent", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
         "awaits_measurement",
-        "by_end", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
+        "ends", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
         "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
@@ -110,8 +111,8 @@ class BackendCapacity:
         self._service = self._token_seconds = 0.0
         self._running: dict[Reservation, None] = {}
         self._sent: set[Reservation] = set()  # since the last measurement, at which it may not have reached the backend
-        self.by_end: list[Reservation] | None = None
-        """The same, soonest end first; None until it is asked, after something came, went or produced more."""
+        self.ends = EndOrder()
+        """The same, soonest end first."""
         self._shared: dict[int, _SharedBlock] = {}
         self._shared_tokens = 0.0
         self._headroom = Headroom(headroom_ratio_max)
@@ -296,7 +297,7 @@ class BackendCapacity:
         self.requests += 1
         self._running[reservation] = None
         self._sent.add(reservation)
-        self.by_end = None
+        self.ends.moved[reservation] = None
         for block_hash in reservation.prefix:
             block = self._shared.get(block_hash)
             if block is None:
@@ -342,7 +343,7 @@ class BackendCapacity:
         del self._running[reservation]
         self._sent.discard(reservation)
         self._started -= reservation.has_started * reservation.sequences
-        self.by_end = None
+        self.ends.remove(reservation)
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
         if self._reserves.has_any:
             is_roomy = 2 * self.sequences < self.sequences_max and 2 * self.tokens < self.tokens_max
@@ -548,12 +549,10 @@ class BackendCapacity:
         (sequences, tokens), steps = self.room(needed.tier_id), 0.0
         wanted = needed.tokens + self._unheld_tokens(needed)
         # A request that has outgrown its prediction is assumed to end next.
-        if self.by_end is None:
-            self.by_end = sorted(self._running, key=_steps_left)
-        for each in self.by_end:
+        for steps_left, _, each in self.ends.soonest_first():
             if needed.sequences <= sequences and wanted <= tokens:
                 break
-            steps, sequences, tokens = each.steps_left, sequences + each.sequences, tokens + each.tokens
+            steps, sequences, tokens = steps_left, sequences + each.sequences, tokens + each.tokens
         return max(0.0, steps), Room(sequences, tokens)
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
@@ -568,7 +567,3 @@ class BackendCapacity:
         use.tokens += tokens
         self.sequences += sequences
         self.tokens += tokens
-
-
-def _steps_left(reservation: Reservation) -> float:
-    return (reservation.output_tokens - reservation.produced_tokens) / reservation.sequences  # called for all that run

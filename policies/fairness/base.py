@@ -9,7 +9,7 @@ An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 from policies.accounts.ledger import InFlight
@@ -31,6 +31,10 @@ cached since then; None: any prompt.
 """
 
 NOTHING: Waiting = ArrivalOrder()
+
+
+def any_request(request: Request) -> bool:  # noqa: ARG001
+    return True
 
 
 def of_others(eligible: Eligible, besides: Collection[str]) -> Eligible:
@@ -125,6 +129,12 @@ class Fairness(Protocol):
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
         """The next request among the waiting and eligible ones, except those of the tenants `besides`; asking twice
         gives the same answer.
+        """
+        ...
+
+    def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        """What `pick` gives next, as long as nothing but `besides` changes: each time the tenant of the one before has
+        joined them. The caller does not go on after anything else has changed.
         """
         ...
 
@@ -228,6 +238,13 @@ class Accounts(ABC):
 
     @abstractmethod
     def left(self, tenant_id: str) -> None: ...
+
+    @abstractmethod
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None: ...
+
+    def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        while (request := self.pick(any_request, besides)) is not None:
+            yield request
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
         self.joined(tenant_id, NOTHING)

@@ -11,7 +11,7 @@ requests that are compared and their cached tokens; each change is reported and 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from math import inf
 from operator import itemgetter
@@ -103,11 +103,20 @@ class LongestCached:
 
     def first_of(self, eligible: Callable[[Account], bool], besides: Collection[str] = ()) -> Account | None:
         """The eligible tenant with the least rank that is not in `besides`."""
+        for account in self.in_order(besides):
+            if eligible(account):
+                return account
+        return None
+
+    def in_order(self, besides: Collection[str] = ()) -> Iterator[Account]:
+        """The tenants that are not in `besides`, that with the least rank first. The caller does not go on after a rank
+        or what waits has changed.
+        """
         self._settle()
         for _, tenant_id, account in self._first:
-            if tenant_id not in besides and eligible(account):
-                return account
-        return self._others.first_of(eligible, besides)
+            if tenant_id not in besides:
+                yield account
+        yield from self._others.in_order(besides)
 
     # -- waiting requests ------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class ByKey(Protocol[P]):
 
     def first_of(self, eligible: Callable[[P], bool], besides: Collection[str] = ()) -> P | None: ...
 
+    def in_order(self, besides: Collection[str] = ()) -> Iterator[P]: ...
+
 
 class TenantHeap(Generic[P]):
     """Places of waiting tenants, smallest key first, ties by tenant id. Keys are numbers, or tuples of numbers."""
@@ -70,6 +72,15 @@ class TenantHeap(Generic[P]):
         """The eligible place with the smallest key, of a tenant that is not in `besides`; costs O(log n) for each
         place before it that no search has passed over yet.
         """
+        for place in self.in_order(besides):
+            if eligible(place):
+                return place
+        return None
+
+    def in_order(self, besides: Collection[str] = ()) -> Iterator[P]:
+        """The places of tenants that are not in `besides`, the one with the smallest key first. The caller does not go
+        on after any key or place has changed.
+        """
         passed_over, at, top = self._passed_over, 0, self._top()
         while at < len(passed_over):
             key, tenant_id, stamp, place = passed_over[at]
@@ -82,18 +93,18 @@ class TenantHeap(Generic[P]):
                 self._put_back(place, key_now)
                 top = self._top()
             elif top is not None and self._entries[0] < passed_over[at]:
-                if top.tenant_id not in besides and eligible(top):
-                    return top
+                if top.tenant_id not in besides:
+                    yield top
                 insort(passed_over, heappop(self._entries))
                 at, top = at + 1, self._top()
-            elif eligible(place):
-                return place
             else:
+                yield place
                 at += 1
-        while top is not None and (top.tenant_id in besides or not eligible(top)):
+        while top is not None:
+            if top.tenant_id not in besides:
+                yield top
             insort(passed_over, heappop(self._entries))
             top = self._top()
-        return top
 
     def pop(self) -> P | None:
         """Remove and return the place with the smallest key as of now."""

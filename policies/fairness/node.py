@@ -7,7 +7,7 @@ in-flight limit does not wait, as a tenant at its limit does not: it is lifted w
 keeps its order meanwhile.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Optional
 
 from policies.accounts.checkpoint import TierCheckpoint
@@ -139,6 +139,17 @@ class FairNode:
 
         level.first_such(has_one, {*blocked, first_id})
         return found[0] if found else None
+
+    def heads(self, besides: Collection[str], blocked: Collection[str] = ()) -> Iterator[Request]:
+        """What `pick` gives next, as long as nothing but `besides` and `blocked` changes (Fairness.heads)."""
+        if self.level is None:
+            yield from self.order.heads(besides)
+            return
+        for node_id in self.level.in_order(blocked):
+            for request in self.nodes[node_id].heads(besides):
+                yield request
+                if node_id in blocked:
+                    break
 
     def reweigh(self, weight: float) -> None:
         """Change its weight: its counter stays, and outstanding service counts by the new weight."""

@@ -12,14 +12,23 @@ rank rises; a tenant that has got ahead goes back when it surfaces. Cached prefi
 kept up to date for a limited number of requests (cached.py).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import count
 from types import MappingProxyType
 from typing import ClassVar
 
 from policies.accounts.ledger import InFlight
 from policies.due_times import urgency_at
-from policies.fairness.base import Account, CachedBlocks, Changes, Eligible, Waiting, anything_changes, of_others
+from policies.fairness.base import (
+    Account,
+    Accounts,
+    CachedBlocks,
+    Changes,
+    Eligible,
+    Waiting,
+    anything_changes,
+    of_others,
+)
 from policies.fairness.cached import LongestCached
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import Place, TenantHeap
@@ -114,6 +123,9 @@ class SlackCounter(VirtualTokenCounter):
             assert self._levels is not None, "there is a second key"
             best = self._levels.best(rank_max, eligible, self._waiting)
         return best or least.head()
+
+    def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        return Accounts.heads(self, besides) if self._slack else super().heads(besides)
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

@@ -12,17 +12,13 @@ from policies.accounts.ledger import Charge
 from policies.fairness.base import CachedBlocks, Changes, Fairness, ServiceRecord, anything_changes
 from policies.fairness.node import FairNode, reweigh
 from policies.group_state import NO_GROUPS, GroupState
-from policies.types import Group, Request, Tenant, Tier
+from policies.types import Group, Tenant, Tier
 
 OWN = "="  # before the id of a tenant whose node is its own; no configured name begins with it
 
 
 def unknown_tenant(tenant_id: str) -> Tenant | None:  # noqa: ARG001
     return None
-
-
-def any_request(request: Request) -> bool:  # noqa: ARG001
-    return True
 
 
 class FairTree:
@@ -232,7 +228,7 @@ class FairTree:
             node, outer = outer, outer.outer
 
     def served_at_once(self, tenant: Tenant, charge: Charge) -> None:
-        """The tenant starts to wait, is charged, and has no more waiting requests. No other waits here, and no node above
+        """The tenant starts to wait, is charged, and has no more waiting requests. No other waits, and no node above
         it is held.
         """
         service, outstanding = charge
@@ -270,11 +266,13 @@ class FairTree:
         """Service by which the tenant is behind the other; where they are not below one leaf, by which the node that it
         is below is behind a node of the same parent that the other is below.
         """
-        node, other_node = self.leaf(tenant), self.leaf(other)
-        if node is other_node:
-            return node.order.lag(tenant.id, other.id) * tenant.weight
-        order, node, other_node = _fork(node, other_node)
-        return order.lag(node.id, other_node.id) * node.weight
+        leaf = self.root.nodes[tenant.tier_id]
+        if leaf.level is not None or tenant.tier_id != other.tier_id:
+            leaf, other_leaf = self.leaf(tenant), self.leaf(other)
+            if leaf is not other_leaf:
+                order, node, other_node = _fork(leaf, other_leaf)
+                return order.lag(node.id, other_node.id) * node.weight
+        return leaf.order.lag(tenant.id, other.id) * tenant.weight
 
     def ahead(self, tenant: Tenant, other: Tenant) -> float:
         """By how much the rank of one tenant is above that of another; where they are not below one leaf, as in `lag`.

@@ -11,7 +11,7 @@ Counters never decay, nor reset when the system idles. They only grow, and a dou
 service units a second its resolution is 0.004.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import ClassVar
 
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
@@ -64,6 +64,11 @@ class LeastCounterFirst(Accounts):
             if account.counter + account.outstanding < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key):
                 self._heap.push(account, self._waiting)
 
+    def lag(self, tenant_id: str, other_id: str) -> float:
+        account, other = self._accounts.get(tenant_id), self._accounts.get(other_id)
+        rank = 0.0 if account is None else account.counter + account.outstanding
+        return (0.0 if other is None else other.counter + other.outstanding) - rank
+
     def least(self, passed_over: Collection[str]) -> str | None:
         """The waiting id that has received the least, except those passed over; None if no other waits."""
         account = self._heap.first()
@@ -77,6 +82,15 @@ class LeastCounterFirst(Accounts):
         """
         account = self._heap.first_of(lambda account: wanted(account.tenant_id), passed_over)
         return account.tenant_id if account else None
+
+    def in_order(self, passed_over: Collection[str]) -> Iterator[str]:
+        """The waiting ids from the one that has received the least, except those passed over (TenantHeap.in_order)."""
+        for account in self._heap.in_order(passed_over):
+            yield account.tenant_id
+
+    def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        for account in self._heap.in_order(besides):
+            yield account.head()
 
     def level(self) -> float:
         return 0.0

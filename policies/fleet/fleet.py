@@ -246,13 +246,6 @@ class Fleet:
             return None
         now = self.clock.now
         refusals = self._negative_cache if self._layout is not None and (is_closed or not closed) else None
-        if (
-            refusals is not None
-            and request.id in refusals.by_request
-            and self.kv_rule == "sum"  # by others room comes with progress, too, which no change reports
-            and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=now)
-        ):
-            return None
         needed = candidates[0].reservation(
             request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
         )
@@ -275,6 +268,19 @@ class Fleet:
         self._requests += 1
         self._slots_changed(chosen)
         return chosen, reservation
+
+    def still_refuses(
+        self, request: Request, tier_id: str, output_tokens: float, *, is_closed: bool, closed: Collection[str]
+    ) -> bool:
+        """Whether `slot` certainly finds no room for this request, as it found none before. False says nothing."""
+        refusals = self._negative_cache
+        return (
+            request.id in refusals.by_request
+            and self.kv_rule == "sum"  # by others room comes with progress, too, which no change reports
+            and self._layout is not None
+            and (is_closed or not closed)
+            and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=self.clock.now)
+        )
 
     def soonest(
         self, request: Request, tier_id: str, output_tokens: float, *, besides: Collection[str], now: float

@@ -43,11 +43,10 @@ class _Refused:
     """The busy backends, and until when; the soonest first."""
 
     def is_no_more_than(self, other: Reservation) -> bool:
-        """Whether every backend without room for this has none for the other."""
+        """Whether every backend without room for this has none for the other, which needs no fewer tokens."""
         needed = self.needed
         return (
-            needed.tokens <= other.tokens
-            and self.prompt_tokens <= other.tokens - other.output_tokens
+            self.prompt_tokens <= other.tokens - other.output_tokens
             and needed.steps_left <= other.steps_left
             and needed.sequences <= other.sequences
             and other.first_due_at < self.ready_at
@@ -75,6 +74,7 @@ class NegativeCache:
         self._changes = 0
         # Each backend that has changed, and the number of its last change, in ascending order.
         self._changed: dict[str, tuple[int, BackendCapacity]] = {}
+        self._free_of, self._free = ("", 0, -1), 0.0  # what `_most_free` was asked last, and its answer
 
     def changed(self, backend: BackendCapacity) -> None:
         """Record that the backend may have room again: a request was dispatched or released there, or it changed."""
@@ -105,6 +105,9 @@ class NegativeCache:
             return False
         if refused.at == self._changes:
             return True
+        if needed.tokens > self._most_free(tier_id, refused.at):
+            refused.at = self._changes
+            return True
         for number, backend in reversed(self._changed.values()):
             if number <= refused.at:
                 break
@@ -112,6 +115,19 @@ class NegativeCache:
                 return False
         refused.at = self._changes
         return True
+
+    def _most_free(self, tier_id: str, since: int) -> float:
+        """The most KV tokens that are free for the tier at any backend that has changed since then; infinite where one
+        is idle, which takes any request. Many that were refused together ask for the same.
+        """
+        if self._free_of != (tier_id, since, self._changes):
+            self._free_of, most = (tier_id, since, self._changes), -inf
+            for number, backend in reversed(self._changed.values()):
+                if number <= since:
+                    break
+                most = max(most, backend.room(tier_id).tokens if backend.sequences else inf)
+            self._free = most
+        return self._free
 
     def worth_asking(
         self,
@@ -164,7 +180,10 @@ class NegativeCache:
         self.by_request[request.id] = refused
         if len(self.by_request) > REQUESTS_MAX:
             del self.by_request[next(iter(self.by_request))]
-        remembered[:] = [each for each in remembered if not refused.is_no_more_than(each.needed)]
+        tokens = needed.tokens
+        remembered[:] = [
+            each for each in remembered if each.needed.tokens < tokens or not refused.is_no_more_than(each.needed)
+        ]
         remembered.append(refused)
         if len(remembered) > REMEMBERED_MAX:
             del remembered[0]
@@ -180,8 +199,9 @@ class NegativeCache:
 
     def _least_changed(self, remembered: Sequence[_Refused], needed: Reservation) -> _Refused | None:
         """The latest rejected request that needs no more than this; None if there is none."""
+        tokens = needed.tokens
         for refused in reversed(remembered):
-            if refused.is_no_more_than(needed):
+            if refused.needed.tokens <= tokens and refused.is_no_more_than(needed):
                 return refused
         return None
 

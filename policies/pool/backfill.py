@@ -14,6 +14,7 @@ tiers without a reserve. Tiers with a reserve may then still enter their own res
 An order that is not fair lets no request pass.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from policies.capacity.backend import BackendCapacity
@@ -41,6 +42,7 @@ class BackfillRound:
         "_asked_for",
         "_fair_queue",
         "_fleet",
+        "_heads",
         "_held",
         "_held_for",
         "_is_all_held",
@@ -83,12 +85,33 @@ class BackfillRound:
         self._held_for: dict[str, BackendHold] = {}  # the same holds by request
         self._is_all_held = False
         self._is_settled = True  # a backend is held for every passed request, where one was left
+        self._heads: Iterator[Request] | None = None  # of those that were not passed over
         self._asked_for: Request | None = None  # the request that `_too_far` was computed for
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
     def next(self) -> tuple[str, Request] | None:
         """The next request and its tier."""
-        return self._fair_queue.next(self.blocked, self._passed_over)
+        fair_queue = self._fair_queue
+        if not self._passed_over:
+            return fair_queue.next(self.blocked, ())
+        if self._heads is None:
+            self._heads = fair_queue.order.root.heads(self._passed_over, self.blocked)
+        request = next(self._heads, None)
+        if request is None:
+            return None
+        first = fair_queue.tier_id(request.tenant_id), request
+        if fair_queue.may_go_first(request):
+            return first
+        self._heads = None  # another search moves what it walks over
+        return fair_queue.within_shares(first, self.blocked, self._passed_over)
+
+    def sent(self, backend: BackendCapacity) -> None:
+        """A request was sent to this backend, so that the order is another one."""
+        self._heads = None
+        if backend.id in self._fleet.with_slot:
+            self.candidates.filled(backend)
+        else:
+            self.candidates.gone(backend)
 
     def open_to(self, tier_id: str, request: Request) -> list[BackendCapacity]:
         """The candidates that the request may go to."""
@@ -121,6 +144,7 @@ class BackfillRound:
         too_far, self._too_far = self._too_far, None
         if too_far is not None:
             self._close(too_far)
+            self._heads = None  # it is asked again
             return
         passed = PassedOver(tier_id, request)
         self._passed_over.add(request.tenant_id)

@@ -54,10 +54,19 @@ class SlotFitting:
 
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve a slot for the request, which is next in this round; None: it has to wait."""
+        output_tokens, produced = self.sizing.predict(request), request.produced_tokens
+        if produced:
+            output_tokens = max(output_tokens, float(produced))
+        if self.fleet.still_refuses(
+            request, tier_id, output_tokens - produced, is_closed=this_round.is_closed, closed=this_round.closed
+        ):
+            this_round.found_none(tier_id, request)
+            return None
         entry = self.fit(
             request,
             tier_id,
             this_round.open_to(tier_id, request),
+            output_tokens,
             this_round.now,
             is_closed=this_round.is_closed,
             closed=this_round.closed,
@@ -66,11 +75,7 @@ class SlotFitting:
         if entry is None:
             this_round.found_none(tier_id, request)
             return None
-        backend = self.fleet.backends[entry.backend_id]
-        if backend.id not in self.fleet.with_slot:
-            this_round.candidates.gone(backend)
-        else:
-            this_round.candidates.filled(backend)
+        this_round.sent(self.fleet.backends[entry.backend_id])
         return entry
 
     def fit(
@@ -78,22 +83,21 @@ class SlotFitting:
         request: Request,
         tier_id: str,
         candidates: Sequence[BackendCapacity],
+        output_tokens: float,
         now: float,
         *,
         is_closed: bool = False,
         closed: Collection[str] = (),
         may_enter: MayEnter | None = None,
     ) -> InFlight | None:
-        """Reserve a slot for the request at that of the candidates which the placement chooses; None: it fits at none,
-        as they are closed and others may be overtaken (Fleet.slot).
+        """Reserve a slot for the request, with room for so much output, at that of the candidates which the placement
+        chooses; None: it fits at none, as they are closed and others may be overtaken (Fleet.slot).
         """
-        produced = request.produced_tokens  # of an answer that is continued
-        sized = max(self.sizing.predict(request), float(produced)) if produced else self.sizing.predict(request)
         slot = self.fleet.slot(
             request,
             tier_id,
             candidates,
-            output_tokens=sized - produced,
+            output_tokens=output_tokens - request.produced_tokens,
             is_closed=is_closed,
             closed=closed,
             may_enter=may_enter,
@@ -102,7 +106,7 @@ class SlotFitting:
         if slot is None:
             return None
         backend, reservation = slot
-        expected = sized if self.prediction is self.sizing else self.prediction.predict(request)
+        expected = output_tokens if self.prediction is self.sizing else self.prediction.predict(request)
         if self.fleet.cached_tokens is not None:
             self.assume_cached(request, backend.id)
         return InFlight(
@@ -110,7 +114,7 @@ class SlotFitting:
             backend.id,
             reservation,
             expected,
-            sized,
+            output_tokens,
             Usage(request.prompt_tokens, reservation.cached_tokens, 0),
             dispatched_at=now,
             utilisation=backend.sequences / backend.sequences_limit,

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from policies.accounts.checkpoint import QueueCheckpoint
 from policies.accounts.cost import Price
 from policies.accounts.ledger import Charge, InFlight
-from policies.fairness.base import Fairness
-from policies.fairness.tree import FairTree, any_request
+from policies.fairness.base import Fairness, any_request
+from policies.fairness.tree import FairTree
 from policies.fleet.fleet import BackendHold
 from policies.group_state import GroupState
 from policies.queueing.queue_use import QueueUse
@@ -265,8 +265,18 @@ class FairQueue:
         none.
         """
         first = self._pick(blocked, any_request, besides)
-        if first is None or not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(first[1]):
-            return first
+        return first if first is None or self.may_go_first(first[1]) else self.within_shares(first, blocked, besides)
+
+    def may_go_first(self, request: Request) -> bool:
+        """Whether the request, which is next, goes whatever its tenant has in flight."""
+        return not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(request)
+
+    def within_shares(
+        self, first: tuple[str, Request], blocked: Collection[str], besides: Collection[str]
+    ) -> tuple[str, Request]:
+        """The next request of a tenant that is within its share, and its tier, if it may pass the one that is `first`;
+        else that.
+        """
         # Where every waiting tenant is over its share, the rest of the room is for the next tenant.
         other = self._pick(blocked, self._is_within_share, besides)
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):

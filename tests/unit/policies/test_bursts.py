@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from policies.capacity import backend as capacity
 from policies.capacity.backend import BackendCapacity
+from policies.capacity.end_order import EndOrder
 from policies.prediction import TenantQuantile
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, SloEnvelope, Tenant, Tier
@@ -86,21 +86,17 @@ def test_a_dispatch_of_a_burst_asks_few_of_many_backends(make_pool, asked, limit
 @pytest.fixture
 def ranked(monkeypatch):
     """Requests that were ranked by when they end. When there is room is checked against ranking all of them anew."""
-    found, room_after, steps_left = [], BackendCapacity._room_after, capacity._steps_left
+    found, soonest_first = [], EndOrder.soonest_first
 
-    def counted(reservation):
-        found.append(reservation)
-        return steps_left(reservation)
+    def checked(self):
+        found.extend(self.moved)
+        ends = soonest_first(self)
+        assert {end[2] for end in ends} == self._end_of.keys()
+        anew = sorted((each.steps_left, each.number, each) for each in self._end_of)
+        assert ends == anew, "as what runs there was known a moment ago"
+        return ends
 
-    def checked(self, needed):
-        answer = room_after(self, needed)
-        kept, self.by_end = self.by_end, sorted(self._running, key=steps_left)
-        assert answer == room_after(self, needed), "as what runs there was known a moment ago"
-        self.by_end = kept
-        return answer
-
-    monkeypatch.setattr(capacity, "_steps_left", counted)
-    monkeypatch.setattr(BackendCapacity, "_room_after", checked)
+    monkeypatch.setattr(EndOrder, "soonest_first", checked)
     return found
 
 
@@ -131,6 +127,9 @@ def test_what_runs_at_a_backend_is_ranked_again_only_when_something_has_changed_
         sent = [action.request_id for action in pool.poll() if isinstance(action, Dispatch)]
         running.extend(sent)
         changes += len(ended) + len(produced) + len(sent)
-    most = max(len(each._running) for each in pool.scheduler._fleet.backends.values())
+    for backend in pool.scheduler._fleet.backends.values():
+        assert [end[2] for end in backend.ends.soonest_first()] == sorted(
+            backend._running, key=lambda each: (each.steps_left, each.number)
+        )
     assert ranked, "a tenant waited for room"
-    assert len(ranked) <= most * changes
+    assert len(ranked) <= changes

@@ -119,13 +119,18 @@ def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(mak
         pool.send("ABC"[number % 3], f"r{number}", prompt=280 + number, output_max=16)
     sent = pool.dispatched()
     assert len(sent) == len(LOADS)
-    compared, has_room = [], BackendCapacity.has_room
+    compared, has_room, room = [], BackendCapacity.has_room, BackendCapacity.room
 
     def counted(self, reservation, *, reserve_only):
         compared.append(self.id)
         return has_room(self, reservation, reserve_only=reserve_only)
 
+    def room_counted(self, tier_id):
+        compared.append(self.id)
+        return room(self, tier_id)
+
     monkeypatch.setattr(BackendCapacity, "has_room", counted)
+    monkeypatch.setattr(BackendCapacity, "room", room_counted)
     pool.scheduler.tokens(sent[0], Usage(280, 0, 1), pool.now)  # its first token: room may have come there
     assert pool.dispatched() == []
     assert len(set(compared)) == 1

@@ -1,0 +1,51 @@
+"""End order: what runs at one backend, the soonest predicted end first.
+
+It is asked where room is sought for a request that has none, mostly for one backend in many decisions. So what came or
+produced more in between is only noted, and takes its place when the order is asked for.
+"""
+
+from bisect import bisect_left, insort
+
+from policies.reservation import Reservation
+
+SORTED_PART = 4  # to place more than one in so many anew costs as much as to sort all
+
+End = tuple[float, int, Reservation]
+"""Steps left, negative where it has outgrown its prediction; its number, which breaks ties; and the reservation."""
+
+
+class EndOrder:
+    """The reservations of one backend by the steps that each has left. Mutable."""
+
+    __slots__ = ("_end_of", "_ends", "moved")
+
+    def __init__(self) -> None:
+        self.moved: dict[Reservation, None] = {}
+        """Those that came, or produced more, since the order was asked for. To be added to."""
+        self._ends: list[End] = []
+        self._end_of: dict[Reservation, End] = {}
+
+    def remove(self, reservation: Reservation) -> None:
+        """It has ended."""
+        self.moved.pop(reservation, None)
+        end = self._end_of.pop(reservation, None)
+        if end is not None:
+            del self._ends[bisect_left(self._ends, end)]
+
+    def soonest_first(self) -> list[End]:
+        """All of them as of now."""
+        moved, end_of = self.moved, self._end_of
+        if not moved:
+            return self._ends
+        is_sorted = SORTED_PART * len(moved) > len(self._ends)
+        for each in moved:
+            before = end_of.get(each)
+            end = end_of[each] = (each.output_tokens - each.produced_tokens) / each.sequences, each.number, each
+            if not is_sorted:
+                if before is not None:
+                    del self._ends[bisect_left(self._ends, before)]
+                insort(self._ends, end)
+        if is_sorted:
+            self._ends = sorted(end_of.values())
+        moved.clear()
+        return self._ends
