@@ -96,7 +96,7 @@ class AdmissionRules:
 
     def dispatched(self, request: Request, now: float) -> None:
         """Record that the request was sent from the queue to a backend."""
-        queued = len(self._queues)
+        queued = len(self._queues.deadlines)
         self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
 
     def start_s(self, tenant_id: str, before: int, now: float) -> float | None:

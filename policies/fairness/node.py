@@ -146,7 +146,8 @@ class FairNode:
             yield from self.order.heads(besides)
             return
         for node_id in self.level.in_order(blocked):
-            for request in self.nodes[node_id].heads(besides):
+            node = self.nodes[node_id]
+            for request in node.order.heads(besides) if node.level is None else node.heads(besides):
                 yield request
                 if node_id in blocked:
                     break

@@ -90,7 +90,7 @@ class LeastCounterFirst(Accounts):
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
         for account in self._heap.in_order(besides):
-            yield account.head()
+            yield account.waiting.head()
 
     def level(self) -> float:
         return 0.0

@@ -27,6 +27,17 @@ REMEMBERED_MAX = 16  # rejected requests per tier: twice as many as a poll passe
 REQUESTS_MAX = 4 * REMEMBERED_MAX  # that are kept by id: those of a few tiers
 
 
+class _Need:
+    """What a request needs, as requests are compared."""
+
+    __slots__ = ("first_due_at", "prefix", "prompt_tokens", "sequences", "steps_left", "tokens")
+
+    def __init__(self, needed: Reservation) -> None:
+        self.tokens, self.sequences, self.prefix = needed.tokens, needed.sequences, needed.prefix
+        self.prompt_tokens = needed.tokens - needed.output_tokens  # KV tokens that it holds before its first step
+        self.steps_left, self.first_due_at = needed.steps_left, needed.first_due_at
+
+
 @dataclass(slots=True, eq=False)
 class _Refused:
     """A request that has room at no backend, except perhaps at `others` and those that have changed since `at`."""
@@ -34,7 +45,7 @@ class _Refused:
     request: Request
     reserve_only: bool
     needed: Reservation
-    prompt_tokens: float  # KV tokens that it holds before its first step
+    need: _Need
     at: int
     others: set[str]
     ready_at: float
@@ -42,15 +53,16 @@ class _Refused:
     busy: list[tuple[float, str]]
     """The busy backends, and until when; the soonest first."""
 
-    def is_no_more_than(self, other: Reservation) -> bool:
-        """Whether every backend without room for this has none for the other, which needs no fewer tokens."""
-        needed = self.needed
+    def is_no_more_than(self, other: _Need) -> bool:
+        """Whether every backend without room for this has none for the other."""
+        need = self.need
         return (
-            self.prompt_tokens <= other.tokens - other.output_tokens
-            and needed.steps_left <= other.steps_left
-            and needed.sequences <= other.sequences
+            need.tokens <= other.tokens
+            and need.steps_left <= other.steps_left
+            and need.prompt_tokens <= other.prompt_tokens
+            and need.sequences <= other.sequences
             and other.first_due_at < self.ready_at
-            and (not needed.prefix or needed.prefix == other.prefix)
+            and (not need.prefix or need.prefix == other.prefix)
         )
 
     def is_busy(self, backend: BackendCapacity, now: float) -> bool:
@@ -161,7 +173,8 @@ class NegativeCache:
         of the backends that have a slot.
         """
         remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
-        before = self._least_changed(remembered, needed)
+        need = _Need(needed)
+        before = self._least_changed(remembered, need)
         others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
             others, busy, ready_at = self._changed_since(before), before.busy.copy(), before.ready_at
@@ -174,15 +187,14 @@ class NegativeCache:
                 busy.append((busy_until, each.id))
                 others.discard(each.id)
         heapify(busy)
-        own_prompt_tokens = needed.tokens - needed.output_tokens
-        refused = _Refused(request, reserve_only, needed, own_prompt_tokens, self._changes, others, ready_at, busy)
+        refused = _Refused(request, reserve_only, needed, need, self._changes, others, ready_at, busy)
         self.by_request.pop(request.id, None)
         self.by_request[request.id] = refused
         if len(self.by_request) > REQUESTS_MAX:
             del self.by_request[next(iter(self.by_request))]
-        tokens = needed.tokens
+        tokens = need.tokens  # most need fewer, which says it all
         remembered[:] = [
-            each for each in remembered if each.needed.tokens < tokens or not refused.is_no_more_than(each.needed)
+            each for each in remembered if each.need.tokens < tokens or not refused.is_no_more_than(each.need)
         ]
         remembered.append(refused)
         if len(remembered) > REMEMBERED_MAX:
@@ -190,18 +202,19 @@ class NegativeCache:
 
     def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
         """Ids of the backends that may have room for this; None: the cache has no entry for it."""
-        refused = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), needed)
+        refused = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), _Need(needed))
         if refused is None:
             return None
         while refused.busy and refused.busy[0][0] <= now:
             refused.others.add(heappop(refused.busy)[1])
         return self._changed_since(refused)
 
-    def _least_changed(self, remembered: Sequence[_Refused], needed: Reservation) -> _Refused | None:
+    def _least_changed(self, remembered: Sequence[_Refused], need: _Need) -> _Refused | None:
         """The latest rejected request that needs no more than this; None if there is none."""
-        tokens = needed.tokens
+        tokens, steps_left = need.tokens, need.steps_left  # most need more of these
         for refused in reversed(remembered):
-            if refused.needed.tokens <= tokens and refused.is_no_more_than(needed):
+            least = refused.need
+            if least.tokens <= tokens and least.steps_left <= steps_left and refused.is_no_more_than(need):
                 return refused
         return None
 

@@ -11,7 +11,6 @@ used, by the loss that a quantile minimises (Koenker and Bassett, 1978).
 from bisect import bisect_left, insort
 from math import ceil
 
-from policies.prediction.base import clamp_prediction
 from policies.types import Request
 
 QUANTILE = 0.8
@@ -40,10 +39,9 @@ class TenantQuantile:
 
     def predict(self, request: Request) -> float:
         views = self._tenants.get(request.tenant_id)
-        if views is None:
-            return clamp_prediction(request, self._first_tokens)
-        # Every decision asks: `clamp_prediction`, inlined.
         choices, limit = request.choices, request.output_tokens_max
+        if views is None:
+            return min(self._first_tokens * choices, limit)  # `clamp_prediction`, inlined: every decision asks
         per_choice = (
             views.shares.quantile * limit / choices if views.shares_lead > LEAD_TOKENS else views.outputs.quantile
         )

@@ -269,7 +269,8 @@ class FairQueue:
 
     def may_go_first(self, request: Request) -> bool:
         """Whether the request, which is next, goes whatever its tenant has in flight."""
-        return not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(request)
+        has_none = request.tenant_id not in self.use.by_tenant
+        return has_none or not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(request)
 
     def within_shares(
         self, first: tuple[str, Request], blocked: Collection[str], besides: Collection[str]
