@@ -4,7 +4,7 @@
                tenants_changed, policy_changed, restored (each with `now`);
                adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
                told(fact): any of them as a value (facts.py)
-    decisions  poll(now) -> [Dispatch | Reject | Preempt]
+    decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
                wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now)
@@ -30,7 +30,6 @@ from policies.accounts.ledger import InFlight
 from policies.admission import Admission
 from policies.admission.rate_window import WindowCheckpoint
 from policies.call_life import LIFE, Event
-from policies.capacity.candidates import Candidates
 from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.facts import Fact
 from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
@@ -38,6 +37,7 @@ from policies.fleet.fleet import Fleet
 from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.pool.backfill import BackfillRound
+from policies.pool.dispatching import Dispatching
 from policies.pool.interruptions import Interruptions
 from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
@@ -56,7 +56,6 @@ from policies.types import (
     Action,
     BackendLoad,
     Cause,
-    Dispatch,
     Group,
     Outcome,
     PolicyChoice,
@@ -139,10 +138,11 @@ class Scheduler:
         self._key_holds = parts.handover.key_holds
         self._unsettled = parts.accounting.unsettled
         self._interruptions = Interruptions()
+        self._dispatching = Dispatching(parts, self._interruptions, asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
-        self._decisions_max, self._asked_max = decisions_max, asked_max
+        self._decisions_max = decisions_max
         self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
         self._rounds: Sequence[tuple[FairQueue, BackfillRound]] | None = None
         """What the last poll left to decide at its instant, nothing if it was not cut short; None: a fact came since,
@@ -162,14 +162,22 @@ class Scheduler:
             self._wait(request, ends_at, now)
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
-        """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit."""
+        """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit. Where nothing else
+        is to be decided, the request is sent without having been queued.
+        """
         ends_at = self._admitted_until(request, now)
-        if ends_at is not None:
-            dispatch = self._served_at_once(request, now) if now < ends_at else None
-            if dispatch is not None:
-                return (dispatch,)
+        if ends_at is None:
+            return self.poll(now)
+        is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
+        is_alone = now < ends_at and not is_more and self._decisions_max > 1
+        dispatch = self._dispatching.at_once(request, now) if is_alone else None
+        if dispatch is None:
             self._wait(request, ends_at, now)
-        return self.poll(now)
+            return self.poll(now)
+        self._polled_at, self._is_cut_short, self._rounds = now, False, ()
+        if self._forecaster.is_asked:
+            self._forecaster.polled()
+        return (dispatch,)
 
     def _admitted_until(self, request: Request, now: float) -> float | None:
         """Until when an arriving request may wait; None: not at all, and the next poll tells its rejection."""
@@ -503,8 +511,8 @@ class Scheduler:
             self._accounting.settle_all()
         if now != self._polled_at:
             self._polled_at, self._rounds = now, None
-        if len(self._shedding.noted) >= NOTED_MAX:
-            self._settle_shedding()
+        if len(self._shedding.noted) >= NOTED_MAX and len(self._arrangement.fair_queues.all()) == 1:
+            self._shedding.settle()  # with several queues a rank is a sum over them, computed when needed
         actions, self._rejected = self._rejected, []
         actions_max = len(actions) + self._decisions_max
         is_spent = False
@@ -514,7 +522,9 @@ class Scheduler:
         if not self._is_cut_short:
             if self._preemption.is_on and self._queues.deadlines:
                 actions += self._preemption.preempted(self._arrangement.fair_queues, now)
-            self._decided_all()
+            self._rounds = ()
+            if self._forecaster.is_asked:
+                self._forecaster.polled()
         if self._draining.since:
             actions += self._draining.preempted(now)
         assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
@@ -614,53 +624,22 @@ class Scheduler:
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 
-    def _served_at_once(self, request: Request, now: float) -> Dispatch | None:
-        """Dispatch a request that was admitted now, without queueing it, where a poll would decide nothing else and the
-        accounts can be brought to the same in one step; None: it has to wait, if only for the next poll.
-        """
-        arrangement, state = self._arrangement, self._tenants.states[request.tenant_id]
-        fair_queue, tenant = arrangement.fair_queues.shared, state.tenant
-        has_limits = tenant.in_flight_max is not None or state.group is not None or bool(tenant.keys)
-        is_more = self._queues.deadlines or self._rejected or self._key_holds.freed or self._draining.since
-        if fair_queue is None or has_limits or is_more or request.backend_ids is not None:
-            return None
-        if not arrangement.serves_at_once or self._decisions_max == 1:
-            return None
-        candidates, output_tokens = Candidates(self._fleet.open_at(now)), self._slot_fitting.sizing.predict(request)
-        entry = self._slot_fitting.fit(request, tenant.tier_id, candidates, output_tokens, now)
-        if entry is None:
-            return None
-        fair_queue.served_at_once(state, entry, self._ledger.opened(entry))
-        state.in_flight += 1
-        self._admission_rules.dispatched(request, now)
-        self._queues.changed = None
-        self._polled_at, self._is_cut_short = now, False
-        if len(self._shedding.noted) >= NOTED_MAX:
-            self._settle_shedding()
-        self._decided_all()
-        return self._dispatch_of(entry)
-
     def _decide_on_waiting(self, now: float, actions: list[Action], actions_max: int) -> bool:
         """Reject and dispatch what waits; returns whether it stopped because backends were asked too often."""
         self._reject_overdue(now, actions, actions_max)
-        self._enter_held(now)
+        for _ in range(self._decisions_max):  # what was held until its key has room enters the order
+            held = self._key_holds.release()
+            if held is None:
+                break
+            self._queues.remove(held.id)
+            self.readmitted(held, now)
         is_spent = False
         if self._queues.deadlines:
             if self._rounds is None:
-                self._rounds = self._begin_rounds(now)
+                self._rounds = self._dispatching.rounds(now)
             for fair_queue, this_round in self._rounds:
-                is_spent = is_spent or self._dispatch_from(fair_queue, this_round, actions, actions_max)
+                is_spent = is_spent or self._dispatching.from_queue(fair_queue, this_round, actions, actions_max)
         return is_spent
-
-    def _decided_all(self) -> None:
-        """Nothing is left to decide at this instant."""
-        self._rounds = ()
-        if self._forecaster.is_asked:
-            self._forecaster.polled()
-
-    def _settle_shedding(self) -> None:
-        if len(self._arrangement.fair_queues.all()) == 1:  # with several a rank is a sum, computed when needed
-            self._shedding.settle()
 
     def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
         """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
@@ -677,75 +656,6 @@ class Scheduler:
             self._queues.remove(request.id)
             self._left(request, now)
             actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
-
-    def _enter_held(self, now: float) -> None:
-        """Requests that were held until their keys have room enter the order, a bounded number at once."""
-        for _ in range(self._decisions_max):
-            request = self._key_holds.release()
-            if request is None:
-                return
-            self._queues.remove(request.id)
-            self.readmitted(request, now)
-
-    def _begin_rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
-        """A round for each queue that may dispatch to a backend that is open."""
-        fleet, unreserved = self._fleet, self._slot_fitting.unreserved
-        return [
-            (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
-            for fair_queue, candidates in self._arrangement.fair_queues.candidates(fleet.open_at(now))
-        ]
-
-    def _dispatch_from(
-        self, fair_queue: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
-    ) -> bool:
-        """Dispatch until no request that may be next fits, or `actions` has `actions_max` entries. Returns True where
-        it stopped before, because backends were asked too often. It dispatches at least one request before that, so a
-        driver that polls on comes to an end, even where new facts let every poll begin again.
-        """
-        fleet, dispatched = self._fleet, len(actions)
-        asked_max = fleet.asked + self._asked_max
-        # Returned requests were chosen and charged already: they precede any new choice.
-        for request_id in list(fair_queue.first):
-            request = self._queues.get(request_id)
-            tier_id = self._tenants.tier_id(request.tenant_id)
-            is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
-            if is_next and this_round.candidates and len(actions) < actions_max:
-                self._dispatch(fair_queue, tier_id, request, this_round, actions)
-        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
-            self._dispatch(fair_queue, *choice, this_round, actions)
-            if fleet.asked >= asked_max and len(actions) > dispatched:
-                return True
-        return False
-
-    def _dispatch(
-        self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
-    ) -> None:
-        """Dispatch the request if there is a slot for it."""
-        entry = self._slot_fitting.slot(request, tier_id, this_round)
-        if entry is None:
-            return
-        fair_queue.opened(entry, self._ledger.opened(entry))
-        if request.produced_tokens:
-            self._interruptions.continued(entry)
-        self._queues.remove(request.id)
-        self._arrangement.fair_queues.leave(request, sent=True)
-        fair_queue.first.pop(request.id, None)
-        self._admission_rules.dispatched(request, this_round.now)
-        self._tenants.dispatched(request.tenant_id, fair_queue)
-        actions.append(self._dispatch_of(entry))
-
-    def _dispatch_of(self, entry: InFlight) -> Dispatch:
-        """What the driver is told of an entry that is in flight from now on."""
-        request = entry.request
-        quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
-        may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
-        if may_be_preempted:
-            self._preemption.sent(entry)
-        may_be_preempted |= request.is_resumable
-        cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
-        return Dispatch(
-            request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output
-        )
 
     # -- what waits and what runs --------------------------------------------------------------------------
 

@@ -42,7 +42,6 @@ class BackfillRound:
         "_asked_for",
         "_fair_queue",
         "_fleet",
-        "_heads",
         "_held",
         "_held_for",
         "_is_all_held",
@@ -53,6 +52,7 @@ class BackfillRound:
         "blocked",
         "candidates",
         "closed",
+        "heads",
         "is_closed",
         "now",
         "passed",
@@ -85,7 +85,8 @@ class BackfillRound:
         self._held_for: dict[str, BackendHold] = {}  # the same holds by request
         self._is_all_held = False
         self._is_settled = True  # a backend is held for every passed request, where one was left
-        self._heads: Iterator[Request] | None = None  # of those that were not passed over
+        self.heads: Iterator[Request] | None = None
+        """What is next, of tenants that were not passed over; to be dropped where anything else may have changed."""
         self._asked_for: Request | None = None  # the request that `_too_far` was computed for
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
@@ -94,20 +95,20 @@ class BackfillRound:
         fair_queue = self._fair_queue
         if not self._passed_over:
             return fair_queue.next(self.blocked, ())
-        if self._heads is None:
-            self._heads = fair_queue.order.root.heads(self._passed_over, self.blocked)
-        request = next(self._heads, None)
+        if self.heads is None:
+            self.heads = fair_queue.order.root.heads(self._passed_over, self.blocked)
+        request = next(self.heads, None)
         if request is None:
             return None
         first = fair_queue.tier_id(request.tenant_id), request
         if fair_queue.may_go_first(request):
             return first
-        self._heads = None  # another search moves what it walks over
+        self.heads = None  # another search moves what it walks over
         return fair_queue.within_shares(first, self.blocked, self._passed_over)
 
     def sent(self, backend: BackendCapacity) -> None:
         """A request was sent to this backend, so that the order is another one."""
-        self._heads = None
+        self.heads = None
         if backend.id in self._fleet.with_slot:
             self.candidates.filled(backend)
         else:
@@ -144,7 +145,7 @@ class BackfillRound:
         too_far, self._too_far = self._too_far, None
         if too_far is not None:
             self._close(too_far)
-            self._heads = None  # it is asked again
+            self.heads = None  # it is asked again
             return
         passed = PassedOver(tier_id, request)
         self._passed_over.add(request.tenant_id)

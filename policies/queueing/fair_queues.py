@@ -115,7 +115,8 @@ class SharedQueue(FairQueues):
     """One queue before all backends, over the pool's own FIFOs."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
-        self.shared = self._fair_queue = fair_queue
+        self.shared: FairQueue | None = fair_queue
+        self._fair_queue = fair_queue
         self._all = (fair_queue,)
 
     def all(self) -> Collection[FairQueue]:
@@ -152,7 +153,7 @@ class QueuePerBackend(FairQueues):
         running: Collection[str] = (),
     ) -> None:
         """`running` are ids of requests that the placement knows as dispatched."""
-        self.shared = None
+        self.shared: FairQueue | None = None
         self._placement = placement
         self._running = set(running)
         self._fleet = fleet

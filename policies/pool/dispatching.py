@@ -1,0 +1,109 @@
+"""Dispatching: which of what waits in a pool is sent in one poll, and what is sent on its arrival.
+
+A poll dispatches from each queue until no request that may be next fits, or until it has decided enough. A request that
+arrives where nothing waits need not be queued: if it fits, it is sent as the poll would send it.
+"""
+
+from collections.abc import Sequence
+
+from policies.accounts.ledger import InFlight
+from policies.capacity.candidates import Candidates
+from policies.pool.backfill import BackfillRound
+from policies.pool.interruptions import Interruptions
+from policies.pool.scheduler_parts import SchedulerParts
+from policies.queueing.fair_queue import FairQueue
+from policies.types import Action, Dispatch, Request
+
+
+class Dispatching:
+    """Sends requests of one pool."""
+
+    def __init__(self, parts: SchedulerParts, interruptions: Interruptions, asked_max: int) -> None:
+        """With its first decision made, `from_queue` takes no further request once backends were asked `asked_max`
+        times.
+        """
+        self._queues, self._arrangement, self._fleet = parts.queues, parts.arrangement, parts.fleet
+        self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
+        self._admission_rules, self._preemption = parts.admission_rules, parts.preemption
+        self._interruptions, self._asked_max = interruptions, asked_max
+
+    def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
+        """A round for each queue that may dispatch to a backend that is open."""
+        fleet, unreserved = self._fleet, self._slot_fitting.unreserved
+        return [
+            (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
+            for fair_queue, candidates in self._arrangement.fair_queues.candidates(fleet.open_at(now))
+        ]
+
+    def from_queue(
+        self, fair_queue: FairQueue, this_round: BackfillRound, actions: list[Action], actions_max: int
+    ) -> bool:
+        """Dispatch until no request that may be next fits, or `actions` has `actions_max` entries. Returns True where
+        it stopped before, because backends were asked too often. It dispatches at least one request before that, so a
+        driver that polls on comes to an end, even where new facts let every poll begin again.
+        """
+        fleet, dispatched = self._fleet, len(actions)
+        asked_max = fleet.asked + self._asked_max
+        this_round.heads = None
+        # Returned requests were chosen and charged already: they precede any new choice.
+        for request_id in list(fair_queue.first):
+            request = self._queues.get(request_id)
+            tier_id = self._tenants.tier_id(request.tenant_id)
+            is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
+            if is_next and this_round.candidates and len(actions) < actions_max:
+                self._dispatch(fair_queue, tier_id, request, this_round, actions)
+        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
+            self._dispatch(fair_queue, *choice, this_round, actions)
+            if fleet.asked >= asked_max and len(actions) > dispatched:
+                return True
+        return False
+
+    def at_once(self, request: Request, now: float) -> Dispatch | None:
+        """Dispatch a request that was admitted now, without queueing it, where nothing else is to be decided and the
+        accounts can be brought to the same in one step; None: it has to wait, if only for the next poll.
+        """
+        arrangement, state = self._arrangement, self._tenants.states[request.tenant_id]
+        fair_queue, tenant = arrangement.fair_queues.shared, state.tenant
+        if fair_queue is None or not arrangement.serves_at_once or request.backend_ids is not None:
+            return None
+        if tenant.in_flight_max is not None or state.group is not None or tenant.keys:
+            return None  # limits are counted where it waits
+        candidates, output_tokens = Candidates(self._fleet.open_at(now)), self._slot_fitting.sizing.predict(request)
+        entry = self._slot_fitting.fit(request, tenant.tier_id, candidates, output_tokens, now)
+        if entry is None:
+            return None
+        fair_queue.served_at_once(state, entry, self._ledger.opened(entry))
+        state.in_flight += 1
+        self._admission_rules.dispatched(request, now)
+        self._queues.changed = None
+        return self._told(entry)
+
+    def _dispatch(
+        self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
+    ) -> None:
+        """Dispatch the request if there is a slot for it."""
+        entry = self._slot_fitting.slot(request, tier_id, this_round)
+        if entry is None:
+            return
+        fair_queue.opened(entry, self._ledger.opened(entry))
+        if request.produced_tokens:
+            self._interruptions.continued(entry)
+        self._queues.remove(request.id)
+        self._arrangement.fair_queues.leave(request, sent=True)
+        fair_queue.first.pop(request.id, None)
+        self._admission_rules.dispatched(request, this_round.now)
+        self._tenants.dispatched(request.tenant_id, fair_queue)
+        actions.append(self._told(entry))
+
+    def _told(self, entry: InFlight) -> Dispatch:
+        """What the driver is told of an entry that is in flight from now on."""
+        request = entry.request
+        quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
+        may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
+        if may_be_preempted:
+            self._preemption.sent(entry)
+        may_be_preempted |= request.is_resumable
+        cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
+        return Dispatch(
+            request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output
+        )
