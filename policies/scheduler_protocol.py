@@ -1,6 +1,6 @@
 """Scheduler protocols: the interface of a Scheduler, for substitutes and wrappers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from policies.accounts.checkpoint import ServiceCheckpoint
@@ -13,6 +13,10 @@ class SchedulerProtocol(Protocol):
     """What a Scheduler is told, and what it decides."""
 
     def submit(self, request: Request, now: float) -> None: ...
+    def arrived(self, request: Request, now: float) -> Sequence[Action]:
+        """`submit`, and what `poll` then decides."""
+        ...
+
     def tokens(self, request_id: str, usage: Usage, now: float) -> None: ...
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None

@@ -29,8 +29,8 @@ class Decides(Protocol):
         """Tell the Scheduler the usage that was recorded; with `brings_all` also what has passed untold."""
         ...
 
-    def decide(self, now: float) -> None:
-        """Poll the Scheduler, and carry out what it decides."""
+    def decide(self, now: float, arriving: Request | None = None) -> None:
+        """Poll the Scheduler, or tell it of a request that arrives, and carry out what it decides."""
         ...
 
 
@@ -64,12 +64,13 @@ class Deciding:
             self.is_due = True
             self._loop.call_soon(self._pump)
 
-    def first(self) -> None:
+    def first(self, arriving: Request | None) -> None:
         """Decide at once on the first request of this tick, where none waits: the pump, and the wake-up of its task,
-        would be two turns of the loop. All that comes after it in this tick is decided together.
+        would be two turns of the loop. All that comes after it in this tick is decided together. None: it was
+        submitted.
         """
         self._is_decided = True
-        self._of.decide(self._of.now())
+        self._of.decide(self._of.now(), arriving)
 
     def recorded(self) -> None:
         """Usage was recorded."""

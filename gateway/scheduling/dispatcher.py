@@ -216,9 +216,8 @@ class Dispatcher:
     def submit(self, request: Request, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """Put a request into its tenant's queue. The returned coroutine waits for the decision; it raises Rejected."""
         if watch is None:
-            self._scheduler.submit(request, self.now())
-        else:
-            self._deciding.submit_watched(request, watch)
+            return self._decision(request.id, is_new=True, arriving=request)
+        self._deciding.submit_watched(request, watch)
         return self._decision(request.id, is_new=True)
 
     def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
@@ -256,16 +255,18 @@ class Dispatcher:
         if self._waiting or self._tells_all:
             self._deciding.soon()
 
-    async def _decision(self, request_id: str, *, is_new: bool = False) -> Dispatch:
+    async def _decision(self, request_id: str, *, is_new: bool = False, arriving: Request | None = None) -> Dispatch:
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
         decided: asyncio.Future[Dispatch] = self._loop.create_future()
         is_first = is_new and not (self._waiting or self._deciding.is_due)
         self._waiting[request_id] = decided
+        if arriving is not None and not is_first:
+            self._scheduler.submit(arriving, self.now())
         self._deciding.soon()
         if is_first:
-            self._deciding.first()
+            self._deciding.first(arriving)
             if decided.done():
                 return decided.result()
         try:
@@ -295,11 +296,11 @@ class Dispatcher:
         else:
             self._usages.report(now)
 
-    def decide(self, now: float) -> None:
+    def decide(self, now: float, arriving: Request | None = None) -> None:
         if self._closed:
             return
         self._usages.report(now)
-        for action in self._scheduler.poll(now):
+        for action in self._scheduler.poll(now) if arriving is None else self._scheduler.arrived(arriving, now):
             if isinstance(action, Preempt):
                 self._leases[action.request_id].preempt(action.cause)
                 continue

@@ -134,6 +134,10 @@ class Observer:
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
 
+    def arrived(self, request: Request, now: float) -> Sequence[Action]:
+        self.submit(request, now)
+        return self.poll(now)
+
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:

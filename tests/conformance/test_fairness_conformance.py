@@ -252,6 +252,46 @@ def test_charges_add_up_whether_or_not_the_order_looks_at_them(make):
 
 
 @every_order
+@given(history=steps, charge=st.tuples(st.floats(0, 600), st.floats(-600, 600)))
+def test_to_be_served_at_once_is_to_join_be_charged_and_leave(make, history, charge):
+    at_once, in_turn = History(make()), History(make())
+    for step in history:
+        at_once.step(*step)
+        in_turn.step(*step)
+    absent = sorted(set(TENANTS) - at_once.waiting)
+    if at_once.order.follows_requests or not absent:
+        return
+    at_once.order.served_at_once(absent[0], *charge)
+    in_turn.order.joined(absent[0], ArrivalOrder())
+    in_turn.order.charged(absent[0], *charge)
+    in_turn.order.left(absent[0])
+    for tenant_id in sorted(at_once.waiting):
+        at_once.leave(tenant_id)
+        in_turn.leave(tenant_id)
+    for tenant_id in TENANTS:  # each is lifted to those before
+        at_once.join(tenant_id)
+        in_turn.join(tenant_id)
+        assert at_once.order.service_record(tenant_id) == in_turn.order.service_record(tenant_id)
+
+
+@every_order
+@given(history=steps)
+def test_the_heads_are_what_is_picked_without_the_tenants_before(make, history):
+    walked, picked = History(make()), History(make())
+    for step in history:
+        walked.step(*step)
+        picked.step(*step)
+    passed: set[str] = set()
+    heads = []
+    for request in walked.order.heads(passed):
+        assert request == picked.order.pick(anyone, passed)
+        heads.append(request.tenant_id)
+        passed.add(request.tenant_id)
+    assert sorted(heads) == sorted(walked.waiting)
+    assert walked.order.pick(anyone) == picked.order.pick(anyone)
+
+
+@every_order
 def test_an_account_moves_to_another_order_as_it_is(make):
     before, after = make(), History(make())
     before.charged("A", 70.0, 5.0)

@@ -12,6 +12,7 @@ from itertools import count, product
 
 import pytest
 from any_facts import AnyFacts
+from arrival_facts import ArrivalFacts
 from fair_facts import FairFacts, GroupFacts, LiveGroupFacts
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -75,6 +76,17 @@ def test_whatever_happens_nothing_is_lost_sent_twice_or_charged_wrong_and_nothin
     attributes = {"policy": policy, "placement": placement}
     histories = 20 if divisor == LONG else 3
     steps_of(AnyFacts, ANY_STEPS, divisor=divisor, histories=histories, first_seed=1, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "placement", "_cap", "divisor"), [*runs(sorted(FAIRNESS), sorted(PLACEMENT), caps=(None,), every=4)]
+)
+def test_an_arrival_that_is_decided_at_once_is_decided_as_one_that_is_submitted_and_polled(
+    policy, placement, _cap, divisor
+):
+    attributes = {"policy": policy, "placement": placement}
+    histories = 20 if divisor == LONG else 3
+    steps_of(ArrivalFacts, ANY_STEPS, divisor=divisor, histories=histories, first_seed=1, **attributes)
 
 
 @pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*runs(BOUNDED, sorted(PLACEMENT), every=3)])

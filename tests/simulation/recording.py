@@ -53,6 +53,10 @@ class Recorder:
     def submit(self, request: Request, now: float) -> None:
         self.told(Submitted(now, request))
 
+    def arrived(self, request: Request, now: float) -> list[Action]:
+        self.submit(request, now)
+        return self.poll(now)
+
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         self.told(Progressed(now, request_id, usage))
 

@@ -5,7 +5,7 @@ tenants and policies are the leader's own: they take effect where this process l
 are of the Scheduler itself where this process leads; elsewhere what only the leader knows is empty.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -90,6 +90,10 @@ class RemoteScheduler:
             leader.tenant_forgotten(tenant_id, fact.now)
         if fact.tiers or fact.tiers_removed or fact.groups or fact.groups_removed:
             self._member.told(self._pool, fact.but(changed=(), removed=()))
+
+    def arrived(self, request: Request, now: float) -> Sequence[Action]:
+        self.submit(request, now)
+        return self.poll(now)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
