@@ -273,6 +273,8 @@ class PoolQueues(TenantQueues):
         tenant_id = waiting[0]
         if self.held_requests and request_id in self.by_tenant[tenant_id].held:
             self.held_requests -= 1
+        if not self.deadlines:
+            self._by_deadline.clear()
         request = self.take(tenant_id, request_id)
         if request.backend_ids is not None:
             del self.restricted[request_id]
