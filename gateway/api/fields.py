@@ -166,7 +166,8 @@ HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
     "x-slo-ttft-ms": HeaderField("as x-llm-d-slo-ttft-ms", "A wider one is not the client's to take."),
     "x-slo-tpot-ms": HeaderField("as x-llm-d-slo-tpot-ms", "A wider one is not the client's to take."),
     "x-fairlead-program-id": HeaderField(
-        "names the agent that the call is part of, else `x-session-id` or the field `session_id` does; not forwarded",
+        "names the session that the call is part of, before what agents name it by ([aliases](aliases.md#a-split)); "
+        "not forwarded",
         "It orders the calls of one tenant, and is kept as a hash alone.",
     ),
     "authorization": HeaderField("read, not forwarded", "The backend's credentials are the gateway's."),

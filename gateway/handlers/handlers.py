@@ -47,8 +47,8 @@ from gateway.identity.trusted_hops import TrustedHops
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LongBodies
-from gateway.intake.programs import Programs
 from gateway.intake.request_parsing import RequestParser
+from gateway.intake.sessions import Sessions
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import Telemetry
 from gateway.others import Others
@@ -236,7 +236,7 @@ class RequestHandlers:
             limits=config.call_limits(),
             envelopes=self.envelopes,
             cache_salts=CacheSalts(config.auth.cache_isolation, secret),
-            programs=Programs(secret),
+            sessions=Sessions(secret),
             prompt_tokens=learnt_tokens,
             exact_prompt_tokens=exact_tokens,
             claims=self._claims,

@@ -27,8 +27,8 @@ from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LONG_BYTES
-from gateway.intake.programs import Programs
 from gateway.intake.request_parsing import ParsedRequest, RequestParser
+from gateway.intake.sessions import Sessions
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
@@ -77,7 +77,7 @@ class RequestAdmission:
         limits: CallLimits,
         envelopes: Envelopes,
         cache_salts: CacheSalts,
-        programs: Programs,
+        sessions: Sessions,
         prompt_tokens: LearntPromptTokens,
         exact_prompt_tokens: ExactPromptTokens | None,
         claims: BudgetClaims | None = None,
@@ -91,7 +91,7 @@ class RequestAdmission:
         self._limits = limits
         self._envelopes = envelopes
         self._cache_salts = cache_salts
-        self._programs = programs
+        self._sessions = sessions
         self._prompt_tokens = prompt_tokens
         self._exact_prompt_tokens = exact_prompt_tokens
         self._claims = claims
@@ -138,6 +138,7 @@ class RequestAdmission:
             claim = BudgetClaim(tenant.id, trace.key_id, card.id, prompt_tokens, output_tokens_max)
             await self._spend(self._claims, trace, claim)
         excluded = self._exclusion(endpoint, parsed, values)
+        session = self._sessions.of(tenant.id, request.headers, values)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
         queued = Request(
@@ -155,7 +156,7 @@ class RequestAdmission:
             # No client waits for a background response, so it has no latency targets.
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
             backend_ids=self._pools.routes.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
-            program_id=self._programs.of(tenant.id, request.headers, values),
+            program_id=None if session is None else session.id,
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
             is_resumable=excluded is None,

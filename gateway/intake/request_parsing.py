@@ -22,7 +22,7 @@ from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unaut
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
 from gateway.intake.long_bodies import LONG_BYTES, LongBodies
-from gateway.intake.programs import program_name
+from gateway.intake.sessions import session_name
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.ports.memory import ExpectedBody, MemoryGuard, OutOfMemory
@@ -174,7 +174,8 @@ class RequestParser:
             if kept is not None and (kept.alias == alias or kept.model in self._aliases.targets(alias)):
                 return (kept.model,)
         tenant = alias if self._tenant_is_model else caller
-        return self._aliases.order(alias, tenant=tenant, session=program_name(arrival.headers, values))
+        session = session_name(arrival.headers, values)
+        return self._aliases.order(alias, tenant=tenant, session=None if session is None else session.name)
 
     async def pass_on(self, arrival: ParsedRequest, trace: CallTrace) -> ParsedRequest | None:
         """The call at the next model of its alias that has a live backend; None where there is none."""

@@ -1,0 +1,166 @@
+"""Sessions: the agent's session that a call belongs to, its parent, and whether the call is its last.
+
+Clients name sessions in headers and fields of their own; the first of NAMES that a call has counts. A sub-agent is a
+session of its own, because it has a context of its own: where a client gives its sub-agents the id of the session that
+started them, the sub-agent's own id belongs to the name, and its parent is that session or another sub-agent of it.
+
+The gateway keeps only an HMAC over the tenant and the name, because a session's name may grant access to the session.
+So two tenants never share a session, and no log has a client's name for one. The name only groups calls within one
+tenant.
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+NAME_CHARS_MAX: Final = 512
+USER_CHARS_MAX: Final = 2048
+"""Of a `metadata.user_id` that may hold a session's name."""
+HEX_CHARS: Final = 16
+FINAL: Final = "x-dynamo-session-final"
+PARTS: Final = "/"
+"""Between a session and its sub-agent in a name."""
+
+Headers = Mapping[str, str]
+Fields = Mapping[str, Any]
+
+
+class SessionName(NamedTuple):
+    """A session as its client names it. `parent` is the name of the session that has started it."""
+
+    name: str
+    parent: str | None = None
+    is_final: bool = False
+
+
+class SessionKey(NamedTuple):
+    """A session as the gateway knows it: ids of 16 hex digits, different for each tenant."""
+
+    id: str
+    parent_id: str | None = None
+    is_final: bool = False
+
+
+class Sessions:
+    """Derives session ids from calls. `secret` keys the HMAC."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def of(self, tenant_id: str, headers: Headers, fields: Fields, *, chain: str | None = None) -> SessionKey | None:
+        """The session of a call with these headers and fields; without a name of 1 to NAME_CHARS_MAX characters that of
+        `chain`, which is the id of the session of the response that it goes on from; None: it has none.
+        """
+        session = session_name(headers, fields)
+        if session is None:
+            return None if chain is None else SessionKey(chain)
+        parent_id = None if session.parent is None else self._id(tenant_id, session.parent)
+        return SessionKey(self._id(tenant_id, session.name), parent_id, session.is_final)
+
+    def _id(self, tenant_id: str, name: str) -> str:
+        message = f"program {len(tenant_id)} {tenant_id} {name}".encode(errors="surrogateescape")
+        return hmac.digest(self._secret, message, "sha256").hex()[:HEX_CHARS]
+
+
+def session_name(headers: Headers, fields: Fields) -> SessionName | None:
+    """The session that a client says a call belongs to. None without a name of 1 to NAME_CHARS_MAX characters: it is
+    not looked for further, where the first that is given is none.
+    """
+    for header, read in HEADERS.items():
+        if header in headers:
+            return _checked(read(headers), headers)
+    for field, read_field in FIELDS.items():
+        if field in fields:
+            found = read_field(fields[field])
+            if found is not None:
+                return _checked(SessionName(found), headers)
+    return None
+
+
+def _checked(session: SessionName, headers: Headers) -> SessionName | None:
+    name, parent, _ = session
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        return None
+    if parent is not None and (not 0 < len(parent) <= NAME_CHARS_MAX or parent == name):
+        parent = None
+    return SessionName(name, parent, is_final=FINAL in headers and headers[FINAL].strip().lower() == "true")
+
+
+# -- headers ---------------------------------------------------------------------------------------------------------
+
+
+def _named_by(header: str, parent: str | None = None) -> Callable[[Headers], SessionName]:
+    """The session of a client that names it in one header, and its parent in another."""
+
+    def read(headers: Headers) -> SessionName:
+        return SessionName(headers[header], headers.get(parent) if parent else None)
+
+    return read
+
+
+def _claude_code(headers: Headers) -> SessionName:
+    """Claude Code: all agents of a session have its id; only sub-agents have one of their own, and only those that a
+    sub-agent has started have a parent's.
+    """
+    session = headers["x-claude-code-session-id"]
+    agent = headers.get("x-claude-code-agent-id")
+    if not agent:
+        return SessionName(session)
+    parent = headers.get("x-claude-code-parent-agent-id")
+    return SessionName(f"{session}{PARTS}{agent}", f"{session}{PARTS}{parent}" if parent else session)
+
+
+def _codex(headers: Headers) -> SessionName:
+    """Codex: a session has threads, each of which is an agent; those of sub-agents have a parent."""
+    return SessionName(headers.get("thread-id") or headers["session-id"], headers.get("x-codex-parent-thread-id"))
+
+
+HEADERS: Final[Mapping[str, Callable[[Headers], SessionName]]] = {
+    "x-fairlead-program-id": _named_by("x-fairlead-program-id"),
+    "x-session-id": _named_by("x-session-id", "x-parent-session-id"),
+    "x-claude-code-session-id": _claude_code,
+    "session-id": _codex,
+    "session_id": _named_by("session_id", "x-codex-parent-thread-id"),  # Codex before it had threads
+    "x-session-affinity": _named_by("x-session-affinity", "x-parent-session-id"),
+    "x-dynamo-session-id": _named_by("x-dynamo-session-id", "x-dynamo-parent-session-id"),
+}
+"""By header, in the order in which they count."""
+
+
+# -- fields ----------------------------------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _user_session(metadata: object) -> str | None:
+    """The session in the `user_id` of Claude Code's metadata: after `_session_`, or in the JSON that newer ones send.
+    Another user id names no session.
+    """
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if not isinstance(user, str) or len(user) > USER_CHARS_MAX:
+        return None
+    if user.startswith("{"):
+        try:
+            session = json.loads(user).get("session_id")
+        except (ValueError, RecursionError):
+            return None
+        return _text(session)
+    user, mark, session = user.rpartition("_session_")
+    return session if mark and user.startswith("user_") else None
+
+
+def _conversation(value: object) -> str | None:
+    """OpenAI's conversation: an id, or an object that has one."""
+    return _text(value.get("id")) if isinstance(value, dict) else _text(value)
+
+
+FIELDS: Final[Mapping[str, Callable[[Any], str | None]]] = {
+    "metadata": _user_session,
+    "session_id": _text,
+    "conversation": _conversation,
+    "prompt_cache_key": _text,
+}
+"""By field, in the order in which they count."""
