@@ -93,8 +93,7 @@ class Upstream:
     async def open(
         self, method: str, target: str, headers: Mapping[str, str] = NO_HEADERS, body: bytes | bytearray = b""
     ) -> HttpExchange:
-        """Send a request and wait for the head of its response. Cancelling aborts the connection. The names of
-        `headers` are in lower case.
+        """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
         The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
         request is retried once on a new connection, unless `resends` is off. Where there is none to be had, the request
@@ -142,7 +141,7 @@ class Upstream:
             raise ValueError("HEAD: the length of its response is not the length of a body")
         if " " in target:
             raise ValueError("a space in the request target")
-        if not _OWN_HEADERS.isdisjoint(headers):
+        if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
             raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
         lines = [f"{method} {self._path}{target} HTTP/1.1", self._host_line, f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
