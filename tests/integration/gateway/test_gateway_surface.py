@@ -526,9 +526,9 @@ async def test_an_envelope_reaches_the_scheduler_and_a_header_may_tighten_it():
         def __getattr__(self, name):
             return getattr(self._scheduler, name)
 
-        def submit(self, request, now):
+        def arrived(self, request, now):
             seen.append(request.envelope)
-            self._scheduler.submit(request, now)
+            return self._scheduler.arrived(request, now)
 
     tiers = {"default": {"envelope": {"ttft_ms": 1000, "tpot_ms": 50}}}
     async with scripted() as backend, gateway(backend, tiers=tiers, wrap_scheduler=lambda _, s: Spy(s)) as rig:
