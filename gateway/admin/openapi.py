@@ -195,10 +195,11 @@ _NAME_SCHEMA: Schema = {"type": "string", "minLength": 1}
 def _query_parameters(query: type[Query] | None) -> list[Schema]:
     if query is None:
         return []
-    properties = query.model_json_schema(ref_template=REF_TEMPLATE)["properties"]
+    schema = query.model_json_schema(ref_template=REF_TEMPLATE)
+    required = schema.get("required", [])
     return [
-        {"name": name, "in": "query", "required": False, "schema": _given(schema)}
-        for name, schema in properties.items()
+        {"name": name, "in": "query", "required": name in required, "schema": _given(each)}
+        for name, each in schema["properties"].items()
     ]
 
 
