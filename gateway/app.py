@@ -36,6 +36,8 @@ from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
 from gateway.live.document import Sources
 from gateway.live.ended import EndedView
+from gateway.live.history.history import HistoryReader
+from gateway.live.history.recorder import HistoryRecorder
 from gateway.live.live import Live
 from gateway.live.schema import LivePageGateway
 from gateway.observability.access_log import AccessLog
@@ -60,6 +62,7 @@ from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
+from policies.types import Tenant
 
 if TYPE_CHECKING:  # loaded only where they are on
     from backends.engine.http.server import EngineServer
@@ -218,18 +221,19 @@ class Gateway:
         self.pools.watch(self.backends)
         self._clients = BackendClients(config, self.backends, opened.specs)
         self.live: Live | None = None
-        """None without an admin port; so is `steering`."""
+        """None without an admin port; so are `history` and `steering`."""
         self.steering: Steering | None = None
         if config.admin.enabled and management is not None:
             self.live = Live(self.backends.catalog.pool_of_model, self.order.others)
             self.steering = Steering(self.order.others, self.backends.catalog)
+        self.history = None if self.live is None else HistoryReader(self._make_recorder(), self.order.others)
         self._logs = opened.logs
         self.metrics = Metrics(
             self._led_dispatchers,
             scheduling_of=self._scheduling_of,
             lost=self._lost,
             tenants_max=config.metrics.tenants_max,
-            watch=None if self.live is None else self.live.record,
+            watches=() if self.live is None or self.history is None else (self.live.record, self.history.recorder),
         )
         self._handlers = RequestHandlers(
             config,
@@ -264,6 +268,7 @@ class Gateway:
             groups=self._groups,
             make_scheduler=self._make_scheduler,
             live=self.live,
+            history=self.history,
             steering=self.steering,
         )
         self._administration = None
@@ -348,11 +353,23 @@ class Gateway:
         if management is not None:
             meters.append(CallPricing(management.prices, management.usage.today))
         meters.append(self.metrics.calls)
-        if self.live is not None and self.steering is not None:
-            meters += [self.live.ended, *self.steering.meters]
+        if self.live is not None and self.history is not None and self.steering is not None:
+            meters += [self.live.ended, self.history.recorder, *self.steering.meters]
         if management is not None and self._config.keeps_state:
             meters += [management.usage, management.budgets]
         return self._logs.telemetry(meters, [self.metrics.calls])
+
+    def _make_recorder(self) -> HistoryRecorder:
+        return HistoryRecorder(
+            self.backends.catalog.pool_of_model,
+            find_tenant=self._find_tenant,
+            pace_of=self._clients.measured_pace,
+            leader=lambda: self.order.cluster_view().leader,
+            clock=time.time,
+        )
+
+    def _find_tenant(self, tenant_id: str) -> Tenant | None:
+        return self._handlers.tenants.find(tenant_id)
 
     def _connect(self, management: Management, live: Live, steering: Steering) -> None:
         """Connect what the admin port shows."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from backends.pool import BackendPool
 from gateway.forwarding.backend_client import BackendClients
 from gateway.handlers.handlers import RequestHandlers
+from gateway.live.history.history import HistoryReader
 from gateway.live.live import Live
 from gateway.observability.metrics.page import Metrics
 from gateway.scheduling.pools import Pools
@@ -29,4 +30,5 @@ class GatewayParts:
     groups: MutableMapping[str, Group]
     make_scheduler: Callable[[str], SharedSchedulerProtocol]
     live: Live | None  # None without an admin port
+    history: HistoryReader | None  # as `live`
     steering: Steering | None  # as `live`

@@ -282,8 +282,9 @@ class Administration:
 
     async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
-        live, steering, secret = self._parts.live, self._parts.steering, self._config.auth.secret_bytes()
-        if live is None or steering is None or secret is None or not self._members.has_state:
+        live, history, steering = self._parts.live, self._parts.history, self._parts.steering
+        secret = self._config.auth.secret_bytes()
+        if live is None or history is None or steering is None or secret is None or not self._members.has_state:
             return None
         from gateway.admin.port import Parts  # noqa: PLC0415 - it takes a tenth of the time of a start
 
@@ -301,6 +302,7 @@ class Administration:
             cluster_view=self._members.cluster_view,
             ask_leader=self._ask_leader,
             live=live,
+            history=history,
             steering=steering,
         )
         await self._start_tokens()

@@ -24,6 +24,7 @@ from gateway.admin.resources import aliases, prices, tenants
 from gateway.admin.resources.audit import AuditRoutes
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.demo import DemoRoutes
+from gateway.admin.resources.history import HistoryRoutes
 from gateway.admin.resources.keys import KeyRoutes
 from gateway.admin.resources.live import LiveRoutes
 from gateway.admin.resources.live_page import LivePageRoutes
@@ -42,6 +43,7 @@ from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.key_use import KeyUse
+from gateway.live.history.history import HistoryReader
 from gateway.live.live import Live
 from gateway.live.schema import ClusterView
 from gateway.money.pricing import PriceBook
@@ -79,6 +81,7 @@ class Parts:
     cluster_view: Callable[[], ClusterView]
     ask_leader: AskLeader  # for live views, where there are several processes
     live: Live
+    history: HistoryReader
     steering: Steering
 
 
@@ -187,6 +190,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
             cluster_view=parts.cluster_view,
         ).routes(),
         *LivePageRoutes(live=parts.live, registry=registry).routes(),
+        *HistoryRoutes(history=parts.history, registry=registry, prices=parts.prices, clock=time.time).routes(),
         *sessions.routes(),
         *PreviewRoutes(registry=registry, live=parts.live).routes(),
         *DemoRoutes(demo=parts.steering.demo).routes(),

@@ -94,13 +94,16 @@ class LiveRecord:
         self.pools: dict[str, PoolRecord] = {}
         self._wanted_until = float("-inf")
 
-    def look(self, pool: str, now: float) -> Reading | None:
+    def look(self, pool: str, snapshot: Snapshot) -> Reading | None:
         """What takes in a look of the metrics; None where it would be of no use, or a viewer has its own."""
-        if now < self._wanted_until:
+        if snapshot.now < self._wanted_until:
             return None
         record = self._record(pool)
         record.unwatched()
-        return record.begin(now, at_least_s=UNSEEN_BUCKET_S)
+        return record.begin(snapshot.now, at_least_s=UNSEEN_BUCKET_S)
+
+    async def looked(self) -> None:
+        """Nothing is to be done."""
 
     async def look_for_viewer(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Look at all pools now."""

@@ -68,6 +68,8 @@ class Invalid(RegistryError):  # noqa: N818
 
 REQUESTS = "requests"
 """The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
+NOTES = "notes"
+"""The kind by which the audit log names notes, which the history shows: a note's name is its text."""
 OWNERS = {"tenants": "tenant", "groups": "group"}
 """Kinds whose entries may have keys, and the field of a key that names its owner."""
 GUARDS = "guards"
@@ -248,7 +250,14 @@ class Registry:
 
     async def note_cancelled(self, request_id: str, *, actor: str) -> None:
         """Write into the audit log that this request is cancelled. Raises StoreUnavailable, StoreFull."""
-        change = Change(REQUESTS, request_id, None)
+        await self._note(REQUESTS, request_id, actor)
+
+    async def note(self, text: str, *, actor: str) -> None:
+        """Write a note into the audit log. Raises StoreUnavailable, StoreFull."""
+        await self._note(NOTES, text, actor)
+
+    async def _note(self, kind: str, name: str, actor: str) -> None:
+        change = Change(kind, name, None)
         await self._store.commit([change], actor=actor, at_s=self._clock(), replica=self._replica)
 
     # -- audit log, refresh --------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ class AuditedName(StrEnum):
     PRICES = "prices"
     ALIASES = "aliases"
     NOTICES = "notices"
+    NOTES = "notes"
     REQUESTS = "requests"
 
 

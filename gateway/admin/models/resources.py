@@ -166,7 +166,19 @@ class AuditPage(Query):
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
     kind: (
-        Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "aliases", "notices", "requests"]
+        Literal[
+            "tenants",
+            "groups",
+            "tiers",
+            "keys",
+            "backends",
+            "pools",
+            "prices",
+            "aliases",
+            "notices",
+            "notes",
+            "requests",
+        ]
         | None
     ) = None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.admin.models import resources as models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.registry.registry import Registry
+from gateway.registry.registry import NOTES, Registry
 from gateway.store.base import Body
 
 # Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
@@ -41,7 +41,7 @@ class AuditRoutes:
                 at=entry.at_s,
                 actor=entry.actor,
                 replica=entry.replica or None,
-                action=entry.action,
+                action="note" if entry.kind == NOTES else entry.action,
                 kind=entry.kind,
                 name=entry.name,
                 before=None if entry.before is None else _shown(entry.before),

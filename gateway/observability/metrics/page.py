@@ -6,7 +6,7 @@ operating system leaves the loop asleep, measured as 5 to 8 ms on a busy machine
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
@@ -41,16 +41,16 @@ class Metrics:
         scheduling_of: Callable[[str], Scheduling],
         lost: Callable[[], Mapping[Family, Values]],
         tenants_max: int,
-        watch: LookWatch | None = None,
+        watches: Sequence[LookWatch] = (),
     ) -> None:
         """`scheduling_of` returns the present scheduling of a pool; `lost` further counters, which other parts hold.
-        `watch` takes in what is read from the schedulers.
+        `watches` take in what is read from the schedulers.
         """
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
         self._scheduler_metrics = SchedulerMetrics(
-            dispatchers, series=self.calls.series, scheduling_of=scheduling_of, watch=watch
+            dispatchers, series=self.calls.series, scheduling_of=scheduling_of, watches=watches
         )
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())

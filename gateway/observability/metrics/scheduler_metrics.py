@@ -8,7 +8,7 @@ time. None of it is on the path of a call.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -58,8 +58,12 @@ class PoolWatch(Protocol):
 class LookWatch(Protocol):
     """Takes in looks at all pools, besides the metrics."""
 
-    def look(self, pool: str, now: float) -> PoolWatch | None:
-        """A look at this pool begins at `now`, in seconds; None: it is not of interest."""
+    def look(self, pool: str, snapshot: Snapshot) -> PoolWatch | None:
+        """A look at this pool begins; None: its tenants are not of interest."""
+        ...
+
+    async def looked(self) -> None:
+        """All pools were looked at: none, where the Schedulers run elsewhere."""
         ...
 
     def replaced(self) -> None:
@@ -85,10 +89,10 @@ class SchedulerMetrics:
         *,
         series: TenantSeries,
         scheduling_of: Callable[[str], Scheduling],
-        watch: LookWatch | None = None,
+        watches: Sequence[LookWatch] = (),
     ) -> None:
-        """`scheduling_of` returns the present scheduling of a pool. `watch` takes in what the looks find."""
-        self._watch = watch
+        """`scheduling_of` returns the present scheduling of a pool. `watches` take in what the looks find."""
+        self._watches = watches
         self._dispatchers = dispatchers
         self._series = series
         self._scheduling_of = scheduling_of
@@ -107,8 +111,8 @@ class SchedulerMetrics:
         """The Schedulers are other ones, which count from zero."""
         self._last = _Look()
         self._generation += 1
-        if self._watch is not None:
-            self._watch.replaced()
+        for watch in self._watches:
+            watch.replaced()
 
     async def run(self) -> None:
         """Look at all pools repeatedly, until cancelled."""
@@ -125,6 +129,8 @@ class SchedulerMetrics:
             look, generation = _Look(), self._generation
             for pool, dispatcher in list(self._dispatchers().items()):
                 await self._look_at(pool, dispatcher, look)
+            for watch in self._watches:
+                await watch.looked()
             now = time.monotonic()
             # The old look goes, and with it what it has of removed tenants; one at other Schedulers says nothing.
             self._last = look if generation == self._generation else _Look()
@@ -142,7 +148,8 @@ class SchedulerMetrics:
             _see_limit((pool, backend_id), backend, snapshot, seen)
             self._limits.see(pool, backend_id, backend, queued_requests=snapshot.queued_requests, now=snapshot.now)
             _see_steps((pool, backend_id), backend, seen)
-        watch = None if self._watch is None else self._watch.look(pool, snapshot.now)
+        found = (each.look(pool, snapshot) for each in self._watches)
+        watching = [each for each in found if each is not None]
         standings: dict[str, TenantService] = {}
         for tenants in _slices(dispatcher.tenants()):
             views = dispatcher.tenant_views([tenant.id for tenant in tenants])
@@ -153,11 +160,11 @@ class SchedulerMetrics:
                         tenant.tier_id, tenant.weight, view.service, view.waiting_spell, tenant.group_id
                     )
                     self._see_tenant((pool, tenant.id), view, look)
-            if watch is not None:
+            for watch in watching:
                 watch.saw(views)
             await asyncio.sleep(0)
         seen[to.POOL_TENANTS_WAITING][(pool,)] = sum(each.waiting_spell > 0 for each in standings.values())
-        if watch is not None:
+        for watch in watching:
             watch.ended()
         self.gaps[pool] = await self._see_gaps(pool, snapshot, standings)
         for tier_id, gap in self.gaps[pool].items():

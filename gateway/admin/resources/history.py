@@ -1,0 +1,112 @@
+"""History routes: what was of a pool, tier, group, tenant or backend, and what happened meanwhile.
+
+Changes and notes are those of the audit log; a change of the leader and the loss of a backend are what processes saw.
+The administrator of a group sees its group and its tenants, and of events the changes of these.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.admin.models.history import HistoryAsked, MinuteAsked, Note
+from gateway.admin.problems import AdminProblem
+from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route
+from gateway.live.history.history import HistoryReader
+from gateway.live.history.recorder import GROUP, TENANT
+from gateway.live.history.schema import History, HistoryEvent, HistoryMinute
+from gateway.live.stream.events import to_json
+from gateway.money.pricing import PriceBook
+from gateway.registry.registry import NOTES, REQUESTS, Registry
+from gateway.store.base import AuditEntry
+
+CHANGES_MAX: Final = 500  # of a range: a chart shows no more
+PAGE_ROWS: Final = 100
+SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRoutes:
+    """Routes of the history. `clock` is in seconds since 1970."""
+
+    history: HistoryReader
+    registry: Registry
+    prices: PriceBook
+    clock: Callable[[], float]
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/history", role=Role.VIEWER,
+            summary="What was of a pool, tier, group, tenant or backend in the last 24 hours, and what happened.",
+            run=self.ranged, query=HistoryAsked, answer=History, stored=True, for_groups=True,
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/history/minute", role=Role.VIEWER,
+            summary="What was of all in one minute of the last 24 hours, once it is over.",
+            run=self.minute, query=MinuteAsked, answer=HistoryMinute, stored=True, for_groups=True,
+        )  # fmt: skip
+        yield Route(
+            method="POST", path=f"/{NOTES}", role=Role.OPERATOR,
+            summary="Note something in the history, such as a deploy. It is in the audit log.",
+            run=self.note, body=Note, status=204,
+        )  # fmt: skip
+
+    async def ranged(self, asked: AdminRequest) -> AdminAnswer:
+        query: HistoryAsked = asked.query
+        kind, _, name = query.of.partition(":")
+        if not self._sees(asked.caller, kind, name):
+            raise AdminProblem(404, f"there is no such {kind}")
+        now = self.clock()
+        found = await self.history.range(kind, name, query.range, now)
+        found.events = await self._events(asked.caller, found.events, found.from_s, now)
+        found.currency = self.prices.currency
+        return AdminAnswer(encoded=to_json(found))
+
+    async def minute(self, asked: AdminRequest) -> AdminAnswer:
+        query: MinuteAsked = asked.query
+        found = await self.history.minute(query.at)
+        found.rows = [row for row in found.rows if self._sees(asked.caller, row.kind, row.name)]
+        found.events = await self._events(asked.caller, found.events, found.at, found.at + 60.0)
+        found.currency = self.prices.currency
+        return AdminAnswer(encoded=to_json(found))
+
+    async def note(self, asked: AdminRequest) -> AdminAnswer:
+        body: Note = asked.body
+        await self.registry.note(body.text, actor=asked.caller.name)
+        return AdminAnswer()
+
+    def _sees(self, caller: Caller, kind: str, name: str) -> bool:
+        if caller.group is None:
+            return True
+        if kind == TENANT:
+            return GroupScope(self.registry).sees_tenant_named(caller, name)
+        return kind == GROUP and name == caller.group
+
+    async def _events(self, caller: Caller, seen: list[HistoryEvent], begin: float, end: float) -> list[HistoryEvent]:
+        """With the changes of the audit log, by time; of a group's administrator those of its group alone."""
+        changes = [_event(caller, entry) for entry in await self._audit(caller, begin, end)]
+        return sorted((*([] if caller.group else seen), *changes), key=lambda each: each.at)
+
+    async def _audit(self, caller: Caller, begin: float, end: float) -> list[AuditEntry]:
+        found: list[AuditEntry] = []
+        before: int | None = None
+        while len(found) < CHANGES_MAX:
+            page = await self.registry.audit(before=before, limit=PAGE_ROWS)
+            found += (each for each in page if begin <= each.at_s < end and self._shows(caller, each))
+            if len(page) < PAGE_ROWS or page[-1].at_s < begin:
+                break
+            before = page[-1].revision
+        return found[:CHANGES_MAX]
+
+    def _shows(self, caller: Caller, entry: AuditEntry) -> bool:
+        if entry.kind == REQUESTS:
+            return False
+        return caller.group is None or self._sees(caller, SINGULAR.get(entry.kind, ""), entry.name)
+
+
+def _event(caller: Caller, entry: AuditEntry) -> HistoryEvent:
+    actor = entry.actor if caller.group is None else None  # the names of others' keys are not its to know
+    if entry.kind == NOTES:
+        return HistoryEvent(at=entry.at_s, kind="note", name=entry.name, what="note", actor=actor)
+    name = f"{entry.kind}/{entry.name}"
+    return HistoryEvent(at=entry.at_s, kind="change", name=name, what=entry.action, actor=actor)

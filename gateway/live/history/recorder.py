@@ -1,0 +1,316 @@
+"""HistoryRecorder: writes what this process knows into its rings, every 10 s.
+
+What the Scheduler knows (tokens and service as they are given, what waits, backends) comes with the looks of the
+metrics, in the process that leads. What is known where a call ends (TTFT, refusals, cost, how long it had waited) each
+process notes of its own clients' calls. So each process has rings of its own: a new leader begins with its own, and
+what its predecessor noted stays with that one, as long as it runs (history.py asks all).
+
+A row of a minute is made of the rows of its six tenths. A tenant takes no room while it does nothing. Of tenants beyond
+NAMES_MAX nothing is kept but their part in the sums.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeVar
+
+from gateway.live.history.columns import ENGINE, TOKENS, USE, RingColumn, Values, coded, spanned
+from gateway.live.history.ring import Ring
+from gateway.live.recent_counts import LEAST_S, bucket_of, quantiles
+from gateway.money.amounts import PICOS
+from gateway.observability.metrics.call_counts import REFUSED, outcome_of
+from gateway.observability.telemetry import CallTrace
+from policies.types import BackendView, Snapshot, Tenant, TenantView
+
+STEP_S: Final = 10
+MINUTE_S: Final = 60
+PARTS: Final = MINUTE_S // STEP_S
+FINE_BLOCKS: Final = 6  # of ten minutes
+COARSE_BLOCKS: Final = 24  # of an hour
+NAMES_MAX: Final = 5000  # tenants of a pool: 10 MB at 2 kB each
+EVENTS_MAX: Final = 500
+CHUNKS_A_SLOT: Final = 3  # NAMES_MAX are 79 chunks in ten minutes, and as many in an hour
+TTFT_QUANTILE: Final = 0.9  # of 10 s there are too few for the 99th percentile, and the median hides who waits
+SLICE_ROWS: Final = 50  # about a millisecond
+
+POOL, TIER, GROUP, TENANT, BACKEND = "pool", "tier", "group", "tenant", "backend"
+KINDS: Final[Mapping[str, tuple[RingColumn, ...]]] = {POOL: USE, TIER: USE, GROUP: USE, TENANT: USE, BACKEND: ENGINE}
+Of = tuple[str, str]  # a pool and a kind
+T = TypeVar("T")
+
+
+class Happened(NamedTuple):
+    """An event of this process: `what` happened to the `name` of this `kind`, at this time in seconds since 1970."""
+
+    at: float
+    kind: str
+    name: str
+    what: str
+
+
+class Rings:
+    """An hour by 10 s and a day by minutes, of all of one kind in one pool."""
+
+    def __init__(self, columns: tuple[RingColumn, ...]) -> None:
+        self.columns = columns
+        self.by_step = {
+            STEP_S: Ring(FINE_BLOCKS, len(columns), NAMES_MAX),
+            MINUTE_S: Ring(COARSE_BLOCKS, len(columns), NAMES_MAX),
+        }
+
+    def minute(self, minute: int, weights: list[float]) -> Iterator[tuple[str, bytes]]:
+        """The rows of a minute, of those of its tenths, where `weights` are the pool's tokens in each."""
+        first = minute * PARTS
+        for name, codes in self.by_step[STEP_S].rows(first, first + PARTS - 1):
+            parts = [column.values(each) for column, each in zip(self.columns, codes, strict=True)]
+            yield name, coded(self.columns, spanned(self.columns, parts, weights))
+
+    def compress(self) -> None:
+        any(ring.compress() for ring in self.by_step.values())
+
+
+@dataclass(slots=True)
+class _UseSlot:
+    """What one tenant, tier, group or pool did in the present slot. Mutable."""
+
+    service: float = 0.0
+    tokens: float = 0.0
+    wait_s: float = 0.0
+    refused: int = 0
+    picos: int = 0
+    ttft: dict[int, int] = field(default_factory=dict)  # by bucket
+
+    def add(self, other: "_UseSlot") -> None:
+        self.service += other.service
+        self.tokens += other.tokens
+        self.wait_s = max(self.wait_s, other.wait_s)
+        self.refused += other.refused
+        self.picos += other.picos
+        for bucket, count in other.ttft.items():
+            self.ttft[bucket] = self.ttft.get(bucket, 0) + count
+
+    def row(self, service: float, scale: float) -> bytes:
+        """`service` is that of the whole pool; amounts count by `scale`."""
+        share = max(0.0, self.service) / service if service > 0 else 0.0
+        (ttft_s,) = quantiles(self.ttft, (TTFT_QUANTILE,)) or (0.0,)
+        cost = self.picos / PICOS
+        return coded(USE, (share, self.tokens * scale, self.wait_s, ttft_s, self.refused * scale, cost * scale))
+
+
+@dataclass(slots=True)
+class _EngineSlot:
+    """Sums of looks at one backend. Mutable."""
+
+    looks: int = 0
+    sums: Values = field(default_factory=lambda: [0.0] * len(ENGINE))
+
+    def saw(self, view: BackendView, step_s: float | None) -> None:
+        self.looks += 1
+        values = (
+            float(view.available), view.in_flight_requests, view.requests_limit, view.reserved_tokens,
+            view.tokens_limit or 0, step_s or (view.steps.step_s if view.steps is not None else 0.0),
+        )  # fmt: skip
+        self.sums = [before + value for before, value in zip(self.sums, values, strict=True)]
+
+    def row(self) -> bytes:
+        return coded(ENGINE, [each / self.looks for each in self.sums])
+
+
+class _PoolSlot:
+    """One pool in the present slot. Mutable."""
+
+    def __init__(self, uses: dict[str, _UseSlot] | None = None) -> None:
+        self.uses = uses or {}
+        self.engines: dict[str, _EngineSlot] = {}
+        self.before: dict[str, tuple[float, int]] = {}  # each tenant's service and tokens at the last reading
+        self.seen: dict[str, tuple[float, int]] = {}
+        self.is_first = True  # there was no reading of these Schedulers yet
+        self.is_up: dict[str, bool] = {}
+
+    def use(self, name: str) -> _UseSlot:
+        found = self.uses.get(name)
+        if found is None:
+            found = self.uses[name] = _UseSlot()
+        return found
+
+
+class _TotalsReading:
+    """A reading of all tenants' totals, at the end of a slot: a PoolWatch."""
+
+    def __init__(self, pool: _PoolSlot, now: float) -> None:
+        self._pool = pool
+        self._now = now
+        pool.seen = {}
+
+    def saw(self, views: Mapping[str, TenantView]) -> None:
+        pool = self._pool
+        for tenant_id, view in views.items():
+            total = view.service, view.used.prompt_tokens + view.used.output_tokens
+            before = pool.before.get(tenant_id)
+            # One that did nothing has the pair of before, not one more.
+            pool.seen[tenant_id] = total if before != total or before is None else before
+            if before is None:
+                before = total if pool.is_first else (0.0, 0)
+            wait_s = 0.0 if view.oldest_at is None else self._now - view.oldest_at
+            if total != before or wait_s > 0.0:
+                use = pool.use(tenant_id)
+                use.service += total[0] - before[0]
+                use.tokens += max(0, total[1] - before[1])
+                use.wait_s = max(use.wait_s, wait_s)
+
+    def ended(self) -> None:
+        self._pool.before, self._pool.seen, self._pool.is_first = self._pool.seen, {}, False
+
+
+class HistoryRecorder:
+    """The rings of one process. Made on the loop; a LookWatch of the metrics, and an observer of calls."""
+
+    def __init__(
+        self,
+        pool_of: Callable[[str], str | None],
+        *,
+        find_tenant: Callable[[str], Tenant | None],
+        pace_of: Callable[[str], float | None],
+        leader: Callable[[], str | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`pool_of` returns the pool of a model, `pace_of` the measured time of a backend's step; `leader` is the name
+        of the process that leads; `clock` is in seconds since 1970.
+        """
+        self._pool_of = pool_of
+        self._find_tenant = find_tenant
+        self._pace_of = pace_of
+        self._leader_of = leader
+        self._clock = clock
+        self.rings: dict[Of, Rings] = {}
+        self.events: deque[Happened] = deque(maxlen=EVENTS_MAX)
+        self._pools: dict[str, _PoolSlot] = {}
+        self._begun_at = clock()  # of the present slot, as far as this process was there
+        self._slot = int(self._begun_at / STEP_S)
+        self._leader: str | None = None
+
+    def ended(self, trace: CallTrace) -> None:
+        """A call has ended: it counts in the present slot."""
+        pool_id = None if trace.tier_id is None else self._pool_of(trace.model or "")
+        if pool_id is None or trace.tenant_id is None:
+            return
+        use = self._pool(pool_id).use(trace.tenant_id)
+        if outcome_of(trace) == REFUSED:
+            use.refused += 1
+        if trace.first_token_s is not None and trace.stream:
+            bucket = bucket_of(max(LEAST_S, trace.first_token_s - trace.started_s))
+            use.ttft[bucket] = use.ttft.get(bucket, 0) + 1
+        if trace.queued_s is not None and trace.dispatched_s is not None:
+            use.wait_s = max(use.wait_s, trace.dispatched_s - trace.queued_s)
+        use.picos += trace.cost or 0
+
+    # -- LookWatch -------------------------------------------------------------------------------------------
+
+    def look(self, pool: str, snapshot: Snapshot) -> _TotalsReading | None:
+        """Backends count at every look; tenants at the first look after the end of a slot."""
+        known = self._pool(pool)
+        for backend_id, view in snapshot.backends.items():
+            if (was := known.is_up.get(backend_id)) is not None and was != view.available:
+                self._happened(BACKEND, backend_id, "available" if view.available else "not_available")
+            known.is_up[backend_id] = view.available
+            known.engines.setdefault(backend_id, _EngineSlot()).saw(view, self._pace_of(backend_id))
+        known.is_up = {each: up for each, up in known.is_up.items() if each in snapshot.backends}
+        is_over = int(self._clock() / STEP_S) != self._slot
+        return _TotalsReading(known, snapshot.now) if is_over or known.is_first else None
+
+    def replaced(self) -> None:
+        """The Schedulers are other ones, which count from zero."""
+        for name, pool in list(self._pools.items()):  # a reading that goes on is of the old ones
+            self._pools[name] = _PoolSlot(pool.uses)
+
+    async def looked(self) -> None:
+        """All pools were looked at: write the slot, if it is over, with turns of the event loop."""
+        leader = self._leader_of()
+        if leader != self._leader:
+            if self._leader is not None and leader is not None:
+                self._happened("leader", leader, "leads")
+            self._leader = leader or self._leader
+        now = self._clock()
+        slot, before = int(now / STEP_S), self._slot
+        if slot == before:
+            return
+        # Of a longer time, because looks came late, the mean: all of it stands in the last slot that is over.
+        elapsed_s, self._begun_at, self._slot = now - self._begun_at, now, slot
+        scale = STEP_S / elapsed_s if elapsed_s > 1.5 * STEP_S else 1.0
+        taken = {name: (pool.uses, pool.engines) for name, pool in self._pools.items()}
+        for pool in self._pools.values():
+            pool.uses, pool.engines = {}, {}
+        for name, (uses, engines) in taken.items():
+            await self._write(name, slot - 1, uses, engines, scale)
+            for minute in sorted({before // PARTS, (slot - 1) // PARTS}):
+                if minute < slot // PARTS:
+                    await self._write_minute(name, minute)
+        for rings in list(self.rings.values()):
+            for _ in range(CHUNKS_A_SLOT):
+                rings.compress()
+                await asyncio.sleep(0)
+
+    async def _write(
+        self, pool: str, slot: int, uses: Mapping[str, _UseSlot], engines: Mapping[str, _EngineSlot], scale: float
+    ) -> None:
+        whole, tiers, groups = _UseSlot(), dict[str, _UseSlot](), dict[str, _UseSlot]()
+        for part in slices(uses.items()):
+            for tenant_id, use in part:
+                whole.add(use)
+                tenant = self._find_tenant(tenant_id)
+                if tenant is not None:
+                    tiers.setdefault(tenant.tier_id, _UseSlot()).add(use)
+                    if tenant.group_id is not None:
+                        groups.setdefault(tenant.group_id, _UseSlot()).add(use)
+            await asyncio.sleep(0)
+        sums: list[tuple[str, Iterable[tuple[str, _UseSlot]]]] = [
+            (POOL, [(pool, whole)]), (TIER, tiers.items()), (GROUP, groups.items()),
+            (TENANT, sorted(uses.items(), key=itemgetter(0))),  # in the same order, as far as they are the same
+        ]  # fmt: skip
+        for kind, of_kind in sums:
+            ring = self._rings(pool, kind).by_step[STEP_S]
+            for some in slices(of_kind):
+                ring.put(slot, ((name, use.row(whole.service, scale)) for name, use in some))
+                await asyncio.sleep(0)
+            ring.recorded(slot)
+        ring = self._rings(pool, BACKEND).by_step[STEP_S]
+        ring.put(slot, ((name, engine.row()) for name, engine in engines.items()))
+        ring.recorded(slot)
+
+    async def _write_minute(self, pool: str, minute: int) -> None:
+        ring, first, last = self._rings(pool, POOL).by_step[STEP_S], minute * PARTS, minute * PARTS + PARTS - 1
+        recorded = ring.is_recorded(first, last)
+        served = ring.read(pool, first, last)
+        tokens = [0.0] * PARTS if served is None else TOKENS.values(served[USE.index(TOKENS)])
+        for kind in KINDS:
+            rings = self._rings(pool, kind)
+            weights = [float(each) for each in recorded] if kind == BACKEND else tokens
+            for some in slices(rings.minute(minute, weights)):
+                rings.by_step[MINUTE_S].put(minute, some)
+                await asyncio.sleep(0)
+            rings.by_step[MINUTE_S].recorded(minute)
+
+    def _happened(self, kind: str, name: str, what: str) -> None:
+        self.events.append(Happened(self._clock(), kind, name, what))
+
+    def _pool(self, pool: str) -> _PoolSlot:
+        found = self._pools.get(pool)
+        if found is None:
+            found = self._pools[pool] = _PoolSlot()
+        return found
+
+    def _rings(self, pool: str, kind: str) -> Rings:
+        found = self.rings.get((pool, kind))
+        if found is None:
+            found = self.rings[pool, kind] = Rings(KINDS[kind])
+        return found
+
+
+def slices(rows: Iterable[T]) -> Iterator[list[T]]:
+    """Rows to be worked on between two turns of the event loop."""
+    rest = iter(rows)
+    while part := list(islice(rest, SLICE_ROWS)):
+        yield part

@@ -1,0 +1,68 @@
+"""What the history answers: Structs, which the admin API shows as JSON and OpenAPI describes."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Series = list[float | None]
+Number = Annotated[float | None, Meta(description="null: nothing was recorded, or it does not apply")]
+
+
+class HistoryEvent(Struct, kw_only=True):
+    """What happened `at` a time, in seconds since 1970. `kind`: `change` by an administrator (`actor`) of `name`, which
+    begins with its kind and a slash; `note` by `actor`, as text; `leader`: the process `name` leads from then on;
+    `backend`: `name` was `not_available` or is `available` again.
+    """
+
+    at: float
+    kind: str
+    name: str
+    what: str
+    actor: str | None = None
+
+
+class HistoryPool(Struct, kw_only=True):
+    """Values by name, one for each step. Null: nothing was recorded. Of a pool, tier, group or tenant: `share` of what
+    the pool served; `tokens` of prompts and answers; `wait_s`: the longest wait of a request; `ttft_s`: the TTFT within
+    which nine of ten streams began; `refused` calls; `cost`. Of a backend: `available`, a part of the time; requests
+    `in_flight` and `requests_limit`; `kv_tokens` reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each
+    is right within 9 %, by minutes within twice that.
+    """
+
+    values: dict[str, Series]
+
+
+class History(Struct, kw_only=True):
+    """What was of one thing: step n began at `from_s` + n * `step_s`, in seconds since 1970. `missing`: processes that
+    did not answer. `currency` of costs; null: there are no prices.
+    """
+
+    of: str
+    from_s: int
+    step_s: int
+    pools: dict[str, HistoryPool]
+    events: list[HistoryEvent]
+    missing: list[str]
+    currency: str | None
+
+
+class MinuteRow(Struct, kw_only=True):
+    """One of a kind in a pool, with its values of the minute."""
+
+    pool: str
+    kind: str
+    name: str
+    values: dict[str, Number]
+
+
+class HistoryMinute(Struct, kw_only=True):
+    """What was in the minute that began at `at`, in seconds since 1970: of each that did anything. `is_recorded`: the
+    minute was recorded.
+    """
+
+    at: int
+    is_recorded: bool
+    rows: list[MinuteRow]
+    events: list[HistoryEvent]
+    missing: list[str]
+    currency: str | None
