@@ -5,7 +5,6 @@ import { ask, path } from "./api.js";
 
 const RETRY_MS = [500, 1000, 2000, 4000];
 const SILENCE_MS = 40000; // the gateway sends at least a comment every 15 s
-const HISTORY = 300; // seconds that are kept of each tenant's pace, for its plot
 
 const newObject = () => Object.create(null); // a name like __proto__ is a name here
 
@@ -47,7 +46,6 @@ class Live {
   error = null;
   isPaused = false;
   at = 0; // when the last event came, by this machine's clock (ms)
-  history = new Map(); // tenant -> [[unix_s, tokens_per_s, queued], ...]
   #listeners = new Set();
   #abort = null;
   #path = "/live";
@@ -68,7 +66,6 @@ class Live {
     this.stop();
     this.#path = group === null ? "/live" : `${path("groups", group)}/live`;
     this.document = null;
-    this.history.clear();
     this.#abort = new AbortController();
     this.#run(this.#abort.signal);
   }
@@ -127,28 +124,7 @@ class Live {
     this.status = "live";
     this.error = null;
     this.at = Date.now();
-    this.#remember();
     if (!this.isPaused) this.#tell();
-  }
-
-  #remember() {
-    const { at, pools = {} } = this.document;
-    const sums = new Map();
-    for (const pool of Object.values(pools)) {
-      for (const [id, tenant] of Object.entries(pool.tenants || {})) {
-        const sum = sums.get(id) || [at, 0, 0];
-        sum[1] += tenant.output_tokens_per_s || 0;
-        sum[2] += tenant.queued || 0;
-        sums.set(id, sum);
-      }
-    }
-    for (const [id, sum] of sums) {
-      const rows = this.history.get(id) || [];
-      rows.push(sum);
-      if (rows.length > HISTORY) rows.shift();
-      this.history.set(id, rows);
-    }
-    for (const id of this.history.keys()) if (!sums.has(id)) this.history.delete(id);
   }
 
   #tell() {

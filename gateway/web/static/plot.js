@@ -1,11 +1,11 @@
-// A plot of the last minutes, by uPlot, which is loaded when the first plot is shown.
+// A plot of one range of time, by uPlot, which is loaded when the first plot is shown. Vertical lines are events; a click
+// on it chooses a time.
 
 import { useEffect, useRef } from "preact/hooks";
 import { html } from "./ui.js";
 
-const HEIGHT = 150;
-const WHOLE = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((each) => [each, 2 * each, 5 * each]); // ticks are whole numbers
-const WINDOW_S = 300; // as many seconds as live.js keeps
+const HEIGHT = 130;
+const HOURS = 6 * 3600; // a longer range has hours at its foot, without seconds
 let loading = null;
 
 function load() {
@@ -19,7 +19,8 @@ function load() {
   return loading;
 }
 
-const timeOfDay = (unixS) => new Date(unixS * 1000).toLocaleTimeString("sv-SE"); // 24 hours, as all times of the page
+/** 24 hours, as all times of the page. */
+export const timeOfDay = (unixS) => new Date(unixS * 1000).toLocaleTimeString("sv-SE", { hour: "2-digit", minute: "2-digit" });
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -33,26 +34,41 @@ function resolved(name) {
   return value;
 }
 
-function options(width, label) {
+function options(width, latest, say) {
   const axis = { stroke: resolved("--dim"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { stroke: resolved("--line") } };
+  const [event, chosen] = [resolved("--short"), resolved("--due")];
+  const lines = (plot) => {
+    const at = (unixS) => plot.valToPos(unixS, "x", true);
+    const { events, chosen: minute, from, to } = latest.current;
+    const draw = (unixS, stroke, wide) => {
+      if (unixS < from || unixS > to) return;
+      plot.ctx.fillStyle = stroke;
+      plot.ctx.fillRect(Math.round(at(unixS)), plot.bbox.top, wide, plot.bbox.height);
+    };
+    for (const each of events) draw(each.at, event, 2 * devicePixelRatio);
+    if (minute !== null) draw(minute, chosen, devicePixelRatio);
+  };
+  const step = latest.current.to - latest.current.from > HOURS ? [3600, 7200, 10800, 21600] : [60, 300, 600, 900, 1800, 3600];
   return {
     width,
     height: HEIGHT,
-    cursor: { y: false },
+    cursor: { y: false, drag: { x: false } },
     legend: { show: false },
-    scales: { x: { range: (_, __, last) => [last - WINDOW_S, last] }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
-    axes: [{ ...axis, space: 80, size: 32, incrs: [60], values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 56, incrs: WHOLE }],
-    series: [{}, { label, stroke: resolved("--got"), width: 1.5, points: { show: false } }],
+    scales: { x: { range: () => [latest.current.from, latest.current.to] }, y: { range: (_, __, most) => [0, (most || 1) * 1.1] } },
+    axes: [{ ...axis, space: 70, size: 28, incrs: step, values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 64, values: (_, splits) => splits.map(say) }],
+    series: [{}, { stroke: resolved("--got"), fill: resolved("--track"), width: 1.5, points: { show: false }, spanGaps: false }],
+    hooks: { draw: [lines] },
   };
 }
 
-/** rows: [[unix_s, value], ...]; `label` says what the values are. */
-export function Plot({ rows, label }) {
+/** times and values: one of each step, null where nothing was recorded. `say` shows a value with its unit; `events` have
+ * `at`, as `chosen` is a time or null. `onTime(unixS)` is called at a click.
+ */
+export function Plot({ label, times, values, from, to, events = [], chosen = null, say, onTime }) {
   const place = useRef(null);
   const plot = useRef(null);
-  const data = [rows.map(([at]) => at), rows.map(([, value]) => value)];
-  const latest = useRef(data);
-  latest.current = data;
+  const latest = useRef(null);
+  latest.current = { data: [times, values], events, chosen, from, to, onTime };
   useEffect(() => {
     let isGone = false;
     let watch = null;
@@ -60,7 +76,10 @@ export function Plot({ rows, label }) {
       if (isGone) return;
       const parent = place.current;
       const width = () => Math.max(200, parent.clientWidth);
-      plot.current = new uPlot(options(width(), label), latest.current, parent);
+      plot.current = new uPlot(options(width(), latest, say), latest.current.data, parent);
+      plot.current.over.addEventListener("click", (event) => {
+        latest.current.onTime?.(plot.current.posToVal(event.clientX - plot.current.over.getBoundingClientRect().left, "x"));
+      });
       watch = new ResizeObserver(() => plot.current?.setSize({ width: width(), height: HEIGHT }));
       watch.observe(parent);
     });
@@ -70,10 +89,10 @@ export function Plot({ rows, label }) {
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [label, document.documentElement.dataset.theme]);
-  useEffect(() => plot.current?.setData(latest.current), [rows, rows.length, rows.at(-1)?.[0]]);
-  const values = data[1];
-  const said = values.length === 0 ? "nothing yet" : `now ${Math.round(values.at(-1))}, at most ${Math.round(Math.max(...values))}`;
-  return html`<figure class="plot"><figcaption>${label}, last 5 min</figcaption>
-    <div ref=${place} role="img" aria-label=${`${label}, last ${rows.length} seconds: ${said}`}></div></figure>`;
+  }, [label, to - from, document.documentElement.dataset.theme]);
+  useEffect(() => plot.current?.setData(latest.current.data), [to, values, chosen, events.length]);
+  const known = values.filter((each) => each != null);
+  const said = known.length === 0 ? "nothing was recorded" : `last ${say(known.at(-1))}, at most ${say(Math.max(...known))}`;
+  return html`<figure class="plot"><figcaption>${label} <span class="number">${known.length ? `${say(known.at(-1))}` : ""}</span></figcaption>
+    <div ref=${place} role="img" aria-label=${`${label}: ${said}`}></div></figure>`;
 }

@@ -1,6 +1,7 @@
 // One backend: what it is limited by, how fast it is, and what runs there.
 
 import { get } from "../api.js";
+import { History } from "./history.js";
 import { entries, externalLoad, Health } from "./now.js";
 import { PhaseLegend, Phases } from "./requests.js";
 import { Figure, html, link, Table, TenantLink, useLive, usePolled } from "../ui.js";
@@ -16,7 +17,7 @@ export function Backend({ id }) {
   return html`<p><a href=${link("now")}>All backends</a></p><h1>${id} <small class="dim">backend</small></h1>
     ${pools.length === 0 ? html`<p>There is no such backend in any pool.</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${pool.backends[id]} />`)}
-    ${pools.length > 0 ? html`<${InFlight} id=${id} />` : null}`;
+    ${pools.length > 0 ? html`<${History} of=${`backend:${id}`} /><${InFlight} id=${id} />` : null}`;
 }
 
 // What the limit is: as told, or what the gateway has seen to run there so far.

@@ -4,6 +4,7 @@ import { all, get, path } from "../api.js";
 import { may, ownGroup } from "../session.js";
 import { Budgets } from "./budgets.js";
 import { Changes } from "./changes.js";
+import { History } from "./history.js";
 import { Keys } from "./keys.js";
 import { Make, Remove } from "./making.js";
 import { dueBy, entries, Tenants } from "./now.js";
@@ -56,6 +57,7 @@ export function Group({ id }) {
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} group=${pool.groups[id]} members=${entries(pool.tenants).filter((each) => each.group === id)} />`)}
     ${pools.length === 0 ? html`<p class="dim">None of its tenants sent anything in the last 15 minutes.</p>` : null}
+    <${History} of=${`group:${id}`} />
     ${settings.value ? html`<${Members} id=${id} members=${settings.value.members} />
       <${Settings} kind="groups" id=${id} settings=${settings.value} now=${pools.map((pool) => pool.groups[id])} again=${again} />` : null}
     <${Budgets} of="group" id=${id} />

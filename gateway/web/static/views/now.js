@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
+import { History } from "./history.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
 import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
@@ -62,6 +63,7 @@ function Pool({ name, pool }) {
       ${passedOnSum ? html`<${Figure} label="passed on to another model of an alias in the last minute" value=${count(passedOnSum)} note=${passedOn} />` : null}
     </dl>
     <${Verdict} pool=${pool} tenants=${tenants} tiers=${tiers} backends=${backends} />
+    <${History} of=${`pool:${name}`} />
     <${Tiers} tiers=${tiers} />
     <${Groups} groups=${entries(pool.groups)} />
     <${Tenants} tenants=${tenants} />

@@ -2,10 +2,10 @@
 
 import { useState } from "preact/hooks";
 import { all, get, path } from "../api.js";
-import { Plot } from "../plot.js";
 import { may, mayChange, ownGroup } from "../session.js";
 import { Budgets } from "./budgets.js";
 import { Changes } from "./changes.js";
+import { History } from "./history.js";
 import { Keys } from "./keys.js";
 import { Remove } from "./making.js";
 import { dueBy, WaitCause } from "./now.js";
@@ -17,10 +17,9 @@ const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
 
 export function Tenant({ id, setting }) {
-  const { document: state, history } = useLive();
+  const { document: state } = useLive();
   const [settings, again] = usePolled((signal) => readSettings(id, signal), [id], 10000);
   const pools = Object.entries(state?.pools || {}).filter(([, pool]) => pool.tenants?.[id]);
-  const rows = history.get(id) || [];
   const tier = settings.value?.tier;
   const envelope = settings.value === null ? {} : envelopeOf(settings.value.fields, tier);
   const [isNew, setNew] = useState(false);
@@ -33,10 +32,7 @@ export function Tenant({ id, setting }) {
     ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${{ ...pool.tenants[id], id }} envelope=${envelope} />`)}
     ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
     ${may("viewer") ? html`<p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>` : null}
-    ${rows.length > 1
-      ? html`<div class="plots"><${Plot} label="Output tokens per second" rows=${rows.map(([at, pace]) => [at, pace])} />
-          <${Plot} label="Requests queued" rows=${rows.map(([at, , queued]) => [at, queued])} /></div>`
-      : null}
+    <${History} of=${`tenant:${id}`} />
     ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
     <${Budgets} of="tenant" id=${id} />
     <${Keys} tenant=${id} />

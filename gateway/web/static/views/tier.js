@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { get, path } from "../api.js";
 import { mayChange } from "../session.js";
 import { Changes } from "./changes.js";
+import { History } from "./history.js";
 import { entries, Tenants } from "./now.js";
 import { defaultsOf, Settings } from "./settings.js";
 import { Figure, html, ShareBar, useLive, usePolled } from "../ui.js";
@@ -23,6 +24,7 @@ export function Tier({ id }) {
   return html`<h1>${id} <small class="dim">tier</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} tier=${pool.tiers[id]} />`)}
+    <${History} of=${`tier:${id}`} />
     ${settings.value ? html`<${Settings} kind="tiers" id=${id} settings=${settings.value} now=${pools.map((pool) => pool.tiers[id])} again=${again} />` : null}
     ${pools.map((pool) => html`<${Tenants} key=${pool.id} tenants=${entries(pool.tenants).filter((each) => each.tier === id)} />`)}
     <${Changes} kind="tiers" id=${id} settings=${settings.value} />`;

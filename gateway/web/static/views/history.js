@@ -1,0 +1,177 @@
+// What was: charts of a pool, tier, group, tenant or backend in one range of time, which all views share and the address
+// names; what happened meanwhile; and what was of all in one minute.
+
+import { useEffect } from "preact/hooks";
+import { get, post } from "../api.js";
+import { Plot, timeOfDay } from "../plot.js";
+import { may } from "../session.js";
+import { attempt, html, link, notify, Table, usePolled, useRoute } from "../ui.js";
+import { count, NONE, percent, seconds, short, time } from "../words.js";
+
+const RANGES = { "15m": "15 minutes", "1h": "1 hour", "6h": "6 hours", "24h": "24 hours" };
+const POLL_MS = 10000;
+const MINUTE_S = 60;
+const SHOWN_EVENTS = 8;
+const WITHIN = "±9 %"; // gateway/live/history/columns.py
+let lastRange = "1h"; // of this tab: a link to another view keeps it
+
+const perSecond = (value) => `${short(value)}/s`;
+
+/** Charts of each kind: the label, the value of step `at` of series `of`, and how it is said. */
+const USE = [
+  { label: "Tokens per second", of: ({ tokens }, at, stepS) => part(tokens[at], stepS), say: perSecond },
+  { label: "Share of the pool", of: ({ share }, at) => share[at], say: percent, not: ["pool"] },
+  { label: "Longest wait", of: ({ wait_s: waits }, at) => waits[at], say: seconds },
+  { label: "TTFT, 90 % within", of: ({ ttft_s: ttft }, at) => ttft[at], say: seconds },
+  { label: "Refused per minute", of: ({ refused }, at, stepS) => part(refused[at], stepS / MINUTE_S), say: short },
+  { label: "Cost per hour", of: ({ cost }, at, stepS) => part(cost[at], stepS / 3600), say: money, isMoney: true },
+];
+const ENGINE = [
+  { label: "Slots in use", of: ({ in_flight: used, requests_limit: most }, at) => ratio(used[at], most[at]), say: percent },
+  { label: "KV tokens reserved", of: ({ kv_tokens: used, kv_tokens_limit: most }, at) => ratio(used[at], most[at]), say: percent },
+  { label: "Time of a step", of: ({ step_s: step }, at) => step[at], say: seconds },
+  { label: "Available", of: ({ available }, at) => available[at], say: percent },
+];
+
+function money(value) {
+  return value == null ? NONE : value === 0 ? "0" : value.toPrecision(2);
+}
+
+const part = (value, by) => (value == null ? null : value / by);
+const ratio = (value, limit) => (value == null ? null : limit ? Math.min(1, value / limit) : null);
+
+/** Set a parameter of the address; null removes it. */
+function setParameter(name, value, { isNew = true } = {}) {
+  const [path, query = ""] = location.hash.split("?");
+  const parameters = new URLSearchParams(query);
+  if (value === null) parameters.delete(name);
+  else parameters.set(name, value);
+  const hash = [path || "#/now", `${parameters}`].filter(Boolean).join("?");
+  if (isNew) location.hash = hash;
+  else history.replaceState(null, "", hash);
+}
+
+/** `of` is the API's: pool:NAME, tenant:NAME, ... Without `pool` those of all pools. */
+export function History({ of, pool = null }) {
+  const { query } = useRoute();
+  const asked = query.get("range");
+  const range = Object.hasOwn(RANGES, asked ?? "") ? asked : lastRange;
+  lastRange = range;
+  useEffect(() => {
+    if (asked !== range) setParameter("range", range, { isNew: false });
+  }, [asked, range]);
+  const at = Number(query.get("at")) || null;
+  const [answer, again] = usePolled(async (signal) => (await get(`/history?of=${encodeURIComponent(of)}&range=${range}`, { signal })).body, [of, range], POLL_MS);
+  const found = answer.value;
+  const choose = (unixS) => setParameter("at", unixS === null ? null : `${Math.floor(unixS / MINUTE_S) * MINUTE_S}`);
+  return html`<section class="history" aria-label="History">
+    <div class="bar"><h2>Before now <small class="dim">${WITHIN}; click a chart to see that minute</small></h2>
+      <span class="controls"><label>Range <select value=${range} onChange=${(event) => setParameter("range", event.target.value)}>
+        ${Object.entries(RANGES).map(([id, label]) => html`<option key=${id} value=${id}>${label}</option>`)}</select></label>
+      <${WhichMinute} at=${at} choose=${choose} /></span></div>
+    ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
+    ${found === null ? html`<p class="dim" aria-busy="true">Reading what was recorded…</p>` : html`<${Charts} found=${found} pool=${pool} at=${at} choose=${choose} />
+      <${Events} events=${found.events} choose=${choose} again=${again} />`}
+    ${at === null ? null : html`<${Minute} at=${at} choose=${choose} />`}
+  </section>`;
+}
+
+function Charts({ found, pool, at, choose }) {
+  const kind = found.of.split(":", 1)[0];
+  const pools = Object.entries(found.pools).filter(([name]) => pool === null || name === pool);
+  if (pools.length === 0) return html`<p class="dim">Nothing was recorded in this range. It is kept for 24 hours while the gateway runs, from the first ten seconds on.</p>`;
+  const missing = found.missing.length === 0 ? null : html`<p class="warn">Without what ${found.missing.join(", ")} recorded: no answer.</p>`;
+  return html`${missing}${pools.map(([name, { values }]) => html`<div key=${name} class="plots" aria-label=${`Charts of the pool ${name}`} role="group">
+    ${pools.length > 1 ? html`<h3>In the pool ${name}</h3>` : null}${charts(kind, found, values).map((each) => html`<${Plot} key=${each.label} ...${each} events=${found.events} chosen=${at} onTime=${choose} />`)}</div>`)}`;
+}
+
+function charts(kind, { from_s: from, step_s: stepS, currency }, values) {
+  const wanted = kind === "backend" ? ENGINE : USE.filter((each) => !(each.not || []).includes(kind) && !(each.isMoney && currency === null));
+  const length = Object.values(values)[0].length;
+  const times = Array.from({ length }, (_, number) => from + number * stepS);
+  return wanted.map(({ label, of, say, isMoney }) => ({
+    label: isMoney ? `${label}, ${currency}` : label,
+    times,
+    values: times.map((_, number) => of(values, number, stepS)),
+    from,
+    to: from + length * stepS,
+    say,
+  }));
+}
+
+/** The same as a click on a chart, for a keyboard and for a time that is known. */
+function WhichMinute({ at, choose }) {
+  const local = at === null ? "" : `${time(at).slice(0, 10)}T${timeOfDay(at)}`;
+  const chosen = (event) => {
+    const given = Date.parse(event.target.value);
+    if (!Number.isNaN(given)) choose(given / 1000);
+  };
+  return html`<label>Minute <input type="datetime-local" value=${local} onChange=${chosen} /></label>`;
+}
+
+const SAID = { create: "made", update: "changed", delete: "removed, or as the file says", not_available: "is not available", available: "is available again", leads: "leads now" };
+
+function Events({ events, choose, again }) {
+  const shown = events.slice(-SHOWN_EVENTS).reverse();
+  const note = async (event) => {
+    event.preventDefault();
+    const field = event.target.elements.note;
+    if (field.value.trim() === "") return;
+    await attempt(async () => {
+      await post("/notes", { text: field.value.trim() });
+      field.value = "";
+      notify("It is noted, and in the audit log.");
+      again();
+    });
+  };
+  return html`${shown.length === 0 ? null : html`<ol class="events" aria-label="What happened">${shown.map((each) => html`<li key=${`${each.at}${each.name}`}>
+      <button class="quiet" onClick=${() => choose(each.at)}>${timeOfDay(each.at)}</button> ${said(each)}</li>`)}</ol>`}
+    ${events.length > shown.length ? html`<p class="dim">${count(events.length - shown.length)} more before these, as lines in the charts.</p>` : null}
+    ${may("operator") ? html`<form class="controls" onSubmit=${note}><label>Note <input name="note" maxlength="200" placeholder="deployed 1.2" /></label><button>Add it</button></form>` : null}`;
+}
+
+function said({ kind, name, what, actor }) {
+  const by = actor ? html` <span class="dim">by ${actor}</span>` : null;
+  if (kind === "note") return html`<strong>${name}</strong>${by}`;
+  return html`${name} ${SAID[what] ?? what}${by}`;
+}
+
+/** What was of all in one minute. */
+function Minute({ at, choose }) {
+  const [answer] = usePolled(async (signal) => (await get(`/history/minute?at=${at}`, { signal })).body, [at], 0);
+  const found = answer.value;
+  const rows = (kind) => (found?.rows || []).filter((each) => each.kind === kind).map((each) => ({ ...each, ...each.values }));
+  return html`<section class="minute" aria-label="One minute">
+    <div class="bar"><h2>At ${timeOfDay(at)} <small class="dim">the minute from ${time(at)}</small></h2>
+      <span class="controls"><button onClick=${() => choose(at - MINUTE_S)}>Minute before</button><button onClick=${() => choose(at + MINUTE_S)}>Minute after</button>
+      <button class="quiet" onClick=${() => choose(null)}>Close</button></span></div>
+    ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
+    ${found === null ? null : found.is_recorded ? html`<${Used} label="Tenants in that minute" rows=${rows("tenant")} currency=${found.currency} /><${Engines} rows=${rows("backend")} />` : html`<p class="dim">Nothing was recorded in that minute, or it is not over.</p>`}
+  </section>`;
+}
+
+function Used({ label, rows, currency }) {
+  const columns = [
+    { id: "name", label: "Tenant", value: (each) => each.name, cell: (each) => html`<a class="name" href=${link("tenant", each.name)}>${each.name}</a>` },
+    { id: "pool", label: "Pool", hide: "middle", value: (each) => each.pool, cell: (each) => each.pool },
+    { id: "share", label: "Share", kind: "number", note: "of the pool", value: (each) => each.share, cell: (each) => percent(each.share) },
+    { id: "tokens", label: "Tokens", kind: "number", value: (each) => each.tokens, cell: (each) => short(each.tokens) },
+    { id: "wait", label: "Longest wait", kind: "number", value: (each) => each.wait_s, cell: (each) => seconds(each.wait_s) },
+    { id: "ttft", label: "TTFT, 90 % within", kind: "number", value: (each) => each.ttft_s, cell: (each) => seconds(each.ttft_s) },
+    { id: "refused", label: "Refused", kind: "number", value: (each) => each.refused, cell: (each) => count(each.refused) },
+    ...(currency === null ? [] : [{ id: "cost", label: `Cost, ${currency}`, kind: "number", value: (each) => each.cost, cell: (each) => money(each.cost) }]),
+  ];
+  return html`<${Table} label=${label} columns=${columns} rows=${rows} keyOf=${(each) => `${each.pool} ${each.name}`} sort=${{ id: "share", down: true }} size=${10} empty="No tenant did anything." />`;
+}
+
+function Engines({ rows }) {
+  if (rows.length === 0) return null;
+  const columns = [
+    { id: "name", label: "Backend", value: (each) => each.name, cell: (each) => html`<a class="name" href=${link("backend", each.name)}>${each.name}</a>` },
+    { id: "available", label: "Available", kind: "number", note: "of the minute", value: (each) => each.available, cell: (each) => percent(each.available) },
+    { id: "slots", label: "Slots", kind: "number", note: "in use / limit", value: (each) => each.in_flight, cell: (each) => `${short(each.in_flight)} / ${count(each.requests_limit)}` },
+    { id: "kv", label: "KV tokens", kind: "number", note: "reserved / limit", value: (each) => each.kv_tokens, cell: (each) => `${short(each.kv_tokens)} / ${each.kv_tokens_limit ? short(each.kv_tokens_limit) : NONE}` },
+    { id: "step", label: "Step", kind: "number", value: (each) => each.step_s, cell: (each) => seconds(each.step_s) },
+  ];
+  return html`<${Table} label="Backends in that minute" columns=${columns} rows=${rows} keyOf=${(each) => `${each.pool} ${each.name}`} sort=${{ id: "name", down: false }} size=${10} />`;
+}

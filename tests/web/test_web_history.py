@@ -1,0 +1,86 @@
+"""The charts of what was, of a gateway under load: one range for all views, events on them, and one minute's table."""
+
+import re
+import time
+
+from playwright.sync_api import expect
+
+
+def minute_is_over(gateway):
+    """The start of the first minute that is recorded, once there is one in which tenants were served."""
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline:
+        at = (time.time() // 60 - 1) * 60
+        answer = gateway.ask("GET", f"/history/minute?at={at}")[1]
+        if any(row["kind"] == "tenant" and row["values"]["tokens"] for row in answer["rows"]):
+            return at, answer
+        time.sleep(2)
+    raise AssertionError("no minute was recorded")
+
+
+def test_every_view_has_its_charts_in_one_range_that_the_address_keeps(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["viewer"])
+    history = page.get_by_role("region", name="History", exact=True)
+    expect(history.locator(".plot canvas")).to_have_count(4, timeout=60_000)  # without prices, and without a share
+    expect(page).to_have_url(re.compile(r"range=1h"))
+    history.get_by_label("Range").select_option("15m")
+    expect(page).to_have_url(re.compile(r"range=15m"))
+    page.get_by_role("region", name="Tenants").get_by_role("link", name="chat").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("chat")
+    expect(page).to_have_url(re.compile(r"tenant/chat\?range=15m"))
+    expect(history.get_by_label("Range")).to_have_value("15m")
+    expect(history.get_by_role("img", name=re.compile(r"Share of the pool: last [\d.]+ %"))).to_be_visible(
+        timeout=60_000
+    )
+    expect(history.get_by_role("img", name=re.compile(r"TTFT, 90 % within: last [\d.]+ m?s"))).to_be_visible()
+    page.reload()
+    expect(history.get_by_label("Range")).to_have_value("15m")
+    for view, first in (("tier/batch", "Tokens per second"), ("backend/vllm-0", "Slots in use")):
+        page.goto(f"/#/{view}?range=6h")
+        expect(history.get_by_label("Range")).to_have_value("6h")
+        expect(history.get_by_role("img", name=re.compile(first))).to_be_visible(timeout=90_000)
+
+
+def test_notes_and_changes_are_events_on_it(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["operator"], "#/tenant/nightly")
+    page.get_by_label("Note", exact=True).fill("deployed <b>1.2</b>")
+    page.get_by_role("button", name="Add it").click()
+    what = page.get_by_role("list", name="What happened")
+    expect(what).to_contain_text("deployed <b>1.2</b>")
+    loaded.ask("PATCH", "/tenants/nightly", {"weight": 2})
+    try:
+        expect(what).to_contain_text(re.compile("tenants/nightly (changed|made) by"), timeout=30_000)
+    finally:
+        loaded.ask("DELETE", "/tenants/nightly")  # what the file says holds again
+    assert loaded.ask("POST", "/notes", {"text": "x"}, key=keys["viewer"])[0] == 403
+    viewer = visit(loaded).sign_in(keys["viewer"], "#/tenant/nightly")
+    expect(viewer.get_by_role("list", name="What happened")).to_contain_text("deployed")
+    expect(viewer.get_by_role("button", name="Add it")).to_have_count(0)
+
+
+def test_a_click_on_a_chart_shows_what_was_in_that_minute(visit, loaded, keys):
+    at, answer = minute_is_over(loaded)
+    page = visit(loaded).sign_in(keys["viewer"], "#/now?range=15m")
+    over = page.get_by_role("region", name="History", exact=True).locator(".plot .u-over").first
+    expect(over).to_be_visible(timeout=60_000)
+    box = over.bounding_box()
+    begin = float(loaded.ask("GET", f"/history?of=pool:{answer['rows'][0]['pool']}&range=15m")[1]["from_s"])
+    over.click(position={"x": box["width"] * (at + 30 - begin) / 900, "y": 20})
+    expect(page).to_have_url(re.compile(r"at=\d+"))
+    shown = page.get_by_role("region", name="Tenants in that minute")
+    served = {row["name"] for row in answer["rows"] if row["kind"] == "tenant"}
+    for name in served:
+        expect(shown.get_by_role("link", name=name)).to_be_visible()
+    expect(page.get_by_role("region", name="Backends in that minute").locator("tbody tr")).to_have_count(3)
+    # By keyboard: the minute before is not there, or is another one.
+    page.get_by_role("button", name="Minute before").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"at=\d+"))
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("region", name="One minute")).to_have_count(0)
+    # By the field, as one who knows the time.
+    local = page.evaluate(
+        "(s) => new Date(s * 1000 - new Date(s * 1000).getTimezoneOffset() * 60000).toISOString().slice(0, 16)", at
+    )
+    page.get_by_label("Minute", exact=True).fill(local)
+    expect(shown).to_be_visible()
