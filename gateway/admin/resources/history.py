@@ -12,6 +12,7 @@ from gateway.admin.models.history import HistoryAsked, MinuteAsked, Note
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route
+from gateway.identity import key_secret
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import GROUP, TENANT
 from gateway.live.history.schema import History, HistoryEvent, HistoryMinute
@@ -22,6 +23,7 @@ from gateway.store.base import AuditEntry
 
 CHANGES_MAX: Final = 500  # of a range: a chart shows no more
 PAGE_ROWS: Final = 100
+NOT_SHOWN: Final = (REQUESTS, key_secret.KIND)  # of single calls, and what the gateway itself writes
 SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
 
 
@@ -99,7 +101,7 @@ class HistoryRoutes:
         return found[:CHANGES_MAX]
 
     def _shows(self, caller: Caller, entry: AuditEntry) -> bool:
-        if entry.kind == REQUESTS:
+        if entry.kind in NOT_SHOWN:
             return False
         return caller.group is None or self._sees(caller, SINGULAR.get(entry.kind, ""), entry.name)
 
