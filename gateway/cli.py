@@ -27,6 +27,7 @@ REVOKE_CHARS_MIN = 4
 app = typer.Typer(
     name="fairlead",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands have it from here
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     help="A fair-queueing reverse proxy for shared vLLM servers.\n\n"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.forms import MODULE, fields_module
 from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
-from gateway.admin.resources import aliases, prices, tenants
+from gateway.admin.resources import declared
 from gateway.admin.resources.audit import AuditRoutes
 from gateway.admin.resources.backends import BackendRoutes
 from gateway.admin.resources.demo import DemoRoutes
@@ -31,6 +32,7 @@ from gateway.admin.resources.live_page import LivePageRoutes
 from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
+from gateway.admin.resources.resource_files import ResourceFileRoutes
 from gateway.admin.resources.sessions import SessionRoutes
 from gateway.admin.resources.usage import UsageRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
@@ -164,24 +166,27 @@ class AdminPort:
 def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:
     """All routes, including the one that serves the OpenAPI document of them."""
     registry = parts.registry
+    backends = BackendRoutes(
+        registry=registry,
+        backends=parts.backends,
+        pools=parts.pools,
+        in_force=parts.in_force,
+        address_allowlist=parts.address_allowlist,
+    ).collection()
+    collections = [*declared.collections(registry), backends]
+    pools = PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force)
     found = [
-        *tenants.routes(registry),
-        *prices.routes(registry),
-        *aliases.routes(registry),
+        *chain.from_iterable(each.routes() for each in collections),
+        *pools.routes(),
+        *ResourceFileRoutes(
+            registry=registry, collections={each.kind: each for each in collections}, pools=pools
+        ).routes(),
         *KeyRoutes(
             registry=registry,
             hmac_hex=hmac_hex,
             checks_tenants=parts.tenant_keys is not None,
             use=KeyUse(parts.store, clock=parts.clock, today=lambda: datetime.now(UTC).date().isoformat()),
         ).routes(),
-        *BackendRoutes(
-            registry=registry,
-            backends=parts.backends,
-            pools=parts.pools,
-            in_force=parts.in_force,
-            address_allowlist=parts.address_allowlist,
-        ).routes(),
-        *PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force).routes(),
         *LiveRoutes(
             registry=registry,
             pools=parts.pools,

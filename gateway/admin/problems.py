@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.config.problems import did_you_mean, keys_of
+from gateway.config.reasons import NAME_STEP, merged_reasons, path_in, reason_of
+
 PROBLEM_TYPE = "application/problem+json"
 ERRORS_MAX = 64  # in one problem
 
@@ -60,30 +63,39 @@ def field_problem(field_path: str, reason: str, *, status: int = 422) -> AdminPr
     return AdminProblem(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
 
 
-def invalid_problem(error: ValidationError, part: str, *, status: int = 422) -> AdminProblem:
-    """The problem of everything that pydantic found wrong in this part of a request (body, query)."""
-    errors = list(_field_errors(error, part))[:ERRORS_MAX]
+def invalid_problem(
+    error: ValidationError, value: Mapping[str, Any], model: type[BaseModel], part: str, *, status: int = 422
+) -> AdminProblem:
+    """The problem of everything that pydantic found wrong in this value, a part of a request (body, query)."""
+    errors = list(_field_errors(error, value, model, part))[:ERRORS_MAX]
     named = errors[0] if len(errors) == 1 else None
     detail = f"{named.field}: {named.reason}" if named else f"{len(errors)} fields are wrong"
     return AdminProblem(status, detail, errors)
 
 
-def read_checked(model: type[M], value: Mapping[str, Any]) -> M:
-    """Validate the value as JSON, strictly: "5" is no number. Raises AdminProblem: 422 for what the model's JSON schema
-    excludes, 409 for values that it allows, but that are at odds with each other or with what they name.
+def read_checked(model: type[M], value: Mapping[str, Any], part: str = "body") -> M:
+    """Validate this part of a request as JSON, strictly: "5" is no number. Raises AdminProblem: 422 for what the
+    model's JSON schema excludes, 409 for values that it allows, but that are at odds with each other or with what they
+    name.
     """
     try:
         return model.model_validate_json(orjson.dumps(value), strict=True)
     except ValidationError as error:
         is_at_odds = all(each["type"] == "value_error" for each in error.errors(include_url=False, include_input=False))
-        raise invalid_problem(error, "body", status=409 if is_at_odds else 422) from None
+        raise invalid_problem(error, value, model, part, status=409 if is_at_odds else 422) from None
 
 
-def _field_errors(error: ValidationError, part: str) -> Iterable[FieldError]:
-    for entry in error.errors(include_url=False, include_input=False, include_context=False):
-        path = ".".join((part, *(str(step) for step in entry["loc"])))
+def _field_errors(
+    error: ValidationError, value: Mapping[str, Any], model: type[BaseModel], part: str
+) -> Iterable[FieldError]:
+    found = []
+    for entry in error.errors(include_url=False):
+        path = path_in(value, entry)
+        reason = reason_of(entry)
+        if path[-1:] == (NAME_STEP,):
+            path, reason = path[:-1], f"a name {reason}"
         if entry["type"] == "extra_forbidden":
-            reason = "there is no such field"
-        else:
-            reason = entry["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        yield FieldError(field=path, reason=reason.replace("Field required", "is missing"))
+            reason = f"there is no such field{did_you_mean(str(path[-1]), keys_of(model, path[:-1]))}"
+        found.append((path, reason))
+    for path, reason in merged_reasons(found):
+        yield FieldError(field=".".join((part, *map(str, path))), reason=reason)

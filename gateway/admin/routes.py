@@ -15,6 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 
 ROOT = "/admin/v1"
+BODY_BYTES_MAX = 64 << 10
 
 
 class Role(IntEnum):
@@ -122,6 +123,8 @@ class Route:
     stored: bool = False  # it reads the store, which may be unavailable
     for_groups: bool = False  # administrators of groups may use it; the handler keeps them within their group
     live: bool = False  # the leader's to say: another process asks it
+    body_bytes_max: int = BODY_BYTES_MAX
+    count_changes: Callable[[Any], int] = lambda _body: 1  # of a body, against the caller's rate of changes
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

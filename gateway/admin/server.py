@@ -28,7 +28,6 @@ from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 from gateway.web.files import StaticFiles
 
-BODY_BYTES_MAX = 64 << 10
 BODY_TIMEOUT_S = 10.0
 LINGERING_S = 10.0  # how long the rest of a rejected body is read, so that its client can read the response
 HEADER_BYTES_MAX = 16 << 10
@@ -126,6 +125,7 @@ class AdminServer(web.Server):
             raise AdminProblem(403, refused)
         self._change_rate.count(route, caller, time.monotonic())
         asked = await _asked(request, route, path, caller)
+        self._change_rate.count(route, caller, time.monotonic(), route.count_changes(asked.body) - 1)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
         if route.live:
@@ -218,7 +218,8 @@ async def _asked(request: web.BaseRequest, route: Route, path: Mapping[str, str]
         query = _of_group(query, caller.group)
     body = None
     if route.body is not None or route.merges is not None:
-        body = _body(await _read(request, JSON if route.body is not None else MERGE_PATCH), route.body)
+        content_type = JSON if route.body is not None else MERGE_PATCH
+        body = _body(await _read(request, content_type, route.body_bytes_max), route.body)
     if_match, if_none_match = (
         request.headers.get(name) if route.versioned else None for name in (hdrs.IF_MATCH, hdrs.IF_NONE_MATCH)
     )
@@ -237,22 +238,22 @@ def _query(given: str, model: type[Query] | None) -> Query:
     try:
         return (model or Query).model_validate(dict(pairs))
     except ValidationError as error:
-        raise invalid_problem(error, "query") from None
+        raise invalid_problem(error, dict(pairs), model or Query, "query") from None
 
 
-async def _read(request: web.BaseRequest, content_type: str) -> bytes:
+async def _read(request: web.BaseRequest, content_type: str, bytes_max: int) -> bytes:
     given = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if given not in (content_type, JSON):
         raise AdminProblem(415, f"send {content_type}", headers={"accept-patch": MERGE_PATCH})
-    if (request.content_length or 0) > BODY_BYTES_MAX:
-        raise AdminProblem(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    if (request.content_length or 0) > bytes_max:
+        raise AdminProblem(413, f"a body has at most {bytes_max} bytes")
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             while chunk := await request.content.readany():
                 data += chunk
-                if len(data) > BODY_BYTES_MAX:
-                    raise AdminProblem(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+                if len(data) > bytes_max:
+                    raise AdminProblem(413, f"a body has at most {bytes_max} bytes")
     except TimeoutError:
         raise AdminProblem(408, "the body did not arrive in time") from None
     except web.RequestPayloadError:

@@ -11,9 +11,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
-from gateway.config.value_types import InJson, whole
+from gateway.config.value_types import AMOUNT_PATTERN, PATTERNS, InJson, whole
 
-AMOUNT_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 AMOUNT_MAX = 999_999_999
 
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
@@ -30,7 +29,7 @@ def _amount(value: object) -> Decimal:
     if number is not None and "e" in written.lower():
         number = number.normalize()  # 1.50e+01 has no more decimals than 15
     if number is None or not _AMOUNT.fullmatch(f"{number:f}"):
-        raise ValueError("must be an amount, with at most 9 digits before the decimal point and 6 behind it")
+        raise ValueError(f"must be {PATTERNS[AMOUNT_PATTERN]}")
     return number
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from gateway.config.reasons import reason_of
 from gateway.config.sections import BackendSection, Section
-from gateway.config.value_types import not_bool
+from gateway.config.value_types import LABEL_PATTERN, PORT_NAME_PATTERN, not_bool
 
 SOURCES_MAX = 16
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}\.?)+")
@@ -21,7 +22,7 @@ def _host(value: str) -> str:
 
 
 PortNumber = Annotated[int, BeforeValidator(not_bool), Field(ge=1, le=65_535)]
-PortName = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,15}$")]
+PortName = Annotated[str, Field(pattern=PORT_NAME_PATTERN)]
 
 
 class Discovery(Section):
@@ -31,7 +32,7 @@ class Discovery(Section):
 
     dns: Annotated[str, AfterValidator(_host)] | None = None
     kubernetes: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] | None = None
+    namespace: Annotated[str, Field(pattern=LABEL_PATTERN)] | None = None
     port: PortNumber | PortName = 8000
     scheme: Literal["http", "https"] = "http"
     backend: Mapping[str, Any] = {}
@@ -45,8 +46,8 @@ class Discovery(Section):
         try:
             BackendSection(url=_ANYWHERE, **settings)
         except ValidationError as error:
-            wrong = error.errors(include_input=False)[0]
-            raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+            wrong = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {reason_of(wrong)}") from None
         return settings
 
     @model_validator(mode="after")

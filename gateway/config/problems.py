@@ -5,7 +5,7 @@ environment, and one sentence. pydantic knows paths, YAML nodes know lines; this
 repeats a value, because values may be secrets.
 """
 
-import difflib
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.config.reasons import NAME_STEP, merged_reasons, reason_of
 
 Loc = tuple[str | int, ...]
 
@@ -34,6 +37,7 @@ REMOVED: Mapping[tuple[str, str], str] = {
     ("scheduling", "kv_headroom_ratio"): "0.95",
 }
 """What were settings, by section and key, and what always holds instead."""
+_BRANCH = re.compile(r"(constrained-|function-|json-or-python|is-instance|lax-or-strict).*|\w+\[.*\]")
 STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
@@ -145,12 +149,12 @@ def validation_problems(
 ) -> list[ConfigProblem]:
     """Return one problem per error of pydantic, with its line or variable."""
     found: list[tuple[Loc, str]] = []
-    for entry in error.errors(include_url=False, include_input=False):
+    for entry in error.errors(include_url=False):
         if entry["type"] == "disagreement":
             found.extend(entry["ctx"]["problems"])
         else:
-            found.append(_sentence(entry["loc"], entry["type"], entry["msg"], model))
-    return [locate(path, text, lines, variables) for path, text in found]
+            found.append(_sentence(entry, model))
+    return [locate(path, text, lines, variables) for path, text in merged_reasons(found)]
 
 
 def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigProblem:
@@ -169,35 +173,36 @@ def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigPr
     return ConfigProblem(path, text)
 
 
-def _sentence(loc: Loc, kind: str, message: str, model: type[BaseModel]) -> tuple[Loc, str]:
+def _sentence(entry: ErrorDetails, model: type[BaseModel]) -> tuple[Loc, str]:
+    kind, loc = entry["type"], tuple(part for part in entry["loc"] if not _is_branch(part))
     if kind == "extra_forbidden":
         for (section, key), value in REMOVED.items():
             if key == loc[-1] and section in loc:
                 return loc, f"is no setting any more, it is always {value}: remove it"
-        return loc, f"there is no such key{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
-    if loc and loc[-1] == "[key]":
-        return loc[:-1], f"a name {_plain(message)}"
+        return loc, f"there is no such key{did_you_mean(str(loc[-1]), keys_of(model, loc[:-1]))}"
+    if loc and loc[-1] == NAME_STEP:
+        return loc[:-1], f"a name {reason_of(entry)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return loc, "must hold keys (key: value)"
-    if kind == "missing":
-        return loc, "is missing"
-    return loc, _plain(message)
+    return loc, reason_of(entry)
 
 
-def _plain(message: str) -> str:
-    text = message.removeprefix("Value error, ").replace("Input should be", "must be")
-    return text.replace("Field required", "is missing")
+def _is_branch(part: str | int) -> bool:
+    """Whether a step of pydantic's path is a branch of a choice of types: constrained-int, literal['auto']."""
+    return isinstance(part, str) and _BRANCH.fullmatch(part) is not None
 
 
 def did_you_mean(name: str, names: list[str]) -> str:
     """A hint at the most similar name, or at all names."""
+    import difflib  # noqa: PLC0415 - only where something is wrong
+
     near = difflib.get_close_matches(name.lower(), names, n=1)
     if near:
         return f" (did you mean '{near[0]}'?)"
     return f" (there are: {', '.join(names)})" if names else ""
 
 
-def _keys(model: type[BaseModel], loc: Loc) -> list[str]:
+def keys_of(model: type[BaseModel], loc: Loc) -> list[str]:
     """Return the keys that the section at `loc` has."""
     at: Any = model
     for part in loc:

@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 from pydantic_settings import NoDecode
 
+from gateway.config.reasons import reason_of
 from gateway.config.sections import Section
 from gateway.config.value_types import Count, NotNegative, Positive, not_bool, one_of, read_choice_of, whole
 from policies.accounts.cost import PRICES
@@ -179,7 +180,7 @@ def read_choice(kind: str, names: tuple[str, ...], default: str, value: object) 
     try:
         policy = section.model_validate({POLICY: name, **{key: given[key] for key in given if key not in unknown}})
     except ValidationError as error:
-        problems += [_problem(entry["loc"], entry["msg"]) for entry in error.errors()]
+        problems += [_problem(entry["loc"], reason_of(entry)) for entry in error.errors()]
     if problems:
         raise ValidationError.from_exception_data(kind, problems)
     return policy

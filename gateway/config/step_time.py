@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from gateway.config.reasons import reason_of
 from gateway.config.sections import BackendSection, StepTimeSection
 from policies import step_time as policy
 
@@ -39,7 +40,7 @@ def read_step_time(path: Path) -> StepTimeSection:
     except ValidationError as error:
         wrong = error.errors()[0]
         at = ".".join(map(str, wrong["loc"]))
-        raise ValueError(f"the file {path} is not a step time: {at and f'{at}: '}{wrong['msg']}") from None
+        raise ValueError(f"the file {path} is not a step time: {at and f'{at}: '}{reason_of(wrong)}") from None
     except (OSError, UnicodeError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"the file {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

@@ -35,7 +35,42 @@ ERROR_RATIO_MAX = 1e3
 NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARS_MAX - 1}}}$"
 # A tenant name can be a model name, which may contain slashes.
 TENANT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@/:-]{0,127}$"
+AMOUNT_PATTERN = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
+BACKEND_URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?/?$"
+CA_PATTERN = "-----BEGIN CERTIFICATE-----"
+DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+DIGITS_PATTERN = r"^[0-9]{1,18}$"
+HTTP_PATTERN = "^https?://"
+# Restricted by prefix: otherwise a caller could send any environment variable's value to a server of its own.
+KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
+LABEL_PATTERN = r"^[a-z0-9-]{1,63}$"
+MODEL_PATTERN = rf"^[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}$"
+POLICY_PATTERN = (
+    r"^[a-z0-9-]{1,32}(:[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}(,[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}){0,15})?$"
+)
+PORT_NAME_PATTERN = r"^[a-z0-9-]{1,15}$"
+REQUEST_CURSOR_PATTERN = r"^-?[0-9]{1,12}(\.[0-9]{1,9})? [!-~]{1,128}$"
+
+_A_CURSOR = "the next_cursor of the page before"
+PATTERNS: Mapping[str, str] = {
+    NAME_PATTERN: f"1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-', the first a letter or digit",
+    TENANT_PATTERN: "1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-', the first a letter or digit",
+    AMOUNT_PATTERN: 'an amount like "0.60", of at most 9 digits before the decimal point and 6 behind it',
+    BACKEND_URL_PATTERN: "a URL without a path, like http://10.0.0.1:8000",
+    CA_PATTERN: f"certificates as PEM text ({CA_PATTERN} ...)",
+    DAY_PATTERN: "a day like 2026-11-20",
+    DIGITS_PATTERN: _A_CURSOR,
+    HTTP_PATTERN: "a URL that begins with http:// or https://",
+    KEY_VARIABLE_PATTERN: "the name of a variable like BACKEND_KEY_A: BACKEND_KEY_ and 1 to 64 of A-Z, 0-9 and '_'",
+    LABEL_PATTERN: "1 to 63 lower-case letters, digits or '-'",
+    MODEL_PATTERN: f"1 to {POOL_CHARS_MAX} characters, and no control characters",
+    POLICY_PATTERN: "a policy like vtc, or with parameters like drr:quantum_service=200",
+    PORT_NAME_PATTERN: "1 to 15 lower-case letters, digits or '-'",
+    REQUEST_CURSOR_PATTERN: _A_CURSOR,
+}
+"""What a text of each pattern is: errors say it in place of the pattern."""
 TENANT_NAME = re.compile(TENANT_PATTERN.strip("^$"))
+MODEL_NAME = re.compile(MODEL_PATTERN.strip("^$"))
 _NAME = re.compile(NAME_PATTERN.strip("^$"))
 
 
@@ -58,13 +93,13 @@ def outside_schema(text: str) -> PydanticCustomError:
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise outside_schema(f"must be 1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-'")
+        raise outside_schema(f"must be {PATTERNS[NAME_PATTERN]}")
     return value
 
 
 def _tenant_name(value: str) -> str:
     if not TENANT_NAME.fullmatch(value):
-        raise outside_schema("must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'")
+        raise outside_schema(f"must be {PATTERNS[TENANT_PATTERN]}")
     return value
 
 

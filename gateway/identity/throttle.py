@@ -24,15 +24,15 @@ class Buckets:
         self._burst, self._per_s = burst, per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and the time of that count
 
-    def take(self, name: str, now: float) -> float | None:
-        """Take one token. Returns None, or where there is none the seconds until there is one."""
+    def take(self, name: str, now: float, tokens: int = 1) -> float | None:
+        """Take one token, or so many at once. Returns None, or where they are not there the seconds until they are."""
         left, at = self._buckets.pop(name, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_s)
-        is_there = left >= 1
-        self._buckets[name] = (left - 1 if is_there else left, now)
+        is_there = left >= tokens
+        self._buckets[name] = (left - tokens if is_there else left, now)
         if len(self._buckets) > ADDRESSES_MAX:
             self._buckets.popitem(last=False)
-        return None if is_there else (1 - left) / self._per_s
+        return None if is_there else (tokens - left) / self._per_s
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -1,4 +1,4 @@
-"""Tables of usage as files, written piece by piece: CSV (RFC 4180), and Parquet where pyarrow is installed.
+"""Tables as files, written piece by piece: CSV (RFC 4180), and Parquet where pyarrow is installed.
 
 A spreadsheet runs a cell that begins with =, +, - or @ as a formula, and a model's name may be anything. So such a text
 gets an apostrophe before it in CSV (OWASP, "CSV Injection"); numbers are written as they are. Parquet has types, and
@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from io import RawIOBase, StringIO
 from typing import Any, Protocol
 
-from gateway.money.focus import COLUMNS, ColumnKind, Row, text_of
+from gateway.money.focus import ColumnKind, Row, text_of
 
 COST_DIGITS, COST_DECIMALS = 38, 12  # a Parquet decimal of 16 bytes
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+Columns = Mapping[str, ColumnKind]
 
 
 class TableWriter(Protocol):
@@ -35,7 +38,8 @@ class CsvWriter:
 
     media_type = "text/csv"
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
         self._has_head = False
 
     def write(self, rows: Sequence[Row]) -> bytes:
@@ -43,7 +47,7 @@ class CsvWriter:
         writer = csv.writer(text)
         if not self._has_head:
             self._has_head = True
-            writer.writerow(COLUMNS)
+            writer.writerow(self._columns)
         writer.writerows([_cell(value) for value in row] for row in rows)
         return text.getvalue().encode()
 
@@ -56,7 +60,7 @@ class ParquetWriter:
 
     media_type = "application/vnd.apache.parquet"
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Columns) -> None:
         import pyarrow as pa  # noqa: PLC0415 - optional, and slow to load
         from pyarrow import parquet  # noqa: PLC0415
 
@@ -68,7 +72,7 @@ class ParquetWriter:
             ColumnKind.FLAG: pa.bool_(),
         }
         self._pyarrow = pa
-        self._schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+        self._schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
         self._sink = _Sink()
         self._writer = parquet.ParquetWriter(self._sink, self._schema)
 

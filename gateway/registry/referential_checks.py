@@ -44,24 +44,29 @@ class _After:
                 yield name, body
 
 
-def disagreements(view: View, changes: Sequence[Change]) -> Iterator[ConfigProblem]:
-    """The problems that the changes would cause; paths are in the body of the changed entry."""
+def disagreements(view: View, changes: Sequence[Change]) -> Iterator[tuple[Change | None, ConfigProblem]]:
+    """The problems that the changes would cause, each with the change that does; paths are in its body. None: all of
+    them together do.
+    """
     after = _After(view, changes)
     for change in changes:
-        if change.body is not None:
-            yield from _CHECKS[change.kind](after, change.name, change.body)
-        elif change.kind == "tiers":
-            yield from _tier_is_free(after, change.name)
-        elif change.kind == "groups":
-            yield from _group_is_free(after, change.name)
+        yield from ((change, problem) for problem in _problems(after, change))
     created = Counter(
         change.kind for change in changes if change.body is not None and view.get(change.kind, change.name) is None
     )
     for kind, count in created.items():
         if len(view.names(kind)) + count > RESOURCE_KINDS[kind].entries_max:
-            yield ConfigProblem(
-                (), f"there are {RESOURCE_KINDS[kind].entries_max} {kind}, which is as many as there may be"
-            )
+            most = RESOURCE_KINDS[kind].entries_max
+            yield None, ConfigProblem((), f"there are {most} {kind}, which is as many as there may be")
+
+
+def _problems(after: _After, change: Change) -> Iterator[ConfigProblem]:
+    if change.body is not None:
+        yield from _CHECKS[change.kind](after, change.name, change.body)
+    elif change.kind == "tiers":
+        yield from _tier_is_free(after, change.name)
+    elif change.kind == "groups":
+        yield from _group_is_free(after, change.name)
 
 
 def _tenant(after: _After, _name: str, body: Mapping[str, Any]) -> Iterator[ConfigProblem]:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.config.problems import ConfigProblem
@@ -223,16 +223,23 @@ class Registry:
             edits += [Edit("keys", key.name, None) for key in keys if key.origin != "declared"]
         await self.apply(edits, actor=actor)
 
-    async def apply(self, edits: Sequence[Edit], *, actor: str, guard: Guard | None = None) -> list[Entry]:
-        """Apply all edits in one transaction, or none; returns the entries that were made or changed. Raises Invalid,
-        EtagMismatch, StoreUnavailable, StoreFull, and what the guard raises.
+    def check(self, edits: Sequence[Edit]) -> None:
+        """Check what `apply` would. Raises Invalid with paths that begin with kind and name, EtagMismatch."""
+        self._check([self._change(edit) for edit in edits], names_entries=True)
+
+    async def apply(
+        self, edits: Sequence[Edit], *, actor: str, guard: Guard | None = None, names_entries: bool = False
+    ) -> list[Entry]:
+        """Apply all edits in one transaction, or none; returns the entries that were made or changed. Raises Invalid
+        (`names_entries`: with paths that begin with kind and name), EtagMismatch, StoreUnavailable, StoreFull, and
+        what the guard raises.
         """
         async with self._writing:
             for _ in range(TRIES_MAX):
                 if guard is not None:
                     guard.check()
                 changes = [self._change(edit) for edit in edits]
-                self._check(changes)
+                self._check(changes, names_entries=names_entries)
                 if guard is not None:
                     version = self._guards.get(guard.name, 0)
                     changes.append(Change(GUARDS, guard.name, {"after": version}, version, is_audited=False))
@@ -304,8 +311,11 @@ class Registry:
             raise Invalid(problems)
         return Change(edit.kind, edit.name, body_to_json(section), expected=version)
 
-    def _check(self, changes: Sequence[Change]) -> None:
-        problems = list(disagreements(self._view, changes))
+    def _check(self, changes: Sequence[Change], *, names_entries: bool) -> None:
+        problems = [
+            replace(problem, path=(change.kind, change.name, *problem.path)) if names_entries and change else problem
+            for change, problem in disagreements(self._view, changes)
+        ]
         if problems:
             raise Invalid(problems)
 

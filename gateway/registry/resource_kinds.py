@@ -26,10 +26,17 @@ from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
 from gateway.config.scheduling import PoolSettings
 from gateway.config.sections import BackendSection, GroupSection, LimitedSection, Section, TenantSection, TierSection
-from gateway.config.value_types import NAME_CHARS_MAX, POOL_CHARS_MAX, TENANT_NAME, Name, PoolName, TenantName
+from gateway.config.value_types import (
+    CA_PATTERN,
+    MODEL_NAME,
+    NAME_CHARS_MAX,
+    TENANT_NAME,
+    Name,
+    PoolName,
+    TenantName,
+)
 
 CA_CHARS_MAX = 16 << 10
-CA_PATTERN = "-----BEGIN CERTIFICATE-----"
 KEY_MODELS_MAX = 256
 LABEL_CHARS_MAX = 256
 
@@ -37,7 +44,6 @@ Role = Literal["viewer", "operator", "admin", "group-admin"]
 Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
-MODEL_NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{POOL_CHARS_MAX}}}")
 
 
 class DrainedSection(Section):

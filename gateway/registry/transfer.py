@@ -101,7 +101,7 @@ async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -
     if problems:
         raise Invalid(problems)
     for at in range(0, len(differing), CHANGES_MAX):
-        await registry.apply(differing[at : at + CHANGES_MAX], actor=actor)
+        await registry.apply(differing[at : at + CHANGES_MAX], actor=actor, names_entries=True)
     return len(differing)
 
 

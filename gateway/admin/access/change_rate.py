@@ -26,12 +26,12 @@ class ChangeRate:
     def __init__(self) -> None:
         self._buckets = {is_of_group: Buckets(*rate) for is_of_group, rate in RATES.items()}
 
-    def count(self, route: Route, caller: Caller, now: float) -> None:
-        """Count the request, if it changes anything. Raises AdminProblem where the caller has made too many."""
-        if not route.changes:
+    def count(self, route: Route, caller: Caller, now: float, changes: int = 1) -> None:
+        """Count so many changes, if the route makes any. Raises AdminProblem where the caller has made too many."""
+        if not route.changes or changes <= 0:
             return
         is_of_group = caller.role is Role.GROUP_ADMIN
-        wait_s = self._buckets[is_of_group].take(caller.group or caller.name, now)
+        wait_s = self._buckets[is_of_group].take(caller.group or caller.name, now, changes)
         if wait_s is not None:
             headers: dict[str, str] = {hdrs.RETRY_AFTER: str(ceil(wait_s))}
             raise AdminProblem(TOO_MANY, "too many changes: the next one may be made in a moment", headers=headers)

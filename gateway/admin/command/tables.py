@@ -1,14 +1,15 @@
 """Tables of admin API responses for a terminal: a list has one row per item, a single resource one row per field.
 
-A column that is empty in every row is left out. Values from the API are never interpreted as markup or sent to the
-terminal as control characters: a label may hold anything.
+A list has five columns, which fit 80; a wide one has all. A column that is empty in every row is left out. Values from
+the API are never interpreted as markup or sent to the terminal as control characters: a label may hold anything.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,26 +17,91 @@ from rich.text import Text
 TIMES = frozenset({"arrived_at", "at", "created_at", "ended_at", "expires_at", "renewed_at", "since"})
 FIRST = ("id", "origin")
 EMPTY = "-"
+GAP = 2  # between columns
 DIGITS = 6
+PARTS = ("period", "group", "tenant", "key", "model")
+PARTS_SHOWN_MAX = 2  # of what a sum is of, beside its three numbers
+COUNTS = ("requests", "tokens")
+WIDE_COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "unpriced_tokens")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "aliases": ("id", "origin", "models", "split", "sticky"),
+    "audit": ("at", "actor", "action", "kind", "name"),
+    "backends": ("id", "state", "in_flight_requests", "requests_limit", "url"),
+    "budgets": ("tenant", "period", "unit", "used", "limit"),
+    "groups": ("id", "origin", "tier", "weight", "in_flight_max"),
+    "keys": ("id", "tenant", "role", "label", "last_used_on"),
+    "pools": ("id", "fairness", "prediction", "placement"),
+    "prices": ("id", "origin", "currency", "periods"),
+    "requests": ("id", "tenant", "state", "age_s", "waits"),
+    "resources": ("kind", "id", "origin", "fields"),
+    "tenant states": ("tenant", "pool", "queued_requests", "in_flight_requests", "service_per_s"),
+    "tenants": ("id", "origin", "tier", "group", "weight"),
+    "tiers": ("id", "origin", "weight", "reserve_ratio", "envelope"),
+    "usage": ("day", "tenant", "model", "requests", "cost"),
+}
+"""What a list of a kind shows first. Kinds that are not here have all of their columns."""
+AMOUNTS = frozenset({"cost"})  # text, aligned as numbers are
 
 
-def print_list(items: Iterable[Mapping[str, Any]]) -> None:
-    """Print one row per item, with the fields as columns."""
+def print_list(items: Iterable[Mapping[str, Any]], kind: str = "", *, is_wide: bool = False) -> None:
+    """Print one row per item, with the fields of the kind as columns; with `is_wide` all fields."""
     rows = list(items)
     if not rows:
         Console(file=sys.stderr).print("There are none.")
         return
+    chosen = None if is_wide else COLUMNS.get(kind)
     names = [
         name
-        for name in dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
+        for name in chosen or dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
         if any(_is_set(row, name) for row in rows)
     ]
+    print_rows(names, [[text_of(name, row.get(name)) for name in names] for row in rows], _right(names, rows), chosen)
+
+
+def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str], fits: object) -> None:
+    """Print a table of one line a row. With `fits` what is too long for the terminal ends in dots."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name, overflow="fold", justify="right" if _is_number(rows[0].get(name), name) else "left")
+        table.add_column(name, no_wrap=True, justify="right" if name in right else "left")
     for row in rows:
-        table.add_row(*(Text(text_of(name, row.get(name))) for name in names))
-    Console().print(table)
+        table.add_row(*map(Text, row))
+    console = Console()
+    if not fits:
+        widths = [max(cell_len(cell) for cell in column) for column in zip(names, *rows, strict=True)]
+        console.width = max(console.width, sum(widths) + GAP * len(widths))
+    console.print(table)
+
+
+def print_sums(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, is_wide: bool) -> None:
+    """Print sums of usage, and the total below them: what each is of, requests, tokens, cost."""
+    parts = [name for name in PARTS if any(row[name] is not None for row in rows)]
+    if not is_wide and len(parts) > PARTS_SHOWN_MAX:  # a tenant stands for its group
+        parts.remove("group")
+    counts = WIDE_COUNTS if is_wide else COUNTS
+    last = {**total, **dict.fromkeys(parts, ""), **dict.fromkeys(parts[:1], "total")}
+    lines = [*(rows if parts else ()), last]
+    decimals = max(len(_decimals(row)) for row in lines)
+    cells = [
+        [
+            *(_printable(row[name]) or ("" if row is last else EMPTY) for name in parts),
+            *(f"{_tokens(row) if name == 'tokens' else row[name]:,}" for name in counts),
+            EMPTY
+            if row["cost"] is None
+            else f"{row['cost']}{'0' * (decimals - len(_decimals(row)))} {row['currency']}",
+        ]
+        for row in lines
+    ]
+    print_rows([*parts, *counts, "cost"], cells, {*counts, "cost"}, not is_wide)
+    if total["unpriced_tokens"]:
+        Console(file=sys.stderr).print(f"{total['unpriced_tokens']:,} tokens have no price, and are in no cost.")
+
+
+def _tokens(row: Mapping[str, Any]) -> int:
+    return int(row["prompt_tokens"] + row["output_tokens"])
+
+
+def _decimals(row: Mapping[str, Any]) -> str:
+    return (row["cost"] or "").partition(".")[2]
 
 
 def print_one(thing: Mapping[str, Any]) -> None:
@@ -67,11 +133,20 @@ def text_of(name: str, value: object) -> str:
         return " ".join(f"{inner}={text_of(inner, each)}" for inner, each in value.items() if each is not None) or EMPTY
     if isinstance(value, list):
         return ",".join(text_of("", each) for each in value)
+    return _printable(value)
+
+
+def _printable(value: object) -> str:
     return "".join(each if each.isprintable() else "?" for each in str(value))
 
 
 def _is_set(row: Mapping[str, Any], name: str) -> bool:
     return text_of(name, row.get(name)) != EMPTY
+
+
+def _right(names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The columns of numbers."""
+    return {name for name in names if name in AMOUNTS or _is_number(rows[0].get(name), name)}
 
 
 def _is_number(value: object, name: str) -> bool:

@@ -6,13 +6,10 @@ from pydantic import Field
 
 from gateway.admin.models.resources import Fields, ResourceList, StoredResource
 from gateway.config.sections import BackendPlace, BackendSizes, StepTimeSection
-from gateway.config.value_types import Name
+from gateway.config.value_types import BACKEND_URL_PATTERN, KEY_VARIABLE_PATTERN, Name
 from gateway.registry.resource_kinds import CaSection, DrainedSection
 
 URL_CHARS_MAX = 2048
-URL_PATTERN = r"^https?://([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?/?$"
-# Restricted by prefix: otherwise a caller could send any environment variable's value to a server of its own.
-KEY_VARIABLE_PATTERN = r"^BACKEND_KEY_[A-Z0-9_]{1,64}$"
 
 
 class BackendFields(DrainedSection, BackendSizes, defer_build=True):
@@ -22,7 +19,7 @@ class BackendFields(DrainedSection, BackendSizes, defer_build=True):
 class WholeBackend(BackendFields, CaSection, BackendPlace, defer_build=True):
     """A backend. Its URL has no path, and its key is in a variable that is meant for it."""
 
-    url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=URL_PATTERN, description="its root")]
+    url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=BACKEND_URL_PATTERN, description="its root")]
     api_key_env: Annotated[
         str | None,
         Field(pattern=KEY_VARIABLE_PATTERN, description="the environment variable of the gateway with its API key"),

@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from gateway.admin.models.resources import NewKey
 from gateway.config.aliases import AliasSection
-from gateway.config.amounts import AMOUNT_PATTERN
 from gateway.config.marks import FormField, QueueLimit, inner_section, marked
 from gateway.config.prices import PricePeriod
 from gateway.config.sections import GroupSection, TenantSection, TierSection
+from gateway.config.value_types import AMOUNT_PATTERN
 
 MODULE = "fields.js"
 FORMS: Mapping[str, type[BaseModel]] = {

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
-from gateway.config.value_types import TenantName
+from gateway.config.value_types import REQUEST_CURSOR_PATTERN, TenantName
 from policies.types import Wait
 
 
@@ -71,7 +71,7 @@ class RequestPage(Page):
     state: Literal["queued", "running", "ended"] | None = None
     tenant: TenantName | None = None
     pool: ModelName | None = None
-    cursor: Annotated[str, Field(pattern=r"^-?[0-9]{1,12}(\.[0-9]{1,9})? [!-~]{1,128}$")] | None = None
+    cursor: Annotated[str, Field(pattern=REQUEST_CURSOR_PATTERN)] | None = None
 
 
 class RequestList(ResourceList):

@@ -5,24 +5,24 @@ read strictly as JSON: "5" is no number. Times are seconds since 1970. A field t
 configuration file; null in a patch resets a field to it.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from gateway.admin.routes import Query
 from gateway.config.marks import FormField
-from gateway.config.value_types import PoolName, TenantName, whole
+from gateway.config.value_types import DAY_PATTERN, DIGITS_PATTERN, POOL_CHARS_MAX, PoolName, TenantName, whole
 from gateway.registry.entries import Origin
-from gateway.registry.resource_kinds import MODEL_NAME, KeyHolder, KeySection
+from gateway.registry.resource_kinds import KeyHolder, KeySection
+from gateway.store.base import CHANGES_MAX
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1000
 EXPIRY_S_MAX = 10 * 366 * 86_400
 OVERLAP_S_MAX = 30 * 86_400
 
-MODEL_PATTERN = rf"^{MODEL_NAME.pattern}$"
-DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-DIGITS_PATTERN = r"^[0-9]{1,18}$"
+PART_CHARS_MAX = POOL_CHARS_MAX  # the longest name of what usage is of is a model's
 
 ModelName = PoolName
 ExpiresInS = Annotated[
@@ -115,6 +115,25 @@ class UsageResource(Fields):
     currency: str | None
 
 
+class UsageSumResource(Fields):
+    """Usage of many rows as one. A part that it is not divided by is null; "" stands for usage without a group, key or
+    model. `cost` has all tokens but `unpriced_tokens`, whose models had no price on their day; null: none had one.
+    """
+
+    period: str | None
+    group: str | None
+    tenant: str | None
+    key: str | None
+    model: str | None
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    unpriced_tokens: int
+    cost: str | None
+    currency: str | None
+
+
 class AuditResource(Fields):
     """One change. `replica` is the gateway at whose admin port it was made; null where that was not kept."""
 
@@ -151,13 +170,30 @@ class UsagePage(Page):
     tenant: TenantName | None = None
 
 
-class UsageExport(Query):
-    """Days are UTC, both inclusive; today by default."""
+class UsageDivided(Query):
+    """How usage is summed: `by` whom, and by `period`; null: not divided. The other fields ask for a part of it."""
 
-    format: Literal["csv", "parquet"] = "csv"
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
-    tenant: TenantName | None = None
+    by: Literal["group", "tenant", "key", "model"] | None = None
+    period: Literal["day", "month"] | None = None
+    group: Annotated[str, Field(max_length=PART_CHARS_MAX)] | None = None
+    tenant: Annotated[str, Field(max_length=PART_CHARS_MAX)] | None = None
+    key: Annotated[str, Field(max_length=PART_CHARS_MAX)] | None = None
+    model: Annotated[str, Field(max_length=PART_CHARS_MAX)] | None = None
+
+
+class UsageSumsPage(UsageDivided):
+    """Days are UTC, both inclusive; this month by default. `cursor` is the `next_cursor` of the page before."""
+
+    limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
+    cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
+
+
+class UsageExport(UsageDivided):
+    """Days are UTC, both inclusive; today by default, and with `by` or `period` this month."""
+
+    format: Literal["csv", "parquet"] = "csv"
 
 
 class AuditPage(Query):
@@ -201,5 +237,78 @@ class UsageList(ResourceList):
     items: list[UsageResource]
 
 
+class UsageSumList(ResourceList):
+    """By period, and in each the dearest first. `total` is that of all pages."""
+
+    first_day: str
+    last_day: str
+    total: UsageSumResource
+    items: list[UsageSumResource]
+
+
 class AuditList(ResourceList):
     items: list[AuditResource]
+
+
+# -- files of resources --------------------------------------------------------------------------------------
+
+FileKind = Literal["tiers", "groups", "tenants", "backends", "pools", "prices", "aliases"]
+"""All kinds but keys, whose secrets are shown once."""
+Declared = Annotated[Mapping[str, Mapping[str, JsonValue]], Field(default_factory=dict)]
+
+
+class ResourceFile(Fields):
+    """Fields by kind and id. A field that is not there stays as it is; null resets it to its default."""
+
+    tiers: Declared
+    groups: Declared
+    tenants: Declared
+    backends: Declared
+    pools: Declared
+    prices: Declared
+    aliases: Declared
+
+    def entries(self) -> list[tuple[FileKind, str, Mapping[str, JsonValue]]]:
+        """Kind, id and fields, in an order in which each may refer to those before."""
+        kinds: tuple[FileKind, ...] = ("tiers", "groups", "tenants", "backends", "pools", "prices", "aliases")
+        return [(kind, name, fields) for kind in kinds for name, fields in getattr(self, kind).items()]
+
+
+class AppliedFile(Fields):
+    """`dry_run`: say what would change, and change nothing."""
+
+    resources: ResourceFile
+    dry_run: bool = False
+
+
+class AppliedResource(Fields):
+    """One entry of the file: what it was (null: it was not there) and what it is, by the fields that are set."""
+
+    kind: FileKind
+    id: str
+    change: Literal["created", "configured", "unchanged"]
+    before: dict[str, JsonValue] | None
+    after: dict[str, JsonValue]
+
+
+class AppliedResources(Fields):
+    items: Annotated[list[AppliedResource], Field(max_length=CHANGES_MAX)]
+
+
+class DeclaredPage(Page):
+    """One page of what is declared, or of one kind of it."""
+
+    kind: FileKind | None = None
+
+
+class DeclaredResource(Fields):
+    """The fields of an entry that are set; the others have their defaults."""
+
+    kind: FileKind
+    id: str
+    origin: Origin
+    fields: dict[str, JsonValue]
+
+
+class DeclaredResources(ResourceList):
+    items: list[DeclaredResource]

@@ -5,13 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.admin.models.resources import Fields, ModelName
-from gateway.config.value_types import TenantName, Weight, whole
+from gateway.config.value_types import POLICY_PATTERN, TenantName, Weight, whole
 
 MINUTES_MAX = 60
 WEIGHTS_MAX = 1000
-POLICY_PATTERN = (
-    r"^[a-z0-9-]{1,32}(:[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}(,[a-z_0-9]{1,32}=[A-Za-z0-9.+-]{1,32}){0,15})?$"
-)
 
 
 class WhatIfAsked(Fields):

@@ -17,7 +17,7 @@ from gateway.admin.problems import field_problem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.resources.live import steps_of
-from gateway.admin.routes import AdminRequest, Role, Route
+from gateway.admin.routes import Role, Route
 from gateway.config.step_time import write_configured
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
@@ -40,7 +40,10 @@ class BackendRoutes:
     address_allowlist: AddressAllowlist
 
     def routes(self) -> Iterator[Route]:
-        collection = Collection(
+        return self.collection().routes()
+
+    def collection(self) -> Collection:
+        return Collection(
             kind="backends",
             noun="backend",
             registry=self.registry,
@@ -55,17 +58,17 @@ class BackendRoutes:
             role=Role.OPERATOR,
             check=self.check,
         )
-        return collection.routes()
 
-    def check(self, asked: AdminRequest) -> None:
+    def check(self, body: Any, part: str) -> None:
         """Raises AdminProblem where the URL holds a literal address outside the allowlist."""
         try:
-            host = urlsplit(asked.body.url).hostname or ""
+            host = urlsplit(body.url).hostname or ""
         except ValueError:
-            raise field_problem("body.url", "is not a URL", status=409) from None
+            raise field_problem(f"{part}.url", "must be a URL like http://10.0.0.1:8000", status=409) from None
         address = literal(host)
         if address is not None and not self.address_allowlist.allows(address):
-            raise field_problem("body.url", "is at an address where no backend may be", status=409)
+            reason = "is at an address where no backend may be: admin.backend_networks says where"
+            raise field_problem(f"{part}.url", reason, status=409)
 
     def show(self, entry: Entry) -> backend_models.BackendResource:
         section = entry.section

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import GenericAlias
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, create_model
 
@@ -18,6 +18,7 @@ from gateway.admin.models.resources import Page, ResourceList, StoredResource
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
+from gateway.config.reasons import said_of_pattern
 from gateway.config.sections import Section
 from gateway.config.value_types import NAME_PATTERN
 from gateway.registry.entries import Entry
@@ -27,6 +28,7 @@ from gateway.registry.registry import (
     NOT_THERE,
     AlreadyThere,
     DeclaredInFile,
+    Edit,
     EtagMismatch,
     Guard,
     Invalid,
@@ -34,8 +36,9 @@ from gateway.registry.registry import (
     Registry,
     RegistryError,
 )
-from gateway.registry.resource_kinds import read_body
+from gateway.registry.resource_kinds import body_to_json, read_body
 
+FIXED = "cannot be changed: make another one"
 CONFLICTS = "It goes not together with what is there, or only the configuration file has it."
 
 
@@ -63,7 +66,8 @@ class CollectionModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem. `show` None: an
+    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem
+    of this part of the request. `show` None: an
     entry is shown with the fields of its section.
     """
 
@@ -74,7 +78,7 @@ class Collection:
     role: Role
     show: Callable[[Entry], BaseModel] | None = None
     id_pattern: str = NAME_PATTERN
-    check: Callable[[AdminRequest], None] = lambda _asked: None
+    check: Callable[[Any, str], None] = lambda _body, _part: None
     scope: "EntryScope | None" = None
 
     def routes(self) -> Iterator[Route]:
@@ -125,7 +129,7 @@ class Collection:
         """Create the entry where it does not exist and there is no If-Match; else replace it."""
         entry = self.registry.get(self.kind, asked.id)
         if entry is None and not re.fullmatch(self.id_pattern, asked.id):
-            raise field_problem("path.id", f"is nothing that a {self.noun} can be called")
+            raise field_problem("path.id", said_of_pattern(self.id_pattern))
         if entry is None or not self._sees(asked, entry):
             self._name(asked, asked.id, "path.id")
         if entry is not None and not self._sees(asked, entry):
@@ -171,12 +175,41 @@ class Collection:
         return AdminAnswer()
 
     async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
-        self.check(asked)
+        self.check(asked.body, "body")
         self._name(asked, name, "body.id")
         body = _given(asked) if self.scope is None else self.scope.give(asked.caller, name, None, _given(asked))
         guard = self._guard(asked, name, None, body)
         entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
         return AdminAnswer(self.shown(entry), etag=entry.etag, location=path_of(self.kind, name))
+
+    def plan(self, name: str, given: Mapping[str, Any], part: str) -> "PlannedEdit":
+        """The edit by which an entry takes over these fields. Raises AdminProblem of this part of the request."""
+        entry = self.registry.get(self.kind, name)
+        if entry is None:
+            return self._plan_new(name, given, part)
+        whole, changeable = entry.section.model_dump(mode="json"), self.models.fields.model_fields
+        fixed = {each for each in given if each in whole and each not in changeable}
+        errors = [FieldError(field=f"{part}.{each}", reason=FIXED) for each in fixed if given[each] != whole[each]]
+        if errors:
+            raise AdminProblem(409, FIXED, errors)
+        rest = {each: value for each, value in given.items() if each not in fixed}
+        read_checked(self.models.fields, merged({each: whole[each] for each in changeable}, rest), part)
+        body = merged(entry.body, rest)
+        section, problems = read_body(self.kind, body)
+        if section is None:
+            with registry_answers(part=part):
+                raise Invalid(problems)
+        return PlannedEdit(Edit(self.kind, name, body, entry.etag), dict(entry.body), body_to_json(section))
+
+    def _plan_new(self, name: str, given: Mapping[str, Any], part: str) -> "PlannedEdit":
+        if not re.fullmatch(self.id_pattern, name):
+            raise field_problem(part, f"a name {said_of_pattern(self.id_pattern)}")
+        made = read_checked(
+            self.models.whole, {each: value for each, value in given.items() if value is not None}, part
+        )
+        self.check(made, part)
+        body = made.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        return PlannedEdit(Edit(self.kind, name, body, NOT_THERE), None, body)
 
     def shown(self, entry: Entry) -> BaseModel:
         """The entry as the API shows it."""
@@ -196,7 +229,7 @@ class Collection:
         fixed = sorted(given.keys() - self.models.fields.model_fields.keys())
         others = [name for name in fixed if getattr(section, name) != getattr(entry.section, name)]
         if others:
-            errors = [FieldError(field=f"body.{name}", reason="cannot be changed") for name in others]
+            errors = [FieldError(field=f"body.{name}", reason=FIXED) for name in others]
             raise AdminProblem(409, f"that is another {self.noun}: {', '.join(others)} cannot be changed", errors)
         return body
 
@@ -228,6 +261,30 @@ class Collection:
         if self.scope is None or asked.caller.group is None:
             return None
         return Guard(asked.caller.group, partial(self.scope.give, asked.caller, name, before, body))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEdit:
+    """An edit, and what it makes of the entry: bodies as the API shows them."""
+
+    edit: Edit
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any]
+
+    @property
+    def change(self) -> Literal["created", "configured", "unchanged"]:
+        if self.before is None:
+            return "created"
+        return "unchanged" if self._is_same() else "configured"
+
+    def _is_same(self) -> bool:
+        """Whether every field has the value it had, whether it was set or is the default."""
+        assert self.edit.body is not None, "a file deletes nothing"
+        if self.edit.kind == "pools":
+            return self.before == self.after
+        sections = [read_body(self.edit.kind, body)[0] for body in (self.before or {}, self.edit.body)]
+        before, after = (None if each is None else each.model_dump(mode="json") for each in sections)
+        return before == after
 
 
 def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,28 +349,30 @@ def _given(asked: AdminRequest) -> dict[str, Any]:
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """Converts the registry's errors into AdminProblems; `but` passes one type through to the caller."""
+    """Converts the registry's errors into AdminProblems of a `part` of the request; `but` passes one type through to
+    the caller.
+    """
 
-    def __init__(self, but: type[RegistryError] | None = None) -> None:
-        self._but = but
+    def __init__(self, but: type[RegistryError] | None = None, part: str = "body") -> None:
+        self._but, self._part = but, part
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RegistryError) and kind is not self._but:
-            raise _refusal(error) from None
+            raise _refusal(error, self._part) from None
 
 
-def _refusal(error: RegistryError) -> AdminProblem:
+def _refusal(error: RegistryError, part: str) -> AdminProblem:
     if isinstance(error, Invalid):
-        errors = [FieldError(field=_path(problem.path), reason=problem.text) for problem in error.problems]
+        errors = [FieldError(field=_path(part, problem.path), reason=problem.text) for problem in error.problems]
         return AdminProblem(409, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
     return _REFUSALS[type(error)]
 
 
-def _path(path: tuple[str | int, ...]) -> str:
-    return ".".join(("body", *map(str, path)))
+def _path(part: str, path: tuple[str | int, ...]) -> str:
+    return ".".join((part, *map(str, path)))
 
 
 _REFUSALS: Mapping[type[RegistryError], AdminProblem] = {

@@ -1,17 +1,19 @@
 """Pool routes: read and change the policies of a pool while its requests wait and run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.admin.models import resources as models
 from gateway.admin.models.policies import LIVE_KINDS, PoolFields
-from gateway.admin.problems import AdminProblem
+from gateway.admin.problems import AdminProblem, field_problem, read_checked
 from gateway.admin.reconciler import Reconciler
-from gateway.admin.resources.collection import CONFLICTS, etag_of, registry_answers
+from gateway.admin.resources.collection import CONFLICTS, PlannedEdit, etag_of, registry_answers
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.config.scheduling import POLICY
 from gateway.config.value_types import POOL_CHARS_MAX
-from gateway.registry.registry import ANY_THERE, NOT_THERE, Registry
+from gateway.registry.merge_patch import merged
+from gateway.registry.registry import ANY_THERE, NOT_THERE, Edit, Registry
 from gateway.scheduling.pools import Pools as LivePools
 
 KIND = "pools"
@@ -72,6 +74,30 @@ class PoolRoutes:
         with registry_answers():
             await self.registry.put(KIND, name, {"scheduling": scheduling}, actor=asked.caller.name, etag=etag)
         return AdminAnswer(self._show(name), etag=self._etag(name))
+
+    def plan(self, name: str, given: Mapping[str, Any], part: str) -> PlannedEdit:
+        """The edit by which a pool takes over these policies: parameters are merged, another policy has its own. Raises
+        AdminProblem of this part of the request.
+        """
+        if name not in self.pools.tenant_ids():
+            raise field_problem(part, "there is no such pool: a pool has at least one backend", status=409)
+        entry, scheduling = self.registry.get(KIND, name), self.in_force.scheduling_of(name)
+        stored: dict[str, Any] = {} if entry is None else dict(entry.body.get("scheduling", {}))
+        before = {kind: stored[kind] for kind in LIVE_KINDS if kind in stored}
+        after = dict(before)
+        for kind, policy in given.items():
+            now = getattr(scheduling, kind).model_dump(mode="json") if kind in LIVE_KINDS else {}
+            wanted = policy
+            if isinstance(policy, Mapping) and policy.get(POLICY, now.get(POLICY)) == now.get(POLICY):
+                wanted = merged(now, policy)
+            if wanted is None:
+                after.pop(kind, None)
+            elif wanted != now:
+                after[kind] = wanted
+        after = read_checked(PoolFields, after, part).model_dump(mode="json", exclude_unset=True)
+        others = {kind: value for kind, value in stored.items() if kind not in LIVE_KINDS}
+        edit = Edit(KIND, name, {"scheduling": {**others, **after}}, NOT_THERE if entry is None else entry.etag)
+        return PlannedEdit(edit, before, after)
 
     def _names(self) -> list[str]:
         return sorted(self.pools.tenant_ids())

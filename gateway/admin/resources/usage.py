@@ -1,6 +1,6 @@
-"""Usage routes: tokens and their cost by day, tenant, key and model, page by page, or as a file for other programs.
+"""Usage routes: tokens and their cost by day, tenant, key and model, page by page, summed, or as a file for programs.
 
-Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. Both
+Usage is the sum over all gateways that share the state. It is written once a second, so it may lag by as much. All
 routes read it part by part, so that memory holds one part however much there is. What fails before the first part of a
 file is a problem as everywhere; what fails later ends the connection before the file is complete, so that no client
 takes a part for the whole.
@@ -8,7 +8,7 @@ takes a part for the whole.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -17,10 +17,11 @@ from gateway.admin.models import resources as models
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.money import focus, sums
 from gateway.money.amounts import to_text
-from gateway.money.focus import focus_rows
+from gateway.money.focus import Row, focus_rows
 from gateway.money.pricing import PriceBook
-from gateway.money.summed_usage import summed_usage
+from gateway.money.sums import COUNTED, SumKey, Sums, UsageDivision, UsageSum, sum_rows, sum_usage, summed_usage
 from gateway.money.tables import WRITERS, TableWriter
 from gateway.registry.registry import Registry
 from gateway.store.base import Store, Totals, UsageKey, oldest_day
@@ -44,8 +45,14 @@ class UsageRoutes:
             run=self.listed, query=models.UsagePage, answer=models.UsageList, stored=True, for_groups=True,
         )  # fmt: skip
         yield Route(
+            method="GET", path="/usage/sums", role=Role.VIEWER,
+            summary="What was spent: usage and its cost by group, tenant, key or model, by day or month, and in all.",
+            run=self.summed, query=models.UsageSumsPage, answer=models.UsageSumList, stored=True, for_groups=True,
+            conflicts="There is no such day, or there would be too many rows.",
+        )  # fmt: skip
+        yield Route(
             method="GET", path="/usage/export", role=Role.VIEWER,
-            summary="Usage and its cost by day, group, tenant, key and model, as CSV or Parquet with FOCUS columns.",
+            summary="Usage and its cost as CSV or Parquet: rows with FOCUS columns, or the sums of `by` and `period`.",
             run=self.export, query=models.UsageExport, stored=True, for_groups=True,
             media_types=tuple(writer.media_type for writer in WRITERS.values()),
             conflicts="There is no such day, or the package for Parquet is not installed.",
@@ -75,28 +82,73 @@ class UsageRoutes:
             **of._asdict(), **totals._asdict(), cost=cost, currency=None if cost is None else self.prices.currency
         )
 
+    async def summed(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.UsageSumsPage = asked.query
+        first, last = self._days(query, self._today().replace(day=1))
+        found = await self._sums(asked, query, first, last)
+        begin = int(query.cursor or 0)
+        end = begin + query.limit
+        total = UsageSum.of_all([of for _, of in found])
+        return AdminAnswer(
+            models.UsageSumList.model_construct(
+                items=[self._sum_resource(key, of) for key, of in found[begin:end]],
+                next_cursor=str(end) if end < len(found) else None,
+                first_day=first.isoformat(),
+                last_day=last.isoformat(),
+                total=self._sum_resource(SumKey(), total),
+            )
+        )
+
+    def _sum_resource(self, key: SumKey, of: UsageSum) -> models.UsageSumResource:
+        return models.UsageSumResource.model_construct(
+            **key._asdict(),
+            **{name: getattr(of, name) for name in COUNTED},
+            cost=None if of.picos is None else to_text(of.picos),
+            currency=self.prices.currency,
+        )
+
+    async def _sums(self, asked: AdminRequest, query: models.UsageDivided, first: date, last: date) -> Sums:
+        used = self._used(asked, query.tenant, first.isoformat(), last.isoformat())
+        return await sum_usage(used, _division(query), self.prices, self._group_of)
+
+    def _days(self, query: models.UsageDivided, first_default: date) -> tuple[date, date]:
+        """The days that are asked for, of those that are kept. Raises AdminProblem."""
+        today = self._today()
+        first, last = _day(query.first_day, "first_day", first_default), _day(query.last_day, "last_day", today)
+        return max(first, date.fromisoformat(oldest_day(today.isoformat()))), min(last, today + timedelta(days=1))
+
     async def export(self, asked: AdminRequest) -> AdminAnswer:
         query: models.UsageExport = asked.query
-        today = self._today()
-        first, last = _day(query.first_day, "first_day", today), _day(query.last_day, "last_day", today)
+        is_divided = query.by is not None or query.period is not None
+        first, last = self._days(query, self._today().replace(day=1) if is_divided else self._today())
         try:
-            writer: TableWriter = await asyncio.to_thread(WRITERS[query.format])
+            columns = sums.COLUMNS if is_divided else focus.COLUMNS
+            writer: TableWriter = await asyncio.to_thread(WRITERS[query.format], columns)
         except ModuleNotFoundError:
             raise AdminProblem(409, NO_PYARROW) from None
-        first = max(first, date.fromisoformat(oldest_day(today.isoformat())))  # no day before it is kept
-        last = min(last, today + timedelta(days=1))
-        pieces = self._pieces(writer, self._used(asked, query.tenant, first.isoformat(), last.isoformat()))
+        rows = self._sum_rows if is_divided else self._focus_rows
+        pieces = self._pieces(writer, rows(asked, query, first, last))
         begun = await anext(pieces)
         name = f"usage-{first.isoformat()}-{last.isoformat()}.{query.format}"
         return AdminAnswer(pieces=_joined(begun, pieces), media_type=writer.media_type, file_name=name)
 
-    async def _pieces(self, writer: TableWriter, parts: AsyncIterator[Used]) -> AsyncIterator[bytes]:
-        async for used in parts:
-            yield await asyncio.to_thread(self._written, writer, used)
+    async def _pieces(self, writer: TableWriter, parts: AsyncIterator[list[Row]]) -> AsyncIterator[bytes]:
+        async for rows in parts:
+            yield await asyncio.to_thread(writer.write, rows)
         yield await asyncio.to_thread(writer.close)
 
-    def _written(self, writer: TableWriter, used: Sequence[tuple[UsageKey, Totals]]) -> bytes:
-        return writer.write(list(focus_rows(used, self.prices, self._group_of)))
+    async def _focus_rows(
+        self, asked: AdminRequest, query: models.UsageExport, first: date, last: date
+    ) -> AsyncIterator[list[Row]]:
+        division = _division(query)
+        async for used in self._used(asked, query.tenant, first.isoformat(), last.isoformat()):
+            found = [each for each in used if division.asks_for(each[0], self._group_of(each[0].tenant))]
+            yield await asyncio.to_thread(list, focus_rows(found, self.prices, self._group_of))
+
+    async def _sum_rows(
+        self, asked: AdminRequest, query: models.UsageExport, first: date, last: date
+    ) -> AsyncIterator[list[Row]]:
+        yield list(sum_rows(await self._sums(asked, query, first, last), self.prices.currency))
 
     async def _used(
         self, asked: AdminRequest, tenant: str | None, first_day: str, last_day: str, after: UsageKey | None = None
@@ -121,11 +173,15 @@ def _key(cursor: str | None) -> UsageKey | None:
     return None if cursor is None else UsageKey(*(*cursor.split("\n", 3), "", "", "")[:4])
 
 
+def _division(query: models.UsageDivided) -> UsageDivision:
+    return UsageDivision(query.by, query.period, query.group, query.tenant, query.key, query.model)
+
+
 def _day(given: str | None, name: str, today: date) -> date:
     try:
         return today if given is None else date.fromisoformat(given)
     except ValueError:
-        raise field_problem(f"query.{name}", "is no day", status=409) from None
+        raise field_problem(f"query.{name}", "there is no such day: give one like 2026-11-20", status=409) from None
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

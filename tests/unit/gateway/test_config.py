@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from backends.pool import BackendSpec
 from gateway.config import Config, ConfigError, load_config
 from gateway.config.scheduling import NAMES, PARAMETERS, PolicySettings, Scheduling
+from gateway.config.value_types import PATTERNS, TENANT_PATTERN
 from policies.accounts.cost import PRICES
 from policies.fairness import FAIRNESS
 from policies.placement import PLACEMENT
@@ -83,11 +84,11 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
 """)
     assert [line.removeprefix(f"{path}:") for line in mistakes(path)] == [
         "2: listen.prot: there is no such key (did you mean 'port'?)",
-        "3: listen.port: must be a valid integer, unable to parse string as an integer",
+        "3: listen.port: must be a whole number, not text",
         "6: tenants.a: this key is there twice",
-        "6: tenants.a.weight: must be greater than or equal to 0.000000000000001",
+        "6: tenants.a.weight: must be at least 1e-15",
         "7: tenants.7: a name must be a string: put it in quotes",
-        "8: tenants.bad name!: a name must be 1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-'",
+        f"8: tenants.bad name!: a name must be {PATTERNS[TENANT_PATTERN]}",
         "10: backends[0].url: must be the server's root, without /v1",
         "11: backends[1].url: is missing",
         "11: backends[1].urll: there is no such key (did you mean 'url'?)",
@@ -95,7 +96,7 @@ limits: {body_bytes_max: 16 bananas, body_timeout_s: .inf}
         f"13: scheduling.fairness: must be one of {', '.join(FAIRNESS)}",
         "13: scheduling.prediction: must be one of none, quantile, mixture, last-five, exponential",
         "13: scheduling.price: must be the name of a policy, or hold it and its parameters (policy: NAME)",
-        "14: limits.body_bytes_max: could not interpret byte unit: bananas",
+        "14: limits.body_bytes_max: must be a size in bytes, like 64MiB",
         "14: limits.body_timeout_s: must be a finite number",
     ]
 
@@ -188,7 +189,7 @@ def test_the_environment_goes_before_the_file_key_by_key(write, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("FAIRLEAD_LISTEN__PORT", "x", "listen.port: must be a valid integer"),
+        ("FAIRLEAD_LISTEN__PORT", "x", "listen.port: must be a whole number"),
         ("FAIRLEAD_LISTEN__PROT", "1", "listen.prot: there is no such key"),
         ("FAIRLEAD_LISTN__PORT", "1", "there is no section 'listn' (did you mean 'listen'?)"),
         ("FAIRLEAD_NONSENSE", "1", "there is no section 'nonsense'"),
@@ -396,8 +397,8 @@ scheduling:
     assert [line.removeprefix(f"{path}:") for line in mistakes(path)] == [
         "2: scheduling.fairness.quantum_service: 'vtc' has no such parameter (it has none)",
         f"5: scheduling.prediction.quantiel: 'quantile' has no such parameter (it has: {', '.join(there_are)})",
-        "6: scheduling.prediction.window_outputs: must be greater than or equal to 1",
-        "7: scheduling.price.layers: must be a valid integer, unable to parse string as an integer",
+        "6: scheduling.prediction.window_outputs: must be at least 1",
+        "7: scheduling.price.layers: must be a whole number, not text",
     ]
 
 

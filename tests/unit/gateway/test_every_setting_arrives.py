@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from gateway.budgets.accounts import limits_of
 from gateway.config import sections
-from gateway.config.amounts import AMOUNT_PATTERN
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_tenant, policy_tier
 from gateway.config.marks import inner_section
+from gateway.config.value_types import AMOUNT_PATTERN
 
 # Other ways to say the same: a file or a variable instead of the value.
 BACKEND_SOURCES = {"api_key_file", "api_key_env", "step_time_file", "ca_file", "cert_file", "key_file"}

@@ -35,11 +35,11 @@ def test_what_is_stored_is_read_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("{base_ms: -1, token_us: 1}", "greater than or equal to 0"),
+        ("{base_ms: -1, token_us: 1}", "must be at least 0"),
         ("{base_ms: .nan, token_us: 1}", "finite number"),
         ("{base_ms: 1, token_us: .inf}", "finite number"),
         ("{base_ms: 0, token_us: 0}", "not all coefficients can be zero"),
-        ("{base_ms: 1}", "Field required"),
+        ("{base_ms: 1}", "is missing"),
         ("{base_ms: 1, token_us: true}", "not true or false"),
         ("{base_ms: 1, token_us: 1, token_ms: 1}", "not permitted"),
     ],

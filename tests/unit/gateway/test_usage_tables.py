@@ -15,7 +15,7 @@ from gateway.config.prices import PriceSection
 from gateway.money.amounts import to_decimal
 from gateway.money.focus import COLUMNS, focus_rows
 from gateway.money.pricing import PriceBook
-from gateway.money.summed_usage import summed_usage
+from gateway.money.sums import summed_usage
 from gateway.money.tables import WRITERS
 from gateway.store.base import Totals, UsageKey, UsageRow
 from tests.examples import examples
@@ -76,7 +76,7 @@ def parts(rows):
 
 def table(rows, kind="csv"):
     """The table of these rows of usage, read again: dictionaries by column."""
-    writer = WRITERS[kind]()
+    writer = WRITERS[kind](COLUMNS)
     pieces = [writer.write(list(focus_rows(part, book(), lambda tenant: f"of {tenant}"))) for part in parts(rows)]
     data = b"".join([*pieces, writer.close()])
     if kind == "csv":
@@ -148,7 +148,7 @@ def test_a_model_without_a_price_has_its_tokens_and_no_cost():
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_table_without_usage_has_its_columns(kind):
-    writer = WRITERS[kind]()
+    writer = WRITERS[kind](COLUMNS)
     data = writer.close()
     if kind == "csv":
         assert data.decode().strip() == ",".join(COLUMNS)

@@ -1,4 +1,4 @@
-"""Tenant, group and tier routes: weights, SLO envelopes and limits."""
+"""Collections of tenants, groups, tiers, price lists and aliases: each has the fields of its section of the file."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,18 +7,20 @@ from pydantic import BaseModel
 
 from gateway.admin.resources.collection import Collection, CollectionModels, EntryScope
 from gateway.admin.resources.group_scope import GroupScope
-from gateway.admin.routes import Role, Route
+from gateway.admin.routes import Role
+from gateway.config.aliases import AliasSection
+from gateway.config.prices import PriceSection
 from gateway.config.sections import GroupSection, TenantSection, TierSection
-from gateway.config.value_types import TENANT_PATTERN, Name, TenantName
+from gateway.config.value_types import MODEL_PATTERN, TENANT_PATTERN, Name, PoolName, TenantName
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
 
 
-def routes(registry: Registry) -> Iterator[Route]:
-    """Routes of tenants, groups and tiers."""
+def collections(registry: Registry) -> Iterator[Collection]:
+    """All of them. The id of a price list is a model, that of an alias the name that clients use."""
     scope = GroupScope(registry)
     tenants = CollectionModels.of(TenantSection, "Tenant", TenantName)
-    yield from Collection(
+    yield Collection(
         kind="tenants",
         noun="tenant",
         registry=registry,
@@ -29,22 +31,38 @@ def routes(registry: Registry) -> Iterator[Route]:
         scope=EntryScope(
             sees=scope.sees_tenant, changes=True, keeps=("group",), name=scope.name_tenant, give=scope.give
         ),
-    ).routes()
-    yield from Collection(
+    )
+    yield Collection(
         kind="groups",
         noun="group",
         registry=registry,
         models=CollectionModels.of(GroupSection, "Group", Name),
         role=Role.OPERATOR,
         scope=EntryScope(sees=scope.sees_group),
-    ).routes()
-    yield from Collection(
+    )
+    yield Collection(
         kind="tiers",
         noun="tier",
         registry=registry,
         models=CollectionModels.of(TierSection, "Tier", Name),
         role=Role.OPERATOR,
-    ).routes()
+    )
+    yield Collection(
+        kind="prices",
+        noun="price list",
+        registry=registry,
+        models=CollectionModels.of(PriceSection, "Price", PoolName),
+        role=Role.OPERATOR,
+        id_pattern=MODEL_PATTERN,
+    )
+    yield Collection(
+        kind="aliases",
+        noun="alias",
+        registry=registry,
+        models=CollectionModels.of(AliasSection, "Alias", PoolName),
+        role=Role.OPERATOR,
+        id_pattern=MODEL_PATTERN,
+    )
 
 
 def _tenant(registry: Registry, shown: type[BaseModel], entry: Entry) -> BaseModel:

@@ -1,0 +1,125 @@
+"""How a command asks the admin port: by which address and key, and what ends it where it is refused.
+
+--config, --url and --key-file stand before a command or after it: the group gives them to each of its commands, where
+they override what stood before. It imports the client when it asks, so that --help is quick.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlencode
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from gateway.admin.command.client import AdminClient, AdminReply
+    from gateway.admin.command.target import AdminTarget
+
+PAGE_ROWS = 1000  # per request
+FAILED = 1  # the exit code
+
+
+@dataclass(frozen=True)
+class GivenTarget:
+    """Where the admin port is, and the file with a key to it, as they were given."""
+
+    config: Path | None
+    url: str | None
+    key_file: Path | None
+
+    @property
+    def target(self) -> "AdminTarget":
+        """Raises UnreachableError."""
+        from gateway.admin.command.target import find_admin  # noqa: PLC0415
+
+        return find_admin(self.config, url=self.url, key_file=self.key_file)
+
+    @cached_property  # a one-time link is opened once, also for a list of many pages
+    def client(self) -> "AdminClient":
+        """Raises UnreachableError."""
+        return self.target.connect()
+
+
+class TargetGroup(TyperGroup):
+    """A group whose options of the target stand after each of its commands, too."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        names = GivenTarget.__dataclass_fields__
+        _give([_after(each) for each in self.params if each.name in names], self)
+
+
+def _after(option: Any) -> Any:
+    """The option of the group as one of its commands has it: it says something only where it is given."""
+    given = copy.copy(option)
+    given.expose_value, given.envvar, given.callback = False, None, _override
+    return given
+
+
+def _give(options: list[Any], group: Any) -> None:
+    for command in group.commands.values():
+        command.params = [*command.params, *options]
+        if hasattr(command, "commands"):
+            _give(options, command)
+
+
+def _override(context: typer.Context, option: Any, value: Any) -> None:
+    if value is not None:
+        context.obj = replace(context.obj, **{option.name: value})
+
+
+def ask(
+    context: typer.Context,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    exit_code: int = FAILED,
+    **conditions: str | None,
+) -> "AdminReply":
+    """Send a request with headers like if_match, where they are not None. Exits with the error where it fails."""
+    from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
+
+    headers = {name.replace("_", "-"): value for name, value in conditions.items()}
+    try:
+        client: AdminClient = context.obj.client
+        answer = client.ask(method, path, body, headers=headers)
+    except UnreachableError as error:
+        fail(str(error), exit_code)
+    if answer.status >= 400:
+        errors = answer.body.get("errors") or []
+        said = [f"{_as_given(each['field'])}: {each['reason']}" for each in errors]
+        fail("\n".join(said) or answer.body["detail"], exit_code)
+    return answer
+
+
+def _as_given(field: str) -> str:
+    """A field as a command names it: that it is in a body is the API's affair."""
+    return field.removeprefix("body.")
+
+
+def pages(context: typer.Context, path: str, query: Mapping[str, str]) -> Iterator[Any]:
+    """The pages of a list."""
+    asked = dict(query)
+    while True:
+        page = ask(context, "GET", f"{path}?{urlencode({**asked, 'limit': PAGE_ROWS})}").body
+        yield page
+        if page["next_cursor"] is None:
+            return
+        asked["cursor"] = page["next_cursor"]
+
+
+def items(context: typer.Context, path: str, query: Mapping[str, str | None]) -> Iterator[Any]:
+    """All items of a list, page after page; what is None is not asked for."""
+    given = {name: value for name, value in query.items() if value is not None}
+    for page in pages(context, path, given):
+        yield from page["items"]
+
+
+def fail(text: str, exit_code: int = FAILED) -> NoReturn:
+    typer.echo(text, err=True)
+    raise typer.Exit(exit_code)

@@ -1,0 +1,75 @@
+"""In which form a command prints: a table of what matters most or of everything (wide), or JSON or YAML."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class OutputForm(StrEnum):
+    """`-o` of kubectl. Where none is given: a table on a terminal, JSON elsewhere."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[
+    OutputForm | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="All columns, JSON or YAML. Default: a table of what matters most; not to a terminal, JSON.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="As -o json.")]
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def form_of(output: OutputForm | None, *, as_json: bool = False) -> OutputForm | None:
+    """The form to print in; None: a table that fits the terminal."""
+    if as_json or (output is None and not is_terminal()):
+        return OutputForm.JSON
+    return output
+
+
+def print_list(things: Iterable[Mapping[str, Any]], form: OutputForm | None, kind: str) -> None:
+    """Print a list: JSON has one object per line."""
+    if form is OutputForm.JSON:
+        for each in things:
+            typer.echo(json.dumps(each))
+    elif form is OutputForm.YAML:
+        for each in things:
+            print_yaml([each])
+    else:
+        from gateway.admin.command import tables  # noqa: PLC0415
+
+        tables.print_list(things, kind, is_wide=form is OutputForm.WIDE)
+
+
+def print_one(thing: Mapping[str, Any], form: OutputForm | None) -> None:
+    """Print one thing with all of its fields."""
+    if form is OutputForm.JSON:
+        typer.echo(json.dumps(thing, indent=2))
+    elif form is OutputForm.YAML:
+        print_yaml(thing)
+    else:
+        from gateway.admin.command import tables  # noqa: PLC0415
+
+        tables.print_one(thing)
+
+
+def print_yaml(thing: object) -> None:
+    typer.echo(yaml_of(thing), nl=False)
+
+
+def yaml_of(thing: object) -> str:
+    import yaml  # noqa: PLC0415
+
+    return str(yaml.safe_dump(thing, sort_keys=False, allow_unicode=True, width=100))

@@ -1,0 +1,138 @@
+"""Files of resources: what is declared is read as one, and a file is applied: merged by field, all of it or nothing.
+
+Entries that are not there are created, others are changed where a field of theirs differs, and what the file does not
+name stays. So a file that was applied changes nothing when it is applied again. A field that cannot be changed, such as
+a backend's URL, may be in it with the value that it has.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.admin.models import resources as models
+from gateway.admin.models.resources import AppliedFile, AppliedResource, DeclaredResource
+from gateway.admin.problems import ERRORS_MAX, AdminProblem, FieldError
+from gateway.admin.resources.collection import CONFLICTS, Collection, PlannedEdit, registry_answers
+from gateway.admin.resources.pools import PoolRoutes
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.registry.entries import Entry
+from gateway.registry.registry import EtagMismatch, Registry
+from gateway.store.base import CHANGES_MAX
+
+FILE_BYTES_MAX = 1 << 20  # of CHANGES_MAX entries of a kilobyte each
+UNPROCESSABLE = 422
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceFileRoutes:
+    """Routes of files of resources."""
+
+    registry: Registry
+    collections: Mapping[str, Collection]
+    pools: PoolRoutes
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="GET", path="/resources", role=Role.VIEWER,
+            summary="What is declared of each tier, group, tenant, backend, pool, price list and alias.",
+            run=self.listed, query=models.DeclaredPage, answer=models.DeclaredResources, for_groups=True,
+        )  # fmt: skip
+        yield Route(
+            method="POST", path="/resources", role=Role.OPERATOR,
+            summary="Apply a file of resources: each is made, or merged by field; all of them, or none.",
+            run=self.apply, body=AppliedFile, answer=models.AppliedResources, conflicts=CONFLICTS,
+            body_bytes_max=FILE_BYTES_MAX, count_changes=_count_changes,
+        )  # fmt: skip
+
+    async def listed(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.DeclaredPage = asked.query
+        kinds = [kind for kind in models.ResourceFile.model_fields if query.kind in (None, kind)]
+        after_kind, _, after = (query.cursor or "").partition("\n")
+        if after_kind in kinds:
+            kinds = kinds[kinds.index(after_kind) :]
+        items: list[DeclaredResource] = []
+        for kind in kinds:
+            items += self._declared(asked, kind, after if kind == after_kind else "", query.limit + 1 - len(items))
+            if len(items) > query.limit:
+                break
+        more = len(items) > query.limit
+        shown = items[: query.limit]
+        cursor = f"{shown[-1].kind}\n{shown[-1].id}" if more else None
+        return AdminAnswer(models.DeclaredResources.model_construct(items=shown, next_cursor=cursor))
+
+    def _declared(self, asked: AdminRequest, kind: str, after: str, most: int) -> list[DeclaredResource]:
+        """At most so many entries of the kind behind this name, of those that the caller sees."""
+        found: list[DeclaredResource] = []
+        while len(found) < most and (entries := self.registry.page(kind, after=after, limit=most)):
+            after = entries[-1].name
+            found += [_shown(entry) for entry in entries if self._sees(asked, entry)]
+        return found[:most]
+
+    def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
+        if asked.caller.group is None:
+            return True
+        collection = self.collections.get(entry.kind)
+        return collection is not None and collection.scope is not None and collection.scope.sees(asked.caller, entry)
+
+    async def apply(self, asked: AdminRequest) -> AdminAnswer:
+        file: AppliedFile = asked.body
+        planned = self._plan(file.resources)
+        edits = [each.edit for each in planned if each.change != "unchanged"]
+        try:
+            with registry_answers(but=EtagMismatch, part="body.resources"):
+                if file.dry_run:
+                    self.registry.check(edits)
+                elif edits:
+                    await self.registry.apply(edits, actor=asked.caller.name, names_entries=True)
+        except EtagMismatch:
+            raise AdminProblem(409, "an entry was changed by another request meanwhile: apply the file again") from None
+        return AdminAnswer(models.AppliedResources.model_construct(items=[_applied(each) for each in planned]))
+
+    def _plan(self, file: models.ResourceFile) -> list[PlannedEdit]:
+        """The edit of each entry. Raises AdminProblem that names every field that is wrong by itself."""
+        entries = file.entries()
+        if len(entries) > CHANGES_MAX:
+            raise AdminProblem(409, f"a file has at most {CHANGES_MAX} entries, and this one has {len(entries)}")
+        planned: list[PlannedEdit] = []
+        problems: list[AdminProblem] = []
+        for kind, name, fields in entries:
+            part = f"body.resources.{kind}.{name}"
+            try:
+                if kind == "pools":
+                    planned.append(self.pools.plan(name, fields, part))
+                else:
+                    planned.append(self.collections[kind].plan(name, fields, part))
+            except AdminProblem as problem:
+                problems.append(_of_entry(problem, part))
+        if problems:
+            raise _all_of(problems)
+        return planned
+
+
+def _count_changes(file: AppliedFile) -> int:
+    return 1 if file.dry_run else len(file.resources.entries())
+
+
+def _of_entry(problem: AdminProblem, part: str) -> AdminProblem:
+    """The problem with a field that names its entry."""
+    return (
+        problem if problem.errors else AdminProblem(problem.status, "", [FieldError(field=part, reason=problem.detail)])
+    )
+
+
+def _all_of(problems: Sequence[AdminProblem]) -> AdminProblem:
+    errors = [error for problem in problems for error in problem.errors][:ERRORS_MAX]
+    status = UNPROCESSABLE if any(problem.status == UNPROCESSABLE for problem in problems) else 409
+    return AdminProblem(status, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
+
+
+def _shown(entry: Entry) -> DeclaredResource:
+    fields = dict(entry.body)
+    if entry.kind == "pools":
+        fields = dict(fields.get("scheduling", {}))
+    return DeclaredResource.model_construct(kind=entry.kind, id=entry.name, origin=entry.origin, fields=fields)
+
+
+def _applied(planned: PlannedEdit) -> AppliedResource:
+    return AppliedResource.model_construct(
+        kind=planned.edit.kind, id=planned.edit.name, change=planned.change, before=planned.before, after=planned.after
+    )
