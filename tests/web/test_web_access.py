@@ -17,6 +17,7 @@ VIEWS = {
     "ended": ("requests?state=ended",),
     "groups": ("groups",),
     "models": ("models",),
+    "usage": ("usage",),
     "what-if": ("what-if",),
 }
 WIDTHS = (360, 480, 768, 1280, 1440, 2560)

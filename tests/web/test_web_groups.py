@@ -68,7 +68,7 @@ def test_its_administrator_sees_its_group_and_nothing_of_others_and_asks_for_not
     found = refused(visitor.page)
     page = visitor.sign_in(lead)
     expect(page.locator(".caller")).to_contain_text("role group-admin, group red")
-    expect(page.get_by_role("navigation", name="Views").get_by_role("link")).to_have_text(["Now"])
+    expect(page.get_by_role("navigation", name="Views").get_by_role("link")).to_have_text(["Now", "Usage"])
     expect(page.get_by_role("heading", level=1)).to_contain_text("red")
     live = page.get_by_role("region", name="Tenants", exact=True)
     expect(live.get_by_role("link", name="red/a")).to_be_visible()

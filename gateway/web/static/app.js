@@ -13,13 +13,14 @@ import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
 import { Tenant } from "./views/tenant.js";
 import { Tier } from "./views/tier.js";
+import { Usage } from "./views/usage.js";
 import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"], ["requests", "Requests"], ["groups", "Groups"], ["models", "Models"], ["what-if", "What if"]];
-const OF_GROUP = [["now", "Now"]]; // of the administrator of a group, for which "now" is its group
-const FOR_GROUP = ["now", "group", "tenant"];
+const VIEWS = [["now", "Now"], ["requests", "Requests"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"]];
+const OF_GROUP = [["now", "Now"], ["usage", "Usage"]]; // of the administrator of a group, for which "now" is its group
+const FOR_GROUP = ["now", "group", "tenant", "usage"];
 const views = () => (ownGroup() === null ? VIEWS : OF_GROUP);
 
 function Shell() {
@@ -79,6 +80,8 @@ function View({ view, parts, query }) {
       return html`<${Requests} query=${query} />`;
     case "request":
       return html`<${OneRequest} id=${parts[1] || ""} />`;
+    case "usage":
+      return html`<${Usage} query=${query} />`;
     case "what-if":
       return html`<${WhatIf} />`;
     default:

@@ -55,10 +55,10 @@ export function ShareBar({ got, due, waits = false }) {
   </div>`;
 }
 
-/** How much of a limit is used. */
-export function Meter({ value, limit, text }) {
+/** How much of a limit is used; with `isPart` a part of a whole, which may be all of it. */
+export function Meter({ value, limit, text, isPart = false }) {
   const ratio = limit ? Math.min(1, (value || 0) / limit) : 0;
-  return html`<div class=${`meter ${ratio >= 0.995 ? "full" : ""}`}>
+  return html`<div class=${`meter ${ratio >= 0.995 && !isPart ? "full" : ""}`}>
     <div class="track" aria-hidden="true"><div class="got" style=${{ width: `${100 * ratio}%` }}></div></div>
     <span class="number">${text ?? `${count(value)} of ${count(limit)}`}</span>
   </div>`;

@@ -16,6 +16,16 @@ export function percent(ratio) {
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
 }
 
+/** An amount of money, with as many decimals as the largest of its table needs: these are under each other. */
+export function money(text, largest) {
+  if (text == null) return NONE;
+  const decimals = largest >= 1 || largest === 0 ? 2 : Math.min(12, 1 - Math.floor(Math.log10(largest)));
+  const least = 10 ** -decimals;
+  const value = Number(text);
+  if (value > 0 && value < least / 2) return `<${least.toFixed(decimals)}`;
+  return value.toLocaleString("en-GB", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
 export function decimal(value) {
   if (value == null) return NONE;
   if (Number.isInteger(value)) return count(value);
