@@ -102,7 +102,7 @@ async def test_it_sees_its_group_its_tenants_their_keys_and_their_usage_page_by_
 
 ALLOWED = {
     "/tenants", "/tenants/{id}", "/groups", "/groups/{id}", "/keys", "/keys/{id}", "/keys/{id}/rotate",
-    "/usage", "/usage/export", "/me", "/groups/{id}/live", "/state/budgets",
+    "/usage", "/usage/sums", "/usage/export", "/me", "/groups/{id}/live", "/state/budgets", "/resources",
     "/history", "/history/minute",
 }  # fmt: skip
 
@@ -114,16 +114,9 @@ def routes_of(api):
 
 
 READ = {
-    "/groups",
-    "/groups/{id}",
-    "/groups/{id}/live",
-    "/usage",
-    "/usage/export",
-    "/me",
-    "/state/budgets",
-    "/history",
-    "/history/minute",
-}
+    "/groups", "/groups/{id}", "/groups/{id}/live", "/usage", "/usage/sums", "/usage/export", "/me", "/state/budgets",
+    "/resources", "/history", "/history/minute",
+}  # fmt: skip
 
 
 async def test_every_other_path_is_closed_to_it_and_new_ones_are_until_they_say_otherwise(tmp_path):
