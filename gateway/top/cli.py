@@ -1,18 +1,18 @@
 """The command `fairlead top`. It imports what it needs when it runs, so that --help is quick."""
 
-import json
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gateway.admin.command.output import JsonOption, OutputForm, OutputOption, form_of, print_one
 from gateway.options import ConfigOption
 
 if TYPE_CHECKING:
     from gateway.admin.command.target import AdminTarget
 
+WIDE = 1000  # columns of a terminal that all columns of a view fit
 INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 
 
@@ -24,9 +24,8 @@ def top(
     key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Print the present state, and leave.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --once: print JSON; that is what is printed if not to a terminal.")
-    ] = False,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Watch tenants, tiers, backends and the queue of a running gateway. ? shows the keys.
 
@@ -39,8 +38,8 @@ def top(
 
     try:
         target = find_admin(config, url=url, key_file=key_file)
-        if once or as_json:
-            _print_once(_first_document(target), as_json=as_json)
+        if once or as_json or output is not None:
+            _print_once(_first_document(target), form_of(output, as_json=as_json))
         else:
             _watch(target)
     except UnreachableError as error:
@@ -74,13 +73,13 @@ def _first_document(target: "AdminTarget") -> Any:
     return document
 
 
-def _print_once(document: Any, *, as_json: bool) -> None:
-    if as_json or not sys.stdout.isatty():
-        typer.echo(json.dumps(document, indent=2))
+def _print_once(document: Any, form: OutputForm | None) -> None:
+    if form in (OutputForm.JSON, OutputForm.YAML):
+        print_one(document, form)
         return
     from gateway.top.picture import listing  # noqa: PLC0415
 
-    typer.echo(listing(document, width=shutil.get_terminal_size().columns))
+    typer.echo(listing(document, width=WIDE if form is OutputForm.WIDE else shutil.get_terminal_size().columns))
 
 
 def _fail(text: str) -> NoReturn:

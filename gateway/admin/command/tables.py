@@ -7,7 +7,7 @@ the API are never interpreted as markup or sent to the terminal as control chara
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.text import Text
 TIMES = frozenset({"arrived_at", "at", "created_at", "ended_at", "expires_at", "renewed_at", "since"})
 FIRST = ("id", "origin")
 EMPTY = "-"
+COLUMN_MIN = 12  # what a column keeps where others are long: five of these fit 80
 GAP = 2  # between columns
 DIGITS = 6
 PARTS = ("period", "group", "tenant", "key", "model")
@@ -61,13 +62,14 @@ def print_list(items: Iterable[Mapping[str, Any]], kind: str = "", *, is_wide: b
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str], fits: object) -> None:
     """Print a table of one line a row. With `fits` what is too long for the terminal ends in dots."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, no_wrap=True, justify="right" if name in right else "left")
+    widths = [max(cell_len(cell) for cell in column) for column in zip(names, *rows, strict=True)]
+    for name, width in zip(names, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, no_wrap=True, justify=justify, min_width=min(width, COLUMN_MIN) if fits else None)
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console()
     if not fits:
-        widths = [max(cell_len(cell) for cell in column) for column in zip(names, *rows, strict=True)]
         console.width = max(console.width, sum(widths) + GAP * len(widths))
     console.print(table)
 
@@ -93,7 +95,9 @@ def print_sums(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, i
     ]
     print_rows([*parts, *counts, "cost"], cells, {*counts, "cost"}, not is_wide)
     if total["unpriced_tokens"]:
-        Console(file=sys.stderr).print(f"{total['unpriced_tokens']:,} tokens have no price, and are in no cost.")
+        Console(file=sys.stderr, highlight=False).print(
+            f"{total['unpriced_tokens']:,} tokens have no price, and are in no cost."
+        )
 
 
 def _tokens(row: Mapping[str, Any]) -> int:

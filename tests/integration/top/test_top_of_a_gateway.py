@@ -87,3 +87,8 @@ async def test_scripts_get_the_state_once(tmp_path):
                 pool = json.loads(out)["pools"]["tiny"]
         assert pool["in_flight"] == SLOTS
         assert pool["backends"]["b0"]["bound_by"] == "slots"
+        for form, has in (("wide", "WAITS FOR"), ("yaml", "pools:"), ("json", '"pools"')):
+            command = ("top", "-o", form, "--url", process.admin_url, "--key-file", key)
+            run = await fork(FAIRLEAD, *command, folder=tmp_path, environment=dict(os.environ))
+            out, _ = await run.communicate()
+            assert has in out.decode(), form
