@@ -15,7 +15,7 @@ WAYS_OUT, LIVE = f"{ADMIN}/test_group_admins.py", f"{ADMIN}/test_group_live.py"
 TOKENS = f"{ADMIN}/test_admin_tokens.py"
 EXPORT = f"{ADMIN}/test_admin_usage_export.py"
 FILES = f"{ADMIN}/test_admin_files.py::test_roles_and_rates_hold_for_files_too"
-SUMS = f"{ADMIN}/test_admin_usage_sums.py"
+SPENT = f"{ADMIN}/test_admin_usage_sums.py"
 VIEWERS = "tests/unit/gateway/live/test_live_viewers.py"
 SCOPE, COLLECTION, KEYS = (f"gateway/admin/resources/{name}.py" for name in ("group_scope", "collection", "keys"))
 ROUTES, SERVER = "gateway/admin/routes.py", "gateway/admin/server.py"
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "usage and its export are of its tenants alone", f"{RESOURCES}/usage.py",
         "part if seen is None else [used for used in part if used[0].tenant in seen]", "part",
-        (*SEES, EXPORT, SUMS),
+        (*SEES, EXPORT, SPENT),
     ),
     Mutant(
         "what is declared is shown of its group alone", f"{RESOURCES}/resource_files.py",

@@ -66,9 +66,8 @@ class CollectionModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem
-    of this part of the request. `show` None: an
-    entry is shown with the fields of its section.
+    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem of this part of
+    the request. `show` None: an entry is shown with the fields of its section.
     """
 
     kind: str
@@ -283,7 +282,7 @@ class PlannedEdit:
         if self.edit.kind == "pools":
             return self.before == self.after
         sections = [read_body(self.edit.kind, body)[0] for body in (self.before or {}, self.edit.body)]
-        before, after = (None if each is None else each.model_dump(mode="json") for each in sections)
+        before, after = (None if each is None else each.model_dump() for each in sections)  # 1.50 is 1.5
         return before == after
 
 
