@@ -1,9 +1,9 @@
 """Address allowlist: the networks that a backend's address may be in.
 
-A backend that was added by the admin API may name anything that the gateway can reach and the caller cannot: a cloud's
-metadata service, or the gateway's own machine. The check is on the address that is connected to, when it is connected
-to. So a name that resolved differently a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 does not pass.
-Addresses in NEVER are refused in any network.
+The address of a backend that was added by the admin API may be one that the gateway can reach and the caller cannot: a
+cloud's metadata service, or the gateway's own machine. The check is on the address that is connected to, when it is
+connected to. So a name that resolved differently a moment ago (DNS rebinding), 0x7f.1 or ::ffff:127.0.0.1 does not
+pass. Addresses in NEVER are refused in any network.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ ANY: tuple[Network, ...] = tuple(map(ip_network, ("0.0.0.0/0", "::/0")))
 
 
 class AddressRefusedError(OSError):
-    """The address is not allowed for a backend."""
+    """An error: the address is not allowed for a backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressAllowlist:
-    """The networks that backends may be in."""
+    """The networks in which backends may be."""
 
     networks: tuple[Network, ...]
 
     def allows(self, address: str) -> bool:
-        """Whether a connection to this literal address is allowed; False for a text that is no address."""
+        """Whether a connection to this literal address is allowed; False for a text that is not an address."""
         try:
             parsed = plain(ip_address(address.partition("%")[0]))
         except ValueError:
@@ -48,8 +48,8 @@ class AddressAllowlist:
             raise AddressRefusedError(errno.EACCES, f"{address} is not in the networks where backends may be")
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve the host and return its addresses, all of which are allowed. Raises OSError; AddressRefusedError if
-        any is not.
+        """Resolve the host and return its addresses, which are all allowed. Raises OSError; AddressRefusedError if any
+        address is not allowed.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -60,13 +60,13 @@ class AddressAllowlist:
 
 
 def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one stands for (RFC 4291, 2.5.5.2), or the address itself."""
+    """Return the IPv4 address that an IPv6 address stands for (RFC 4291, 2.5.5.2), or the address itself."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
 def literal(host: str) -> str | None:
-    """Return the address that the host is in any notation (127.1, 0x7f.1); None if it is a name."""
+    """Return the address that the host text stands for in any notation (127.1, 0x7f.1); None if it is a name."""
     try:
         return str(ip_address(host.partition("%")[0]))
     except ValueError:

@@ -1,8 +1,8 @@
 """Catalog of models: the /v1/models of all backends as one list, and the pool that serves each model.
 
 A pool is the set of backends that serve the same base model (a LoRA adapter names its base as `parent`), or those that
-the configuration groups under one name. A derived pool is named after the first base model it was seen with. It keeps
-that name for the gateway's lifetime, because the tenants' counters of the pool are stored under it.
+the configuration groups under one name. A derived pool is named after the first base model that was seen in it. It
+keeps that name for the gateway's lifetime, because the tenants' counters of the pool are stored under it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class Catalog:
     """The models that every backend was last seen to serve. Backends are in the order of `backend_ids`."""
 
     def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
-        """`pools`: backend id -> pool, for those whose pool is configured."""
+        """`pools` maps the ids of backends with a configured pool to that pool."""
         self._configured = dict(pools)
         self._pool_names: dict[str, None] = dict.fromkeys(pools.values())  # all that were ever configured
         self._cards: dict[str, tuple[ModelCard, ...]] = dict.fromkeys(backend_ids, ())
@@ -64,7 +64,7 @@ class Catalog:
         self._backends_of: dict[str, tuple[str, ...]] = {}  # by pool; a cache, cleared by every change
 
     def update(self, backend_id: str, cards: tuple[ModelCard, ...]) -> bool:
-        """Record the models of a backend; True if they changed."""
+        """Record the models of a backend; return whether they have changed."""
         if cards == self._cards[backend_id]:
             return False
         self._cards[backend_id] = cards
@@ -72,7 +72,7 @@ class Catalog:
         return True
 
     def add(self, backend_id: str, pool: str | None) -> None:
-        """Add a backend after the others; `pool` if that is configured."""
+        """Add a backend after the others, with its `pool` if that is configured."""
         assert backend_id not in self._cards, "a backend is there once"
         self._cards[backend_id] = ()
         if pool is not None:
@@ -81,7 +81,6 @@ class Catalog:
             self._backends_of.clear()
 
     def remove(self, backend_id: str) -> None:
-        """Remove a backend."""
         del self._cards[backend_id]
         self._configured.pop(backend_id, None)
         self._pool_of_backend.pop(backend_id, None)
@@ -89,11 +88,11 @@ class Catalog:
 
     @property
     def pools(self) -> list[str]:
-        """The names of all pools there ever were: a pool that lost its last backend is still reported, as empty."""
+        """The names of all pools since the start; a pool that has lost its last backend is reported as empty."""
         return list(dict.fromkeys([*self._pool_names, *self._pool_of_base.values()]))
 
     def pool_of_backend(self, backend_id: str) -> str | None:
-        """Return its pool, None while its models are unknown and no pool is configured."""
+        """Return the backend's pool; None while its models are unknown and no pool is configured."""
         return self._pool_of_backend.get(backend_id)
 
     def backends_of(self, pool: str) -> tuple[str, ...]:
@@ -105,7 +104,7 @@ class Catalog:
         return backends
 
     def pool_of_model(self, model: str) -> str | None:
-        """Return the pool that serves this model; if several do, that of the first backend in order."""
+        """Return the pool that serves this model; if several do, the pool of the first backend in order."""
         return self._pool_of_model.get(model)
 
     def serves(self, backend_id: str, model: str) -> bool:
@@ -125,11 +124,11 @@ class Catalog:
         return list(self._merged.values())
 
     def model(self, model: str) -> ModelCard | None:
-        """Return the card of this model, None if no backend serves it."""
+        """Return the card of this model; None if no backend serves it."""
         return self._merged.get(model)
 
     def context_tokens_max(self, model: str) -> int:
-        """The longest context that any backend has for this model; CONTEXT_TOKENS_MAX where one does not tell."""
+        """The longest context that any backend has for this model; CONTEXT_TOKENS_MAX where one does not report it."""
         return self._contexts.get(model, CONTEXT_TOKENS_MAX)
 
     def _regroup(self) -> None:
@@ -157,7 +156,7 @@ class Catalog:
 
 
 def _bases(cards: Iterable[ModelCard]) -> list[str]:
-    """Return the base models among these, aliases included; if there are only adapters, their parents."""
+    """Return the base models among these cards, aliases included; if there are only adapters, their parents."""
     cards = list(cards)
     bases = [card.id for card in cards if card.parent is None]
     return bases or [card.parent for card in cards if card.parent is not None]

@@ -5,8 +5,8 @@ all find a request waiting like this, computed tokens over counted steps is the 
 vLLM's histogram do not give it: a prompt counts whole in the step that ends it, however many steps it took, and a step
 that decodes nothing and ends no prompt does not count at all. Hence these conditions:
 
-- A run is long enough that the unfinished prompts at its ends are a small part of it. They are at most what is counted
-  between two scrapes.
+- A run is long enough that the unfinished prompts at its ends are a small part of it. They are at most the tokens
+  counted between two scrapes.
 - Several sequences decode in the mean, or steps may be missing from the count.
 - Fewer sequences run, at every scrape, than have run at once before, and fewer decode than that in the mean. Otherwise
   the requests may wait only for a slot.
@@ -47,18 +47,18 @@ class _Engine:
 
 
 class ChunkSize:
-    """Learns the most tokens that a step of one server's engine computes, from its scrapes."""
+    """A learner of the most tokens that a step of one server's engine computes, from its scrapes."""
 
     def __init__(self) -> None:
         self._engines: dict[str, _Engine] = {}
 
     @property
     def tokens_max(self) -> int | None:
-        """The largest value of any engine; None while it is unknown for all."""
+        """The largest value learnt for any engine; None while it is unknown for all."""
         return max((max(e.found) for e in self._engines.values() if len(e.found) >= STRETCHES_MIN), default=None)
 
     def scraped(self, metrics: EngineMetrics) -> None:
-        """Take in one scrape; scrapes come in order."""
+        """Learn from one scrape; scrapes come in order."""
         has_room = (metrics.kv_used_ratio or 0.0) < KV_USED_RATIO_MAX
         before, self._engines = self._engines, {}  # an engine that is missing from a scrape is gone
         for report in metrics.engine_steps:

@@ -39,29 +39,28 @@ _NAMES: Final = {
 
 
 class UpstreamError(Exception):
-    """An exchange with the backend failed."""
+    """An error: an exchange with the backend failed."""
 
 
 class ConnectFailed(UpstreamError):  # noqa: N818 - named as a state
-    """No connection: refused, timed out, unknown name, TLS. No part of the request was sent."""
+    """An error: no connection (refused, timed out, unknown name, TLS). No part of the request was sent."""
 
 
 class UpstreamProtocolError(UpstreamError):
-    """The backend sent something that is not HTTP, or over a limit."""
+    """An error: the backend sent something that is not HTTP, or that exceeds a limit."""
 
 
 class UpstreamSilent(UpstreamError):  # noqa: N818
-    """The response sent no byte for longer than `silence_s_max`."""
+    """An error: the response sent no byte for longer than `silence_s_max`."""
 
 
 class UpstreamAway(UpstreamError):  # noqa: N818
-    """The response sent no byte while its backend answered no polls, and what it was to answer can go elsewhere."""
+    """An error: the backend answers no polls and sends no byte of a response that another backend can give."""
 
 
 class UpstreamClosed(UpstreamError):  # noqa: N818
-    """The connection ended before the response did.
-
-    `bytes_received` counts bytes of head and body until reading of the body began; 0: not a byte came.
+    """An error: the connection ended before the response did. `bytes_received` counts bytes of head and body until
+    reading of the body began; 0: no byte came.
     """
 
     def __init__(self, message: str, *, head_received: bool, bytes_received: int) -> None:
@@ -71,10 +70,10 @@ class UpstreamClosed(UpstreamError):  # noqa: N818
 
 
 class ConnectionOwner(Protocol):
-    """Receives a connection when its exchange ends or when it closes."""
+    """The owner of a connection: it receives the connection when its exchange ends or when it closes."""
 
     def give_back(self, connection: "Connection") -> None:
-        """Take back a connection whose exchange ended cleanly: it can carry another."""
+        """Take back a connection whose exchange ended cleanly, so that it can carry another exchange."""
         ...
 
     def lost(self, connection: "Connection") -> None:
@@ -83,10 +82,8 @@ class ConnectionOwner(Protocol):
 
 
 class HttpExchange:
-    """One request and its response. Use `async with`, or call release() on every path.
-
-    `headers` have names in lower case; of a repeated name the last value counts, but all of
-    Connection. `is_framed`: the response says where
+    """One request and its response. Use `async with`, or call release() on every path. `headers` have names in lower
+    case; of a repeated name the last value counts, but for Connection all count. `is_framed`: the response says where
     it ends. If not, the end of the connection ends it, and a truncated response looks complete.
     """
 
@@ -109,9 +106,8 @@ class HttpExchange:
 
     async def read(self, bytes_max: int, on_bytes: Callable[[int], None] | None = None) -> bytes | bytearray:
         """Return the whole body. Raises UpstreamError, as `stream` does; UpstreamProtocolError if it exceeds
-        `bytes_max`.
-
-        If the body is not here at once, `on_bytes` gets the size of each piece, and may pause the exchange.
+        `bytes_max`. If the body has not arrived yet, `on_bytes` gets the size of each piece, and may pause the
+        exchange.
         """
         body = self.at_once()
         if body is None:
@@ -121,8 +117,8 @@ class HttpExchange:
         return body
 
     def at_once(self) -> bytes | None:
-        """Return the body if all of it has arrived, as one below HELD_BYTES_MAX may have; else None, and it is still to
-        be read.
+        """Return the body if all of it has arrived, as it may have below HELD_BYTES_MAX; else None, and it can still be
+        read.
         """
         return self._connection.whole_body() if self._connection is not None else None
 
@@ -143,10 +139,9 @@ class HttpExchange:
         return body
 
     async def stream(self, on_body: Callable[[bytes], None]) -> None:
-        """Pass every piece of the body to `on_body` as it arrives; return when the message is complete.
-
-        Raises UpstreamClosed if it is cut, UpstreamSilent if nothing comes for too long, UpstreamProtocolError if it is
-        malformed, and what `on_body` raised.
+        """Pass every piece of the body to `on_body` as it arrives; return when the message is complete. Raises
+        UpstreamClosed if the body is cut, UpstreamSilent if no byte comes for too long, UpstreamProtocolError if the
+        body is malformed, and any exception from `on_body`.
         """
         if self._connection is None:
             raise RuntimeError("the exchange has been released")
@@ -155,21 +150,21 @@ class HttpExchange:
             raise self.failure
 
     async def begun(self, is_begun: Callable[[bytes], bool] = bool) -> None:
-        """Wait until the body has begun: `is_begun` gets each piece once, and says so. What has arrived is read
-        nevertheless. Raises UpstreamError if the body ends before.
+        """Wait until the body has begun: `is_begun` gets each piece once, in order, and returns whether it has. Pieces
+        that have arrived can still be read. Raises UpstreamError if the body ends earlier.
         """
         if self._connection is not None:
             await self._connection.wait_for_body(is_begun)
 
     def limit_silence(self, silence_s_max: float) -> None:
-        """Fail the response when it sends nothing for so long, if that is less than the owner's limit. So it can go on
-        elsewhere (`Connection.leave`).
+        """Fail the response when it sends no byte for this long, if that is less than the owner's limit. The request
+        can then be sent to another backend (`Connection.leave`).
         """
         if self._connection is not None:
             self._connection.silence_s_max = silence_s_max
 
     def pause(self) -> None:
-        """Stop reading from the backend: its TCP window fills, and it waits."""
+        """Stop reading from the backend: its TCP window fills, and it has to wait."""
         if self._connection is not None:
             self._connection.pause()
 
@@ -179,7 +174,7 @@ class HttpExchange:
             self._connection.resume()
 
     def fail(self, error: BaseException) -> None:
-        """Abort the connection, and have whoever reads the response get this error, unless it is complete."""
+        """Abort the connection and raise this error in the reader of the response, unless the response is complete."""
         if self._connection is not None:
             self._connection.fail(error)
 
@@ -260,7 +255,7 @@ class Connection(asyncio.Protocol):
         return exchange
 
     async def wait(self) -> None:
-        """Wait for the next event: the head is here, the message is complete, or it failed."""
+        """Wait for the next event: the head has arrived, the message is complete, or the exchange failed."""
         waiter = self._waiter
         assert waiter is not None
         try:
@@ -270,9 +265,8 @@ class Connection(asyncio.Protocol):
                 self._waiter = None
 
     async def wait_for_body(self, is_begun: Callable[[bytes], bool]) -> None:
-        """Wait until `is_begun`, which gets each piece once. Raises UpstreamError where the body ends before.
-
-        Reading does not pause meanwhile: `is_begun` bounds what it waits for.
+        """Wait until `is_begun`, which gets each piece once, is true. Raises UpstreamError if the body ends earlier.
+        Reading does not pause meanwhile: `is_begun` bounds the bytes that it waits for.
         """
         self._held_bytes_max, seen = sys.maxsize, 0
         try:
@@ -293,13 +287,11 @@ class Connection(asyncio.Protocol):
             self._held_bytes_max = HELD_BYTES_MAX
 
     def whole_body(self) -> bytes | None:
-        """Return the body if all of it is here, else None: a small one comes with the head."""
+        """Return the body if all of it has arrived, else None. A small body comes with the head."""
         return self._take() if self._complete else None
 
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
-        """Pass the whole body to `on_body`; return when the message is complete. Raises the error of an exchange that
-        failed.
-        """
+        """Pass the whole body to `on_body`; return when the message is complete. Raises the error of a failed one."""
         self._sink = on_body
         self.resume()  # first: on_body may pause again
         if self._pieces:
@@ -325,7 +317,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def take_turns(self, received: int) -> None:
-        """Stop reading until the loop's next turn where TURN_BYTES_MAX have been read since the last such stop."""
+        """Stop reading until the loop's next turn, after each TURN_BYTES_MAX bytes."""
         self._turn_bytes += received
         if self._turn_bytes >= TURN_BYTES_MAX and not self.is_closing():
             self._turn_bytes = 0
@@ -349,7 +341,7 @@ class Connection(asyncio.Protocol):
         return self.transport.is_closing()
 
     def check_silence(self, now: float, silence_s_max: float) -> None:
-        """Fail a response that sent nothing for `silence_s_max` seconds. Call it periodically: a timer for every token
+        """Fail a response that sent no byte for `silence_s_max` seconds. Called periodically: a timer for every token
         would cost more than the token.
         """
         if self._heard or self._complete or self._paused:
@@ -358,8 +350,8 @@ class Connection(asyncio.Protocol):
             self.fail(UpstreamSilent(f"nothing for {limit_s:g} s"))
 
     def leave(self, now: float, silence_s: float) -> None:
-        """As `check_silence`, for a response that can go on elsewhere: of its body nothing was read, or its silence is
-        limited.
+        """Do the same as `check_silence`, for a response that another backend can give. That is one whose body has not
+        been read, or whose silence is limited.
         """
         if self._heard or self._complete or self._paused:
             self._heard, self._silent_since = False, now

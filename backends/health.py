@@ -1,4 +1,4 @@
-"""Health of one backend: a circuit breaker for what it is sent, and a check of whether it answers at all.
+"""Health of one backend: a circuit breaker for its requests, and a check of whether it answers at all.
 
 Two kinds of failure are counted separately, because they have different consequences:
 
@@ -16,8 +16,8 @@ puts it on TRIAL, where one more failure ejects it again for twice as long. A se
 was DOWN, TRIAL_POLLS good polls do, too. A DOWN backend that answers before its backoff ends is EJECTED until then, so
 that `keep_half` can choose it when there are too few others.
 
-An ejection for broken exchanges lasts EJECTED_S_MIN at least: polls were good all the time, so nothing tells when it is
-well again. What was DOWN has come back when a poll is good, so its backoff is only to dampen a server that flaps.
+An ejection for broken exchanges lasts EJECTED_S_MIN at least: polls were good all the time, so they do not show when it
+is well again. A DOWN backend is back when a poll is good, so its backoff only dampens a server that flaps.
 
 Pure: events come in with their times; it does no I/O and reads no clock.
 """
@@ -36,7 +36,7 @@ EJECTED_RATIO_MAX = 0.5
 
 
 class Evidence(StrEnum):
-    """What one exchange with a backend says about it. A client's own error or disconnect is no evidence."""
+    """The evidence about a backend from one exchange. A client's own error or disconnect is no evidence."""
 
     SERVED = "served"  # answered to the end; a 4xx too
     BUSY = "busy"  # vLLM's 503: its queue is full; the server is healthy
@@ -45,7 +45,7 @@ class Evidence(StrEnum):
 
 
 class HealthState(StrEnum):
-    """The states of a backend. HEALTHY and TRIAL ones get requests."""
+    """The states of a backend. A backend gets requests while it is HEALTHY or on TRIAL."""
 
     UNKNOWN = "unknown"  # not polled yet
     HEALTHY = "healthy"
@@ -74,7 +74,7 @@ class BackendHealth:
 
     @property
     def available(self) -> bool:
-        """Whether requests may be sent to it."""
+        """Whether requests may be sent to the backend."""
         return self.state in {HealthState.HEALTHY, HealthState.TRIAL}
 
     def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:
@@ -119,11 +119,11 @@ class BackendHealth:
                 self.state = HealthState.EJECTED
 
     def take_back(self, now: float) -> None:
-        """Put it on trial."""
+        """Put the backend on trial."""
         self.state, self._trial_polls, self._unreachable, self.back_at = HealthState.TRIAL, 0, 0, now
 
     def _is_news(self, sent_at: float) -> bool:
-        """Whether a failure of a request sent then is another incident than the last one."""
+        """Whether a failed request that was sent at `sent_at` is another incident than the last failure."""
         return sent_at > self.back_at and max(sent_at, self.heard_at) > self._failed_at
 
     def _served(self, now: float) -> None:
@@ -145,8 +145,8 @@ class BackendHealth:
 
 
 def keep_half(pool: Iterable[BackendHealth], now: float) -> list[BackendHealth]:
-    """Put ejected backends on trial while more than half of those that answer are ejected: a doubtful backend is better
-    than none, and when most backends fail, it may be the requests. Returns those backends.
+    """Put ejected backends on trial while more than half of the answering backends are ejected; return them. A doubtful
+    backend is better than none, and when most backends fail, the requests may be the cause.
     """
     answering = [h for h in pool if h.available or h.state is HealthState.EJECTED]
     ejected = sorted((h for h in answering if h.state is HealthState.EJECTED), key=lambda h: (h.retry_at, h.backend_id))

@@ -1,11 +1,11 @@
-"""Kinds of inference servers: one table, one row per kind, of how they differ.
+"""Kinds of inference servers: one table, with one row per kind, of their differences.
 
 All kinds speak OpenAI's API. They differ in whether a stream can report its usage, in the names of their metrics, in
 where they publish their size, and in how they say that they are busy. A kind is configured, or found from `owned_by` in
 /v1/models or from the names in /metrics. If neither identifies it, the server is asked at the paths of the kinds that
 have one. An unidentified server is treated as a strict OpenAI server.
 
-Pure: it gets the answers, it asks nothing. The sources of each row stand above it.
+Pure: it gets the answers and sends no request. The sources of each row stand above it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ VLLM_BUSY: Final = (503, b"currently busy")  # the default of all kinds: vLLM ma
 
 
 class UsageDetail(IntEnum):
-    """How much usage a stream may be asked for (`stream_options`)."""
+    """The amount of usage that a stream may be asked for (`stream_options`)."""
 
     NOTHING = 0  # the server does not take stream_options
     AT_END = 1  # include_usage
@@ -26,7 +26,7 @@ class UsageDetail(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that a server publishes; None where it does not."""
+    """The sizes that a server publishes; None for a size that it does not publish."""
 
     requests_running_max: int | None = None
     kv_tokens_max: int | None = None
@@ -35,13 +35,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendKind:
-    """One kind of server. `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy`
-    the status of a busy answer and a part of its body.
+    """One kind of inference server.
 
-    `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked for. `may_refuse_options`: a
-    server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids (`return_token_ids`), and
-    completes a prompt of token ids. `engine_died` is a part of the body of the 500 that it answers when its engine is
-    gone, `stopped` a part of a whole answer that it did not finish because it ends itself.
+    `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy` the status of a busy
+    answer and a part of its body. `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked
+    for. `may_refuse_options`: a server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids
+    (`return_token_ids`), and completes a prompt of token ids. `engine_died` is a part of the body of the 500 that it
+    answers when its engine is gone. `stopped` is a part of a whole answer that it did not finish because the server is
+    stopping.
     """
 
     name: str
@@ -145,7 +146,7 @@ GENERIC_WITHOUT_OPTIONS: Final = BACKEND_KINDS["openai-basic"]
 
 
 def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
-    """Return the kind with one of these values of `owned_by`, None if there is none."""
+    """Return the kind that has one of these values of `owned_by`; None if there is none."""
     owned_by = tuple(owners)
     return next(
         (kind for kind in BACKEND_KINDS.values() if any(owner.startswith(kind.owners) for owner in owned_by)), None
@@ -153,5 +154,5 @@ def kind_by_owner(owners: Iterable[str]) -> BackendKind | None:
 
 
 def kind_by_metrics(text: str) -> BackendKind | None:
-    """Return the kind whose names of metrics occur in this text of /metrics, None if there is none."""
+    """Return the kind whose metric names occur in this text of /metrics; None if there is none."""
     return next((kind for kind in BACKEND_KINDS.values() if kind.metrics and f"\n{kind.metrics}" in text), None)

@@ -1,4 +1,4 @@
-"""One live backend: its configuration, what was observed of it, and the load that a scheduler gets."""
+"""Live backend: the configuration of one backend, the observations of it, and the load that a scheduler gets."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from policies.types import BackendLoad
 
 @dataclass(slots=True)
 class LiveBackend:
-    """The state of one backend. Mutable; the tasks that poll it write here what it answers."""
+    """The state of one backend. Mutable; the tasks that poll the backend write its answers here."""
 
     spec: BackendSpec
     health: BackendHealth
     step_times: StepTimes
     member: str = ""
-    """The process of this gateway, where it has several: they share the gateway's name at a plugin."""
+    """The name of this process, where the gateway has several: they share the gateway's name at a plugin."""
     step_counts: StepCounts = field(default_factory=StepCounts)
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
     plugin: PluginReports = field(default_factory=PluginReports)
@@ -48,12 +48,14 @@ class LiveBackend:
 
     @property
     def known_kind(self) -> BackendKind:
-        """The kind of server, which says what it supports; while it is unknown, a plain OpenAI server."""
+        """The kind of the server, which defines the features that it supports; a plain OpenAI server while it is
+        unknown.
+        """
         return self.kind or GENERIC
 
     @property
     def plugin_name(self) -> str | None:
-        """The name of this process at the plugin inside this backend, None if it has no plugin that answers."""
+        """The name of this process at the plugin inside this backend; None if no plugin answers there."""
         if self.plugin.engines is None:
             return None
         return name_at_plugin(self.plugin.gateway, self.member) if self.member else self.plugin.gateway
@@ -66,7 +68,9 @@ class LiveBackend:
         return bool(self.plugin.engines and self.plugin.engines.reads_priority)
 
     def identified(self, model: str) -> Callable[[], ModelIdentity | None]:
-        """What tells which model it serves now under this name; None: that is not known. Few calls ask."""
+        """A function that returns the identity of the model served under this name; the function returns None if
+        unknown. A function, because few calls need the identity.
+        """
         return partial(identity, model, self.cards, revision=self.spec.revision, tokenizer=self.tokenizer)
 
     def rejects_options(self) -> None:
@@ -74,8 +78,8 @@ class LiveBackend:
         self.kind = GENERIC_WITHOUT_OPTIONS
 
     def measured(self) -> BackendLoad:
-        """Return its load for a scheduler. Configuration overrides what the backend says, which overrides what was
-        learnt.
+        """Return the backend's load for a scheduler. Configuration overrides the values that the backend reports, which
+        override the learnt ones.
         """
         engines = self.plugin.engines or EngineNews()
         load = self.metrics.load(

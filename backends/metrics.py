@@ -1,4 +1,4 @@
-"""The /metrics text of an inference server, parsed into facts.
+"""Metrics: a parser of the /metrics text of an inference server.
 
 The Prometheus text format is read line by line, and only for the names in `_SAMPLES`; the buckets of histograms, nine
 tenths of a scrape, are skipped by name. Several `engine=` labels behind one URL are several engines (data parallelism):
@@ -49,10 +49,9 @@ class EngineSteps:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """One scrape, all engines together. None: the server does not publish the value.
-
-    Fields named `_total` count since the server started; the others are as of the last engine step. Requests are
-    sequences (n choices are n of them); tokens of a step are those it computed.
+    """The values of one scrape, all engines together. None: the server does not publish the value. Fields named
+    `_total` count since the server started; the others are as of the last engine step. Requests are sequences (n
+    choices are n of them); tokens of a step are the tokens it computed.
     """
 
     engines: int = 0
@@ -76,7 +75,7 @@ class EngineMetrics:
     engine_steps: tuple[EngineSteps, ...] = ()
 
     def sizes(self) -> "EngineMetrics":
-        """Return only what holds without a fresh scrape: the sizes of the server, not its activity."""
+        """Return only the values that hold without a fresh scrape: the sizes of the server, not its activity."""
         return EngineMetrics(
             engines=self.engines,
             kv_tokens_max=self.kv_tokens_max,
@@ -96,7 +95,7 @@ class EngineMetrics:
         prompt_step_tokens_max: int | None = None,
         step_time: StepTime | None = None,
     ) -> BackendLoad:
-        """Convert to the scheduler's BackendLoad. A maximum that is passed in overrides the one that was scraped."""
+        """Convert the metrics to the scheduler's BackendLoad. A maximum that is passed in overrides a scraped one."""
         return BackendLoad(
             backend_id=backend_id,
             available=available,
@@ -205,7 +204,7 @@ def _read(values: _Values, name: str, labels: Mapping[str, str], number: str) ->
 
 
 def _cache_config(labels: Mapping[str, str]) -> _Values:
-    """Read the KV pool's size from the info metric's labels; vLLM writes "None" for what it did not set."""
+    """Read the KV pool's size from the labels of the info metric; vLLM writes "None" for a value that is not set."""
     block = _number(labels.get("effective_attention_block_size")) or _number(labels.get("block_size"))
     blocks, tokens = _number(labels.get("num_gpu_blocks")), _number(labels.get("kv_cache_size_tokens"))
     if not tokens and block and blocks:
@@ -216,7 +215,7 @@ def _cache_config(labels: Mapping[str, str]) -> _Values:
 
 
 def _number(text: str | None) -> float | None:
-    """Parse a finite, non-negative number; every value used here is one. None for anything else."""
+    """Parse a finite, non-negative number, as every value here is; None for anything else."""
     try:
         value = float(text or "")
     except ValueError:
@@ -254,7 +253,7 @@ def _known(engines: list[_Values], field: str) -> list[float]:
 
 
 def _kv_used_ratio(engines: list[_Values]) -> float | None:
-    """Return the mean over engines, weighted by capacity if every one of them publishes its own."""
+    """Return the mean KV ratio over engines, weighted by capacity if all of them publish theirs."""
     measured = [e for e in engines if "kv_used_ratio" in e]
     if not measured:
         return None

@@ -1,8 +1,8 @@
-"""Model identity: is it the same model that two backends serve under one name?
+"""Model identity: do two backends serve the same model under one name?
 
-A stream is continued with the token ids that its first backend has told: at another model, or another tokenizer, they
-are another text. So backends are compared by what they say of themselves: the root of the model (and of the model that
-an adapter extends), its context, a `revision` where the operator names one, and the tokens of one text.
+A stream is continued with the token ids that its first backend has reported: for another model, or another tokenizer,
+they are another text. So backends are compared by what they report of themselves: the root of the model (and of the
+model that an adapter extends), its context, a `revision` where the operator names one, and the tokens of one text.
 """
 
 import hashlib
@@ -18,13 +18,14 @@ TEXT: Final = (
     "Grüße aus Zürich, 你好世界, こんにちは, Привет, مرحبا, 🙂👩‍🚀\u200b  \u00a0"
     "<|im_start|>user<|im_end|><s>[INST]</s><|eot_id|><bos>"
 )
-"""Of several scripts, with numbers, code, white space and what is a special token for some models: tokenizers that
-agree on it hardly differ."""
+"""A text of several scripts, with numbers, code, white space and special tokens of some models: tokenizers that agree
+on it hardly differ.
+"""
 NO_TOKENIZER: Final = "none"  # the fingerprint of a server that does not tell tokens
 
 
 class ModelIdentity(NamedTuple):
-    """What tells a model at one backend from another one of its name; the fields are named in logs and metrics."""
+    """The facts that distinguish a model at one backend from another of its name; logs and metrics name the fields."""
 
     root: str | None
     base: str | None
@@ -33,14 +34,14 @@ class ModelIdentity(NamedTuple):
     tokenizer: str
 
     def difference(self, other: "ModelIdentity") -> str | None:
-        """The first field in which they differ; None: it is the same model."""
+        """The first field in which the identities differ; None: it is the same model."""
         return next((name for name, own, its in zip(self._fields, self, other, strict=True) if own != its), None)
 
 
 def identity(
     model: str, cards: Iterable[ModelCard], *, revision: str | None, tokenizer: str | None
 ) -> ModelIdentity | None:
-    """The identity of this model at a backend with these cards; None while something of it is not known."""
+    """The identity of this model at a backend with these cards; None while a part of it is not known."""
     by_id = {card.id: card for card in cards}
     card = by_id.get(model)
     if card is None or tokenizer is None:
@@ -50,7 +51,7 @@ def identity(
 
 
 def tokenizer_fingerprint(body: bytes) -> str:
-    """The fingerprint of a tokenizer that has answered so to TEXT. Raises ValueError for what is no answer."""
+    """The fingerprint of a tokenizer, from its answer for TEXT. Raises ValueError for a malformed answer."""
     answer = json.loads(body)
     tokens = answer.get("tokens") if isinstance(answer, dict) else None
     if not isinstance(tokens, list) or not all(isinstance(each, int) for each in tokens):

@@ -38,10 +38,9 @@ class EngineNews:
 
 
 class PluginReports:
-    """The plugin's reports of one backend, and how far they were read. `engines` is None without a plugin's answer.
-
-    `gateway` is this gateway's name at the plugin, which tells its dispatches from those of others. The processes of
-    one cluster share it, and each names itself there by `name_at_plugin`.
+    """The plugin reports of one backend, and the position up to which they were read. `engines` is None without a
+    plugin's answer. `gateway` is this gateway's name at the plugin, which distinguishes its dispatches from others'.
+    The processes of one cluster share it, and each names itself there by `name_at_plugin`.
     """
 
     def __init__(self) -> None:
@@ -52,11 +51,11 @@ class PluginReports:
         self._absent_until = float("-inf")
 
     def path(self, now: float) -> str | None:
-        """Return the path to ask now, None while the plugin is taken to be absent."""
+        """Return the path to poll now; None while the plugin is taken to be absent."""
         return None if now < self._absent_until else f"{PATH}?since={self._next}"
 
     def absent(self, now: float) -> None:
-        """Record that the server answered without reports: no plugin."""
+        """Record that the server answered without reports, so that it has no plugin."""
         self.engines, self._epoch, self._next = None, "", 0
         self._absent_until = now + ABSENT_S
 
@@ -105,7 +104,7 @@ def _together(states: list[Mapping[str, Any]], gateway: str) -> EngineNews | Non
 
 
 def _by_sender(dispatches: Mapping[str, Any], gateway: str) -> Mapping[str, int] | None:
-    """The highest number seen of each sender of this gateway; None where one is not a number."""
+    """The highest dispatch number seen of each sender of this gateway; None where one is not a number."""
     own = name_at_plugin(gateway, "")
     seen = {name[len(own) + 1 :]: n for name, n in dispatches.items() if name == own or name.startswith(own + "/")}
     return seen if all(map(_is_count, seen.values())) else None

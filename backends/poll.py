@@ -13,7 +13,7 @@ from backends.spec import BackendSpec
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """How often a backend is polled, and time limits, in seconds. A scrape costs vLLM about 5 ms of its API process."""
+    """Polling intervals of a backend, and time limits, in seconds. A scrape costs vLLM's API process 5 ms."""
 
     idle_s: float = 1.0
     busy_s: float = 0.25
@@ -23,7 +23,7 @@ class PollTimes:
 
 
 class UnansweredError(Exception):
-    """A poll without a usable answer. `status` is set where the server answered with a status other than 2xx."""
+    """An error: a poll without a usable answer. `status` is set where the server answered with a status but 2xx."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """HTTP sessions for polling, one per address allowlist. `start` it on the event loop that uses it."""
+    """The HTTP sessions for polling, one per address allowlist. `start` it on the event loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

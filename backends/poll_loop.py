@@ -2,7 +2,7 @@
 
 One task per backend runs the rounds: /health, then /metrics, and every `models_s` /v1/models. Some kinds of server
 publish their size at a path of their own. A separate task asks for it, so that a slow answer does not delay the round.
-Every call of a round has a time limit, and every answer a size limit. What is read is written into the LiveBackend.
+Every call of a round has a time limit, and every answer a size limit. The answers are written into the LiveBackend.
 """
 
 import asyncio
@@ -81,13 +81,13 @@ class PollLoop:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop polling and close all connections of the polling. It may be started again."""
+        """Stop polling, and close all connections for it. Polling may be started again."""
         self._is_running = False
         await _cancel(self._backends.values())
         await self._poller.stop()
 
     def add(self, backend: LiveBackend) -> None:
-        """Poll this backend from now on; before `start`, from the start on."""
+        """Poll this backend from now on, or from `start` on."""
         if self._is_running:
             self._watch(backend)
 
@@ -96,7 +96,7 @@ class PollLoop:
         await _cancel([backend])
 
     async def count_now(self, backend: LiveBackend) -> None:
-        """Poll this backend now for its step counts, if it counts steps, and wait at most COUNT_S_MAX."""
+        """Poll this backend now for its step counts, if it has any. Waits at most COUNT_S_MAX."""
         if self._is_running and backend.step_counts.is_counting:
             backend.ask_now.set()
             with suppress(TimeoutError):
@@ -104,7 +104,7 @@ class PollLoop:
                     await backend.asked.wait()
 
     def _watch(self, backend: LiveBackend) -> asyncio.Event:
-        """Start polling it. The event is set at the end of the first round, answered or not."""
+        """Start polling the backend. The event is set at the end of the first round, even without an answer."""
         answered = asyncio.Event()
         backend.task = asyncio.create_task(self._ask_forever(backend, answered), name=f"poll {backend.spec.id}")
         return answered
@@ -165,7 +165,7 @@ class PollLoop:
             await self._ask_tokenizer(backend)
 
     async def _ask_health(self, backend: LiveBackend) -> None:
-        """Check the health; a server without /health is healthy when it answers /v1/models."""
+        """Check the backend's health; a server without /health is healthy when it answers /v1/models."""
         try:
             await self._poller.get(backend.spec, "/health", bytes_max=0)
         except UnansweredError as error:
@@ -190,7 +190,7 @@ class PollLoop:
             backend.kind = kind_by_metrics(text)
 
     async def _ask_plugin(self, backend: LiveBackend) -> None:
-        """Fetch the steps since the last round, if the backend has the plugin."""
+        """Fetch the steps since the previous round, if the backend has the plugin."""
         now = self.clock()
         path = backend.plugin.path(now)
         if path is None:
@@ -225,7 +225,9 @@ class PollLoop:
         self._pool.serves(backend)
 
     async def _ask_tokenizer(self, backend: LiveBackend) -> None:
-        """Learn how it tokenizes, once; a server that fails to answer is asked again in the next round."""
+        """Learn the fingerprint of the backend's tokenizer once; if the server fails to answer, the next round asks
+        again.
+        """
         model = next((card.id for card in backend.cards if card.parent is None), backend.cards[0].id)
         asks = {"model": model, "prompt": TEXT}
         try:
@@ -237,8 +239,8 @@ class PollLoop:
                 backend.tokenizer = NO_TOKENIZER
 
     async def _probe(self, backend: LiveBackend) -> None:
-        """Fetch its size from the path that its kind has for that. While the kind is unknown, try the paths of all
-        kinds.
+        """Fetch the server's size from the path that its kind has for it, or from the paths of all kinds while it is
+        unknown.
         """
         for kind in BACKEND_KINDS.values() if backend.kind is None else [backend.kind]:
             if kind.sizes_path is None:

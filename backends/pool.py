@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """The backends of one gateway. The callbacks run on the event loop and must only take note: `on_load` gets the id
-    of a backend whose load changed; `on_change` says that the backends or their models changed.
+    """The backends of one gateway. The callbacks run on the event loop and must return at once. `on_load` gets the id
+    of a backend whose load changed; `on_change` reports that the backends or their models changed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BackendPool:
         polls.begin(self._backends, self)
 
     def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
-        """Set the step time that each backend starts from before any step is observed. The default is its spec's."""
+        """Set the function that gives a backend's step time before any step is observed; the default is the spec's."""
         self._step_time_of = step_time_of
         for backend in self._backends.values():
             backend.step_times = StepTimes(backend.spec.id, step_time_of(backend.spec))
@@ -63,7 +63,7 @@ class BackendPool:
         await self._polls.start()
 
     async def stop(self) -> None:
-        """Stop polling and close all connections of the polling."""
+        """Stop polling, and close all its connections."""
         await self._polls.stop()
 
     def add(self, spec: BackendSpec) -> None:
@@ -85,8 +85,8 @@ class BackendPool:
             self._on_load(backend_id)
 
     def retire(self, backend_id: str) -> None:
-        """Remove a backend from the catalog and dispatch nothing more to it. Requests that it runs continue, and may be
-        reported on, until `forget`.
+        """Remove a backend from the catalog and dispatch no more requests to it. Requests that it runs continue, and
+        may be reported on, until `forget`.
         """
         backend = self._backends[backend_id]
         if not backend.leaving:
@@ -96,7 +96,7 @@ class BackendPool:
             self._on_change()
 
     async def forget(self, backend_id: str) -> None:
-        """Stop polling a retired backend that runs nothing any more, and drop it. It is leaving until this returns."""
+        """Stop polling a retired backend that runs no requests any more, and drop it. It is leaving until then."""
         backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
         await self._polls.remove(backend)
@@ -112,8 +112,8 @@ class BackendPool:
         return [backend_id for backend_id, backend in self._backends.items() if backend.leaving]
 
     def resize(self, spec: BackendSpec) -> None:
-        """Replace what is configured of a backend: sizes and step time, None where they are to be learnt. New
-        coefficients replace what was learnt of its steps; learning continues from them.
+        """Replace the configuration of a backend: sizes and step time; None for values to be learnt. New coefficients
+        replace the learnt ones; learning continues from them.
         """
         backend = self._backends[spec.id]
         if spec != backend.spec:
@@ -124,13 +124,12 @@ class BackendPool:
             self._on_load(spec.id)
 
     def __getitem__(self, backend_id: str) -> LiveBackend:
-        """Return what is known of a backend, retired ones included. KeyError for an unknown id."""
+        """Return a backend, even a retired one. KeyError for an unknown id."""
         return self._backends[backend_id]
 
     def loads(self) -> dict[str, tuple[BackendLoad, ...]]:
-        """Return the load of every backend whose pool is known, by pool, in the configured order.
-
-        A pool is still listed, empty, when all its backends have come to serve something else.
+        """Return the load of every backend whose pool is known, by pool, in the configured order. A pool is still
+        listed, empty, when all its backends have come to serve other models.
         """
         return {pool: self.loads_of(pool) for pool in self.catalog.pools}
 
@@ -148,8 +147,8 @@ class BackendPool:
         return {backend_id: backend.health.state for backend_id, backend in self._backends.items()}
 
     def is_away(self, backend_id: str) -> bool:
-        """Whether this backend answers no polls, and what it runs can go elsewhere: to another backend of its pool that
-        is available, or anywhere, where it is retired.
+        """Whether the backend answers no polls, and its requests can go elsewhere. They can go to another available
+        backend of its pool; if it is retired, anywhere.
         """
         backend = self._backends.get(backend_id)
         if backend is None or backend.health.state is not HealthState.DOWN:
@@ -157,19 +156,19 @@ class BackendPool:
         return backend.leaving or any(each.health.available and not each.draining for each in self._pool_mates(backend))
 
     def decoded(self, backend_id: str, begun_s: float, ended_s: float) -> float | None:
-        """Return the tokens that each sequence got which the backend decoded from `begun_s` to `ended_s` seconds ago.
-        None if the backend counts no steps.
+        """Return the tokens of a sequence that the backend decoded from `begun_s` to `ended_s` seconds ago. None if the
+        backend counts no steps.
         """
         now = self._clock()
         return self._backends[backend_id].step_counts.tokens_between(now - begun_s, now - ended_s)
 
     async def count_now(self, backend_id: str) -> None:
-        """Poll this backend now for its step counts, if it counts steps, and wait at most 0.5 s."""
+        """Poll this backend now for its step counts, if it counts steps. Waits at most 0.5 s."""
         await self._polls.count_now(self._backends[backend_id])
 
     def measure_anew(self, backend_ids: Iterable[str] | None = None) -> None:
-        """Poll these backends now, None: all, and report their loads even if they are as they were: a new scheduler
-        waits for them.
+        """Poll these backends now (None: all), and report their loads even if unchanged: a new scheduler waits for
+        them.
         """
         known = self._backends.keys() if backend_ids is None else self._backends.keys() & set(backend_ids)
         for backend_id in known:
@@ -177,7 +176,7 @@ class BackendPool:
             self._backends[backend_id].ask_now.set()
 
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
-        """Take in the outcome of one exchange that the relay observed; `sent_at` and `now` are on the pool's clock."""
+        """Apply the outcome of one exchange that the relay observed; `sent_at` and `now` are on the pool's clock."""
         backend = self._backends[backend_id]
         if not self._polls.is_asking:
             self._polls.report(backend, evidence, now - sent_at)

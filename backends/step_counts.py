@@ -1,10 +1,10 @@
-"""Step counts of one backend: how many tokens each of its decoded sequences got in a past interval.
+"""Step counts of one backend: the number of tokens that each of its decoded sequences got in a past interval.
 
 Every decoded sequence gets one token per step, or with speculative decoding as many more as were accepted. So a
 sequence gets one token for each step of its time, whatever else runs; nothing needs to be apportioned. Scrapes give the
 number of steps so far. Between two scrapes the steps are taken as evenly spread; after the last one, as fast as in the
-last busy interval. While nothing runs there are no steps: those counted by the next scrape belong to what was sent
-meanwhile.
+last busy interval. While no request runs there are no steps: those counted by the next scrape belong to requests that
+were sent meanwhile.
 """
 
 from bisect import bisect_right
@@ -31,13 +31,11 @@ class StepCounts:
 
     @property
     def token_s(self) -> float | None:
-        """Seconds for a token of one sequence between the last two scrapes; None while nothing runs, or none is
-        counted.
-        """
+        """Seconds for a token of one sequence between the last two scrapes; None while idle or without step counts."""
         return None if self._is_idle else self._token_s
 
     def scraped(self, metrics: EngineMetrics, *, at: float) -> None:
-        """Take in one scrape, made at this time."""
+        """Apply one scrape, made at the time `at`."""
         before, self._before = self._before, metrics
         if not metrics.engine_steps:
             self.silent()
@@ -57,13 +55,15 @@ class StepCounts:
         self._at, self._tokens, self._before, self._is_idle = [], [], None, False
 
     def sent(self, at: float) -> None:
-        """Record that a request was sent."""
+        """Record that a request was sent to the backend."""
         if self._is_idle:
             self._is_idle = False
             self._add(max(at, self._at[-1]), self._tokens[-1])
 
     def tokens_between(self, start: float, end: float) -> float | None:
-        """Return the tokens of a sequence that was decoded for all of this interval; None if it was not counted."""
+        """Return the tokens of a sequence that was decoded for all of this interval; None if there are no counts for
+        it.
+        """
         if not self._at or start < self._at[0]:
             return None
         # An idle backend has made no steps since its last scrape.
@@ -88,7 +88,7 @@ class StepCounts:
 
 
 def _tokens_between(before: EngineMetrics, after: EngineMetrics) -> float | None:
-    """Tokens of one sequence: the mean steps of the engines that made any. None for a restarted server."""
+    """The tokens of one sequence: the mean steps of the engines that made any. None for a restarted server."""
     counts = {engine.engine: engine.steps_total for engine in before.engine_steps}
     if counts.keys() != {engine.engine for engine in after.engine_steps}:
         return None

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportedStep(NamedTuple):
-    """One step: tokens computed, KV tokens read, requests in it, and seconds until the start of the next."""
+    """A report of one step: tokens computed, KV tokens read, requests, and seconds until the start of the next."""
 
     new_tokens: int
     context_tokens: int
@@ -44,7 +44,9 @@ class ReportedStep(NamedTuple):
 
 
 def observed(report: ReportedStep) -> Observation:
-    """The report as an observation. A number beyond the range of a float becomes infinite, which no engine can do."""
+    """Convert the report to an observation. A number beyond the range of a float becomes infinite, which no engine can
+    do.
+    """
     amounts = (report.new_tokens, report.context_tokens, report.requests)
     try:
         return Observation(report.seconds, 1.0, *(float(amount) for amount in amounts))
@@ -53,16 +55,16 @@ def observed(report: ReportedStep) -> Observation:
 
 
 class StepWindows:
-    """Makes observations from the scrapes of one backend, separately for each engine."""
+    """A maker of observations from the scrapes of one backend, separately for each engine."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and its time
         self._sums: dict[str, Sum] = {}  # by engine
         self.glimpses: list[tuple[str, Observation | None]] = []
-        """By engine, what the latest scrape has shown since the one before it, steps or none; None: cannot be said."""
+        """The steps, or none, that the latest scrape has shown since the previous one, by engine; None: not known."""
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> list[Observation]:
-        """Take in one scrape and return the observations it completes. Scrapes come in order. An observation may be
+        """Apply one scrape and return the observations that it completes. Scrapes come in order. An observation may be
         impossible if the server's counters are wrong.
         """
         found = []
@@ -81,7 +83,7 @@ class StepWindows:
         self.forget_sums()
 
     def forget_sums(self) -> None:
-        """Discard the sums that are not an observation yet."""
+        """Discard the sums that do not make an observation yet."""
         self._sums.clear()
 
     def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> Observation | None:
@@ -114,7 +116,7 @@ class StepWindows:
 
 
 class StepTimes:
-    """Learns the step time of one backend. It starts from `start`: configured, or stored."""
+    """A learner of the step time of one backend. `start` is the first estimate: configured, or stored."""
 
     def __init__(self, backend_id: str, start: StepTime | None = None) -> None:
         self._backend_id = backend_id
@@ -138,7 +140,7 @@ class StepTimes:
 
     @property
     def has_learnt(self) -> bool:
-        """Whether the estimate differs from the one it started from."""
+        """Whether the estimate differs from the first one."""
         return self._learner.step_time is not self._start
 
     def scraped(self, metrics: EngineMetrics, *, now: float) -> None:
@@ -195,6 +197,6 @@ def _may_have_paused(before: EngineSteps, after: EngineSteps) -> bool:
 
 
 def _context_tokens(engine: EngineSteps) -> float:
-    """KV tokens in use, less the unfilled part of each sequence's last block: half a block in the mean."""
+    """The KV tokens in use, less the unfilled part of each sequence's last block: half a block in the mean."""
     unfilled = engine.requests_running * (engine.kv_block_tokens - 1) / 2
     return max(engine.kv_used_tokens - unfilled, 0.0)

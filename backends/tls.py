@@ -1,8 +1,8 @@
-"""TLS to backends: which authorities the gateway trusts, and the certificate by which it is known there.
+"""TLS to backends: the authorities that the gateway trusts, and the certificate by which backends know it.
 
 A context is made once for each backend. Its client certificate is read again when its files have changed, before the
-next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last pair
-that did stays in use.
+next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last
+matching pair stays in use.
 """
 
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def tls_context(ca_file: Path | None, cert_file: Path | None = None, key_file: Path | None = None) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the CAs in this PEM file (None: those of the system), and that shows this
+    """Return a TLS context that trusts only the CAs in this PEM file (None: those of the system). It shows this
     certificate with its intermediates (None: none). Raises ValueError if a file cannot be read or does not match.
     """
     try:
@@ -47,20 +47,20 @@ def tls_context_of(ca_pem: str) -> ssl.SSLContext:
 
 
 class ReloadingContext(ssl.SSLContext):
-    """A context of a client, with a certificate that new connections find renewed. Call `read` once."""
+    """A client's TLS context that reads its certificate again after a renewal. Call `read` once."""
 
     _files: tuple[Path, Path]
     _seen: Marks
 
     def read(self, cert_file: Path, key_file: Path) -> None:
-        """Read the pair. Raises ValueError, and changes nothing, where its files cannot be read or do not match."""
+        """Read the pair of files. Raises ValueError, and changes nothing, where they cannot be read or do not match."""
         self._files = cert_file, key_file
         self._seen = file_marks(cert_file, key_file)
         load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert_file, key_file)  # a failure would leave half
         load_certificate(self, cert_file, key_file)
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        """The start of a connection, in both event loops."""
+        """Start a connection, in either event loop, after reading a renewed certificate."""
         if file_marks(*self._files) != self._seen:
             try:
                 self.read(*self._files)
@@ -72,7 +72,7 @@ class ReloadingContext(ssl.SSLContext):
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
-    """Have the context show this certificate. Raises ValueError."""
+    """Load the certificate that the context shows. Raises ValueError."""
     for file in (cert_file, key_file):
         if not file.is_file():
             raise ValueError(f"there is no file {file}")
@@ -84,9 +84,7 @@ def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -
 
 
 def file_marks(*files: Path) -> Marks:
-    """The identity of each file (inode, size, time), which changes when it is modified or replaced; None: there is no
-    file.
-    """
+    """The identity of each file (inode, size, time), which changes when it is modified or replaced; None: no file."""
     return tuple(map(_mark, files))
 
 

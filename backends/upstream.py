@@ -62,10 +62,11 @@ class Upstream:
         resends: bool = True,
         is_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`silence_s_least` is the shortest limit that an exchange is given by `limit_silence`; None: none is given.
-        `address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: whether `open`
-        may send a request again. `is_away`: whether the backend answers no polls, and others do: what can go on there
-        fails with UpstreamAway once it is silent. ValueError for a bad `url`.
+        """`silence_s_least` is the shortest limit that `limit_silence` gives an exchange; None: none is given.
+
+        `address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: `open` may send a
+        request again. `is_away`: the backend answers no polls, and others do; a silent exchange that can go on there
+        then fails with UpstreamAway. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
@@ -95,9 +96,10 @@ class Upstream:
     ) -> HttpExchange:
         """Send a request and wait for the head of its response. Cancelling aborts the connection.
 
-        The backend may have closed a pooled connection just before: if that ends without a byte of an answer, the
-        request is retried once on a new connection, unless `resends` is off. Where there is none to be had, the request
-        may have been what ended the backend. Raises UpstreamError; ValueError for a request that cannot be written.
+        The backend may have closed a pooled connection just before. If that ends without a byte of an answer, the
+        request is sent once more on a new connection, unless `resends` is off. If no new connection can be opened, the
+        request itself may have ended the backend. Raises UpstreamError; ValueError for a request that cannot be
+        written.
         """
         request = self._serialize(method, target, headers, body)
         connection = self._take_idle()
@@ -113,7 +115,7 @@ class Upstream:
         return await _send(await self._connect(), request)
 
     async def aclose(self) -> None:
-        """Abort every connection, idle or not, and wait until they are gone."""
+        """Abort every connection, idle or not, and wait until all are closed."""
         self._closed = True
         for timer in (self._sweep, self._silence_check, self._away_check):
             if timer is not None:
@@ -183,7 +185,7 @@ class Upstream:
         return connection
 
     async def _connection(self, loop: asyncio.AbstractEventLoop) -> Connection:
-        """Open a connection. Raises what `create_connection` raises, for the last address of a host with several."""
+        """Open a connection. Raises the errors of `create_connection` for the last address of a host with several."""
         hosts = (
             [self._host]
             if self._address_allowlist is None
@@ -243,7 +245,7 @@ class Upstream:
             idle.popleft().abort()
 
     def lost(self, connection: Connection) -> None:
-        """Forget a connection that has closed."""
+        """Drop a connection that has closed."""
         self._connections.discard(connection)
         with suppress(ValueError):  # not idle: it carried an exchange
             self._idle.remove(connection)

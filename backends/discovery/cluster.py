@@ -1,4 +1,4 @@
-"""Credentials for the Kubernetes cluster that the gateway's pod runs in."""
+"""Cluster credentials: the access to the Kubernetes cluster that the gateway's pod runs in."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,8 +10,8 @@ SignIn = Callable[[], Configuration]
 
 
 def sign_in() -> SignIn:
-    """Return a function that reads the credentials anew each time: a pod's token is replaced every hour. Raises
-    ValueError outside of a cluster.
+    """Return a function that reads the credentials from the pod each time, because its token is replaced every hour.
+    Raises ValueError outside of a cluster.
     """
     try:
         _in_cluster()
@@ -21,7 +21,7 @@ def sign_in() -> SignIn:
 
 
 def connect(signed_in: SignIn) -> AbstractAsyncContextManager[ApiClient]:
-    """Return a client for the time of one watch."""
+    """Return a client of the API server for the time of one watch."""
     return ApiClient(signed_in())
 
 

@@ -1,7 +1,7 @@
 """Discovery by DNS: one server per address of a name, such as a headless service or several A or AAAA records.
 
-The name is resolved every few seconds. If it has no address now, the servers found before stay: a resolver that fails
-cannot be told from one that has no address because all pods are down, and the pods are polled anyway.
+The name is resolved every few seconds. If it has no address now, the servers found before stay: a failing resolver
+looks the same as one without an address because all pods are down, and the pods are polled anyway.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Dns:
-    """The servers at `host`:`port`, one for each address that the name has."""
+    """A discovery source: the servers at `host`:`port`, one for each address of the name."""
 
     def __init__(self, host: str, port: int, *, scheme: str = "http", every_s: float = DNS_EVERY_S) -> None:
         self._host = host

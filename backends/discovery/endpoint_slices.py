@@ -1,8 +1,8 @@
 """Discovery by Kubernetes' EndpointSlices: the pods behind the services that a label selector names.
 
-The API server lists all slices once and then streams the changes. So a pod is added as soon as the cluster calls it
+The API server lists all slices once and then streams the changes. So a pod is added as soon as the cluster reports it
 ready, and removed as soon as it terminates, while it still answers its requests. If the stream breaks or falls silent,
-or the API server has forgotten the position in it (410), everything is listed anew. (Kubernetes, "EndpointSlices";
+or the API server has forgotten the position in it (410), everything is listed again. (Kubernetes, "EndpointSlices";
 discovery.k8s.io/v1.)
 """
 
@@ -29,7 +29,7 @@ Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]
 
 
 class EndpointSlices:
-    """The ready pods of the services in `namespace` whose slices match `selector`."""
+    """A discovery source: the ready pods of the services in `namespace` whose slices match `selector`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class EndpointSlices:
             on_found(found)
 
     def _urls(self, endpoint_slice: Any) -> frozenset[str]:
-        """Return the servers of one slice."""
+        """Return the URLs of the servers in one slice."""
         if endpoint_slice.address_type == "FQDN":
             return frozenset()
         ports = list(self._ports(endpoint_slice))
@@ -117,7 +117,7 @@ class EndpointSlices:
 
 
 def _is_ready(conditions: Any) -> bool:
-    """A missing condition counts as true; a terminating endpoint is not ready, whatever `ready` says."""
+    """Whether an endpoint is ready. A missing condition counts as true; a terminating endpoint is not ready."""
     return conditions is None or (conditions.ready is not False and conditions.terminating is not True)
 
 

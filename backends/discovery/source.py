@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 OnFound = Callable[[frozenset[str]], None]
-"""Hears all root URLs that there are now; those that it heard before and does not hear now are gone."""
+"""A function that gets all present root URLs; URLs that are missing from the next call are gone."""
 
 SERVERS_MAX = 1024  # of one source; more are a wrong selector
 
 
 class Source(Protocol):
-    """A source of servers."""
+    """A discovery source: which servers exist now?"""
 
     async def watch(self, on_found: OnFound) -> None:
         """Report every change until cancelled. Never raises: an error is logged once, and the source tries again."""

@@ -1,4 +1,4 @@
-"""One engine step while it is formed, and the interface of the policies that form it."""
+"""Batch: one engine step while it is formed, and the interface of the policies that form it."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,17 +9,17 @@ from backends.engine.slots import Slots
 
 @dataclass(slots=True)
 class Batch:
-    """The sequences of one step. Each one's `scheduled` is the number of tokens it computes."""
+    """The sequences of one step; `scheduled` of each is the number of tokens that it computes."""
 
     sequences: list[Sequence] = field(default_factory=list)
     prefill_alone: bool = False
     new_tokens: int = 0
     context_tokens: int = 0
-    """KV tokens that are read: for each sequence, what is in the pool once its part is computed."""
+    """The KV tokens that are read: for each sequence, its tokens in the pool once its part is computed."""
     preempted: list[Sequence] = field(default_factory=list)
 
     def add(self, sequence: Sequence, tokens: int) -> None:
-        """Schedule this sequence to compute so many tokens."""
+        """Schedule the sequence to compute this many tokens."""
         sequence.scheduled = tokens
         self.sequences.append(sequence)
         self.new_tokens += tokens
@@ -36,23 +36,24 @@ class Batching(Protocol):
     """A batching policy: it chooses the tokens that the next step computes."""
 
     def form(self, slots: Slots, now: float) -> Batch:
-        """Admit, preempt and schedule; an empty batch means that nothing can run."""
+        """Form the next step: admit, preempt and schedule. An empty batch means that no sequence can run."""
         ...
 
     def decodes_ahead(self, slots: Slots) -> float:
-        """Return how many steps would only decode all running sequences, if none enters or leaves and
-        memory suffices.
+        """Return the number of steps that would only decode all running sequences, if none enters or leaves and memory
+        suffices.
         """
         ...
 
     def decoded(self, steps: int) -> None:
-        """Record that so many of these steps ran without calls of `form`."""
+        """Record that this many such steps ran without calls of `form`."""
         ...
 
 
 def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max: int) -> None:
-    """Let a running sequence compute these tokens in this step of `tokens_max`. While there is no room, preempt from
-    the end of the waiting order. A sequence that is its own victim is not taken; the last one left always fits.
+    """Let a running sequence compute these tokens in this step of `tokens_max`. While there is no room, sequences are
+    preempted from the end of the waiting order. A sequence that is its own victim is not taken; the last one left
+    always fits.
     """
     grow = slots.memory.grow
     while sequence.running:
@@ -64,7 +65,7 @@ def take(slots: Slots, batch: Batch, sequence: Sequence, tokens: int, tokens_max
 
 
 def preempt_last(slots: Slots, batch: Batch) -> None:
-    """Preempt the running sequence that is last in the waiting order, in this step or not."""
+    """Preempt the running sequence that is last in the waiting order, whether or not it is in this step."""
     victim = slots.waiting.victim(slots.running)
     if victim.scheduled:
         batch.drop(victim)

@@ -1,9 +1,9 @@
-"""Batching policies: what one step computes.
+"""Batching policies: the choice of what one step computes.
 
 `SeparatePrefill` is the engine of the VTC paper: prompts are prefilled alone, and running requests pause meanwhile.
 `ChunkedPrefill` is vLLM: every step takes the running requests in order of admission and fills the rest of its token
 budget with prompts, cut where the budget ends. `Sarathi` always decodes first. `fair_batching.py` divides a step by
-deadlines. All stop at the first waiting request that does not fit.
+deadlines. Every policy stops at the first waiting request that does not fit.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +23,9 @@ DECODE_STEPS_MIN = 10
 
 
 class SeparatePrefill:
-    """Admit if the batch is empty or after `decode_steps_min` decodes, then in every step until an admission succeeds.
-
-    A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone. The published engine
-    uses max(M // 6, 3072) for a pool of M tokens: `for_pool`.
+    """A batching policy that computes prompts alone. The published engine uses max(M // 6, 3072) for a pool of M
+    tokens. It admits if the batch is empty or after `decode_steps_min` decodes, then in every step until an admission
+    succeeds. A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone.
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:
@@ -69,7 +68,7 @@ class SeparatePrefill:
 
 
 class ChunkedPrefill:
-    """vLLM's order: the running requests, in order of admission; then the waiting ones, unless the step preempted."""
+    """A batching policy with vLLM's order: running requests, as admitted; then waiting ones, if none was preempted."""
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX, prompt_tokens_max: int | None = None) -> None:
         """A step computes at most `prompt_tokens_max` of one prompt (--long-prefill-token-threshold)."""
@@ -89,7 +88,8 @@ class ChunkedPrefill:
 
 
 class Sarathi:
-    """Decodes first, so that no prompt stalls an answer; then prompts that have begun; then the waiting ones.
+    """A batching policy that decodes first, so that no prompt stalls an answer; then prompts that have begun; then
+    others.
 
     An admitted prompt gets room for all of itself at once, so that it never waits for memory in the middle
     (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order derives from this one: there too, the rest of a
@@ -138,7 +138,7 @@ def _decode_all(slots: Slots) -> Batch:
 def _schedule(
     slots: Slots, batch: Batch, sequences: Iterable[Sequence], tokens_max: int, prompt_tokens_max: int
 ) -> None:
-    """Schedule these running sequences in order, up to `tokens_max` in all and `prompt_tokens_max` of each."""
+    """Schedule these running sequences in order, up to `tokens_max` in all and `prompt_tokens_max` for each."""
     for sequence in sequences:
         if batch.new_tokens >= tokens_max:
             break
@@ -146,9 +146,7 @@ def _schedule(
 
 
 def _admit(slots: Slots, batch: Batch, tokens_max: int, prompt_tokens_max: int, *, whole: bool = False) -> None:
-    """Admit and schedule waiting sequences in order while they fit the batch and the pool; none in a step that
-    preempted.
-
+    """Admit and schedule waiting sequences in order while they fit the batch and the pool; none if the step preempted.
     With `whole`, a prompt that is cut reserves room for all of itself.
     """
     while not batch.preempted and batch.new_tokens < tokens_max:

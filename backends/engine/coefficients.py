@@ -15,7 +15,7 @@ from policies.step_time.model import StepTimeModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """Step time of one model on one machine. All times in seconds, KV pool in tokens.
+    """Step time of one model on one machine. All times are in seconds, the KV pool is in tokens.
 
     Mixed and decode steps: base + token * new tokens + context_token * context + request * requests. Prefill alone:
     prefill_base + prefill_token * new tokens + prefill_request * requests, plus context_token for cached tokens (the
@@ -45,7 +45,7 @@ class StepCoefficients:
         )
 
     def scaled(self, by: float, *, source: str | None = None) -> "StepCoefficients":
-        """The same engine with all step times multiplied."""
+        """The coefficients with all step times multiplied by this factor."""
         known = {each.name: getattr(self, each.name) for each in fields(self) if each.name.endswith("_s")}
         times = {name: value * by for name, value in known.items() if value is not None}
         return replace(self, source=source or self.source, **times)

@@ -1,8 +1,8 @@
 """Engine simulator: continuous batching as arithmetic, requests in and steps out.
 
 An engine computes one step at a time. `step_begin` decides what the next step computes and returns how long it takes.
-The caller owns the clock: it waits so long and calls `step_end`, which returns what the step produced. There is no
-clock and no randomness here: equal calls give equal steps, in real time or in a simulation.
+The caller owns the clock: it waits for this time and calls `step_end`, which returns the result of the step. There is
+no clock and no randomness here: equal calls give equal steps, in real time or in a simulation.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ REQUESTS_RUNNING_MAX = 256  # vLLM's default max_num_seqs
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step that has begun: seconds, tokens to compute, KV tokens to read, requests in it."""
+    """A step that has begun: its duration, the tokens to compute, the KV tokens to read, and its requests."""
 
     begun_at: float
     duration_s: float
@@ -44,11 +44,11 @@ class StepResult:
     prefilled: Mapping[str, int]
     """Requests whose first token this is, with the prompt tokens that the prefix cache supplied."""
     prompt_tokens: int
-    """Prompts of `prefilled`, whole."""
+    """The whole prompts of `prefilled`, in tokens."""
 
 
 class Leap(NamedTuple):
-    """Steps that were done at once: when the last of them ended, and the requests that each gave one token."""
+    """The result of several steps done at once: the end of the last, and the requests that each got a token."""
 
     ended_at: float
     steps: int
@@ -57,7 +57,9 @@ class Leap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Gauges of now, and totals since the start. Tokens, unless the name says requests or steps."""
+    """The gauges of an engine at this moment, and its totals since the start. Values are in tokens, unless the name
+    says requests or steps.
+    """
 
     requests_running: int
     requests_waiting: int
@@ -71,7 +73,7 @@ class EngineSnapshot:
 
 
 class Engine:
-    """One model replica. The memory rule defaults to vLLM's blocks, the batching to chunked prefill."""
+    """The simulated engine: one model replica. By default it has vLLM's blocks and chunked prefill."""
 
     def __init__(
         self,
@@ -102,10 +104,7 @@ class Engine:
         self._emitted_tokens_total = 0
 
     def submit(self, request: EngineRequest, now: float) -> None:
-        """Queue a request.
-
-        Raises ValueError if its id is in flight, it has no tokens, or it does not fit this pool even alone.
-        """
+        """Queue a request. Raises ValueError if its id is in flight, it has no tokens, or it does not fit the pool."""
         if request.id in self._sequences:
             raise ValueError(f"request {request.id!r} is already in flight")
         if request.prompt_tokens < 1 or request.output_tokens < 1:
@@ -119,7 +118,7 @@ class Engine:
         self._slots.waiting.push(sequence)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request; its memory and its slot are free at once. False if it is not in flight."""
+        """Drop a request, whose memory and slot are free at once. Returns False if it is not in flight."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return False
@@ -130,7 +129,7 @@ class Engine:
         return True
 
     def step_begin(self, now: float) -> StepPlan | None:
-        """Begin the next step, or return None if nothing is in flight. The last one must have ended."""
+        """Begin the next step; None if no request is in flight. The previous step must be over."""
         assert self._step is None, "one step at a time"
         if not self._sequences:
             return None
@@ -148,8 +147,8 @@ class Engine:
         return plan
 
     def leap(self, now: float, before: float) -> Leap | None:
-        """Do at once all steps from `now` on that end before `before` and only give every running request one more
-        token: no request is admitted or preempted or gets its first or last token. None if the next step is not like
+        """Do at once all steps from `now` that end before `before` and only give every running request one more token.
+        No request is admitted or preempted or gets its first or last token in them. None if the next step is not like
         that. Equal, to the last bit of the clock, to as many calls of step_begin and step_end.
         """
         assert self._step is None, "one step at a time"
@@ -180,7 +179,7 @@ class Engine:
         return Leap(now, count, [sequence.request.id for sequence in running])
 
     def _decodes_ahead(self, running: list[Sequence]) -> float:
-        """Steps before the next one that does more than decode."""
+        """The number of steps before the next one that does more than decode."""
         steps = self._batching.decodes_ahead(self._slots) if running else 0
         for sequence in running:
             if sequence.present - sequence.computed != 1 or not sequence.emitted:  # it may be the end of a prompt
@@ -189,7 +188,7 @@ class Engine:
         return steps and min(steps, self._slots.memory.decodes_ahead(running))
 
     def step_end(self) -> StepResult:
-        """End the step and return what it produced. Requests that were aborted meanwhile produced nothing."""
+        """End the step and return its result. Requests that were aborted meanwhile get no token."""
         assert self._step is not None, "no step has begun"
         (plan, batch), self._step = self._step, None
         emitted: list[str] = []

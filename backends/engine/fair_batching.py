@@ -25,7 +25,7 @@ OFFERED_MAX = 64  # waiting sequences; more than this never get slots in one ste
 
 
 class FairBatching:
-    """Forms steps such that both targets hold. `model` is the step time that it assumes."""
+    """A batching policy that forms steps such that both targets are kept. `model` is the step time that it assumes."""
 
     def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:
         self.model = model
@@ -40,7 +40,9 @@ class FairBatching:
         return batch
 
     def decodes_ahead(self, slots: Slots) -> float:
-        """All running sequences decode in every step as long as all of them fit a step of the least TPOT target."""
+        """The number of steps in which all running sequences decode: as long as all fit a step of the least TPOT
+        target.
+        """
         running = slots.running
         if slots.has_candidate or len(running) > self.tokens_max:
             return 0
@@ -74,7 +76,7 @@ class FairBatching:
 
 
 def _try_admit(slots: Slots, sequence: Sequence) -> bool:
-    """Try to give a waiting sequence a slot and room; return whether there was any."""
+    """Try to give a waiting sequence a slot and room for its prompt; return whether that succeeded."""
     if not slots.admit_this(sequence):
         return False
     reserved = slots.memory.reserve(sequence, sequence.missing)
@@ -83,8 +85,8 @@ def _try_admit(slots: Slots, sequence: Sequence) -> bool:
 
 
 def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope: SloEnvelope, now: float) -> float:
-    """Return how many more prompt tokens an engine with these sequences, running and waiting, can take for this
-    envelope, which has both targets: what FairBatching's engine reports after every step.
+    """Return how many more prompt tokens an engine with these running and waiting sequences can take for this envelope.
+    FairBatching's engine reports this budget after every step. The envelope has both targets.
     """
     assert envelope.ttft_s is not None, "no budget without targets"
     assert envelope.tpot_s is not None, "no budget without targets"
@@ -101,7 +103,7 @@ def prefill_budget(sequences: Iterable[Sequence], model: StepTimeModel, envelope
 
 
 def _is_decode(sequence: Sequence) -> bool:
-    """Whether its next token takes one step. A preempted sequence is prefilled again."""
+    """Whether the sequence's next token takes one step. A preempted sequence is prefilled again."""
     return sequence.missing == 1 and sequence.emitted > 0
 
 
@@ -114,7 +116,7 @@ def _prefill(sequence: Sequence, now: float) -> Prefill[Sequence]:
 
 
 def due_at(sequence: Sequence) -> float:
-    """Return when its next token is late; infinite without a target."""
+    """Return the time at which the sequence's next token is late; infinite without a target."""
     request = sequence.request
     envelope = request.envelope
     if envelope is None or (envelope.tpot_s is None if sequence.emitted else envelope.ttft_s is None):

@@ -1,4 +1,4 @@
-"""KV memory of an engine: two rules for what fits in the pool.
+"""KV memory of an engine: two rules by which sequences fit in the pool.
 
 The research code of VTC knows every output length and admits a request only if the batch can run to its end without
 overflow; it never preempts. vLLM knows no lengths: it admits a request if its prompt fits, takes a block whenever one
@@ -13,50 +13,49 @@ from backends.engine.sequence import NO_BLOCK_LEFT, EngineRequest, Sequence
 
 
 class KvMemory(Protocol):
-    """Room in the KV pool for sequences that enter and grow."""
+    """The room in the KV pool for sequences that enter and grow: does one more fit?"""
 
     def fits_alone(self, request: EngineRequest) -> bool:
-        """Whether an otherwise empty engine can finish it."""
+        """Whether an otherwise empty engine can finish the request."""
         ...
 
     def admit(self, sequence: Sequence) -> int | None:
-        """Admit it and return how many of its tokens the prefix cache holds; None if it does not fit."""
+        """Admit the sequence and return how many of its tokens the prefix cache holds; None if it does not fit."""
         ...
 
     def reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Reserve room for `tokens` more of an admitted sequence, to be computed later. False, and no change, without
-        room.
+        """Reserve room for `tokens` more of an admitted sequence, to be computed later. Without room, returns False and
+        changes nothing.
         """
         ...
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Make room for `tokens` more of an admitted sequence. False, and no change, without room."""
+        """Make room for `tokens` more of an admitted sequence. Without room, returns False and changes nothing."""
         ...
 
     def release(self, sequence: Sequence) -> None:
-        """Free all that a sequence held, at once: it finished, was aborted or was preempted."""
+        """Free all memory of a sequence at once, because it finished, was aborted or was preempted."""
         ...
 
     def decodes_ahead(self, running: list[Sequence]) -> int:
-        """Return by how many tokens each of these can surely grow, one after another, if none enters."""
+        """Return the number of tokens by which each of these sequences can surely grow in turn, if none enters."""
         ...
 
     @property
     def used_ratio(self) -> float:
-        """Part of the pool that no other sequence can get now, 0 to 1."""
+        """The part of the pool that no other sequence can get now, from 0 to 1."""
         ...
 
 
 class OracleMemory:
-    """Reservation to the end with known output lengths (the rule of the VTC and S-LoRA code).
+    """Memory that is reserved to the end of each answer, with known output lengths (the rule of the VTC and S-LoRA
+    code).
 
     With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
     sequences have grown by its remaining output. Every such moment must stay below the pool's size. `tenant_tokens` of
     the pool go to each distinct tenant in the batch: that code keeps 4 x rank 8 tokens of adapter bookkeeping even with
-    adapters switched off.
-
-    This holds while all sequences advance together, as they do when prompts are prefilled alone. Beside a prompt that
-    is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
+    adapters switched off. This holds while all sequences advance together, as they do when prompts are prefilled alone.
+    Beside a prompt that is prefilled in chunks the others run ahead of the plan, and may have to be preempted.
     """
 
     def __init__(self, *, kv_tokens_max: int, tenant_tokens: int = 32) -> None:
@@ -101,10 +100,8 @@ class OracleMemory:
 
 
 def peak_tokens(batch: Iterable[Sequence]) -> int:
-    """Return the most tokens that this batch will hold at once if none joins it.
-
-    As in the published code, a sequence that has not been prefilled holds one token more than its prompt and has all
-    but one of its output to come.
+    """Return the most tokens that this batch will hold at once if no sequence joins it. As in the published code, a
+    sequence that has not been prefilled holds one token more than its prompt and has all but one of its output to come.
     """
     reservations = sorted((_reservation(sequence) for sequence in batch), reverse=True)
     peak = held = 0
@@ -122,10 +119,9 @@ def _reservation(sequence: Sequence) -> tuple[int, int]:
 
 
 class BlockMemory:
-    """Blocks on demand, as in vLLM. Cached prompt blocks live in the same pool.
-
-    A block is free, private to one sequence, or in the prefix cache (used or not): private + cached + free == total,
-    always. Blocks of output are not cached, because the simulation does not know their text.
+    """Memory in blocks on demand, as in vLLM. Cached prompt blocks live in the same pool. A block is free, private to
+    one sequence, or in the prefix cache (used or not): private + cached + free == total, always. Blocks of output are
+    not cached, because the simulation does not know their text.
     """
 
     def __init__(self, *, blocks_max: int, block_tokens: int) -> None:

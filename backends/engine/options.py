@@ -10,7 +10,7 @@ from backends.engine.slots import ORDERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Options of one server. Sizes are of all engines together and are split evenly; faults are for tests."""
+    """The options of one embedded server. Sizes are of all engines together and split evenly. Faults are for tests."""
 
     model: str = "embedded"
     coefficients: str = "a10g-llama3.2-3b"
@@ -22,12 +22,12 @@ class EngineOptions:
     requests_running_max: int = 256
     chunk_tokens_max: int = CHUNK_TOKENS_MAX
     batching: str = "chunked-prefill"
-    """What a step computes, a name in BATCHING."""
+    """The batching policy, a name in BATCHING."""
     order: str = "fcfs"
     """Scheduling policy, a name in ORDERS: fcfs or priority."""
     engines: int = 1
     speed: float = 1.0
-    """How many times faster than the model it stands for."""
+    """The speed relative to the model that the engine simulates."""
     seed: int = 0
     output_tokens_mean: int | None = 128
     """Mean of exponential answer lengths; None: every answer runs to its max_tokens."""
@@ -45,12 +45,12 @@ class EngineOptions:
     continuous_usage: bool = True
     """False: ignore continuous_usage_stats, as other servers do."""
     cut_stream_after_tokens: int | None = None
-    """Drop the connection of a stream once it carried so many tokens."""
+    """Drop the connection of a stream once it has carried this many tokens."""
     fail_stream_after_tokens: int | None = None
     """End a stream as vLLM does when its engine process dies: an error event, then [DONE]."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an option that no server could start with."""
+        """Raise ValueError for an option with which no server could start."""
         if self.coefficients not in COEFFICIENTS:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
         if self.batching not in BATCHING:
@@ -71,6 +71,6 @@ class EngineOptions:
 
     @property
     def blocks_per_engine(self) -> int:
-        """Blocks of one engine's KV pool."""
+        """The number of blocks in the KV pool of one engine."""
         tokens = self.kv_tokens_max or COEFFICIENTS[self.coefficients].kv_tokens_max
         return tokens // self.engines // self.block_tokens

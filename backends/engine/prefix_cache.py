@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """A part of the KV pool, not a pool of its own: `len()` is the number of blocks it holds."""
+    """The cached blocks of a KV pool. They are a part of the pool, not a pool of their own; `len()` is their number."""
 
     def __init__(self) -> None:
         self._users: dict[int, int] = {}
@@ -24,14 +24,14 @@ class PrefixCache:
         return len(self._unused)
 
     def match(self, prefix: Sequence[int]) -> int:
-        """Return how many leading blocks are cached."""
+        """Return the number of leading blocks that are cached."""
         for position, block in enumerate(prefix):
             if block not in self._users and block not in self._unused:
                 return position
         return len(prefix)
 
     def unused_among(self, blocks: Sequence[int]) -> int:
-        """Return how many of these can be evicted now, and cannot once they are acquired."""
+        """Return how many of these blocks can be evicted now, but not once they are acquired."""
         return sum(block in self._unused for block in blocks)
 
     def acquire(self, blocks: Sequence[int]) -> None:
@@ -44,14 +44,14 @@ class PrefixCache:
                 self._users[block] = 1
 
     def insert(self, block: int) -> bool:
-        """Share a block that was just computed, with one user. False if an equal block is cached already."""
+        """Share a block that was just computed, with one user. Returns False if an equal block is cached already."""
         if block in self._users or block in self._unused:
             return False
         self._users[block] = 1
         return True
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Count one user less of these blocks, given in the order of its prompt."""
+        """Count one user less of these blocks of a prompt, given in the order of the prompt."""
         for block in reversed(blocks):
             users = self._users[block] - 1
             if users:

@@ -16,10 +16,10 @@ LAG_S_MAX = 0.1
 
 
 class StepListener(Protocol):
-    """Receives the tokens of a request."""
+    """A listener for the tokens of one request."""
 
     def prefilled(self, cached_tokens: int) -> None:
-        """The prompt is computed, that much of it from the prefix cache; the first token follows at once."""
+        """The prompt is computed, with `cached_tokens` from the prefix cache; the first token follows at once."""
         ...
 
     def token(self) -> None:
@@ -28,7 +28,7 @@ class StepListener(Protocol):
 
 
 class PacedEngine:
-    """Drives one engine by a loop's clock, `speed` times as fast as the model it simulates."""
+    """A driver of one engine by a loop's clock, `speed` times as fast as the model that it simulates."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PacedEngine:
         return len(self._listeners)
 
     def stop(self) -> None:
-        """Run no further step."""
+        """Start no more steps."""
         if self._timer is not None:
             self._timer.cancel()
 

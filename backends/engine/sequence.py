@@ -1,8 +1,8 @@
-"""A request as the engine sees it: numbers of prompt and output tokens, and at most one slot.
+"""Sequence: a request inside the engine, as numbers of prompt and output tokens, and at most one slot.
 
 One rule covers prefill, decode and recomputation after a preemption, as in vLLM: all tokens that a sequence has (prompt
 and output) must be in the KV pool; the step that computes the last of them produces the next one. A decode is the case
-in which exactly one is missing.
+in which exactly one token is missing.
 """
 
 import sys
@@ -13,11 +13,11 @@ from policies.types import SloEnvelope
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to submit. It has its output length, which only oracle memory uses in advance.
+    """A request to submit to an engine. It has its output length, which only oracle memory uses in advance.
 
-    `prefix` are chained hashes of the prompt's leading blocks, `block_tokens` of the engine each. `priority` counts
-    only in priority order (lower first); `tenant_id` only in oracle memory; `envelope` only in FairBatching, its
-    targets counted from `arrived_at` (None: from the time of `submit`).
+    `prefix` has chained hashes of the prompt's leading blocks, `block_tokens` of the engine each. `priority` counts
+    only in priority order (lower first), `tenant_id` only in oracle memory, and `envelope` only in FairBatching. Its
+    targets count from `arrived_at`; None: from the time of `submit`.
     """
 
     id: str
@@ -66,5 +66,5 @@ class Sequence:
 
     @property
     def missing(self) -> int:
-        """Tokens to compute before the next one is produced."""
+        """The tokens to compute before the next token is produced."""
         return self.present - self.computed

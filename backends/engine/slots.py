@@ -14,12 +14,12 @@ from backends.engine.sequence import Sequence
 
 
 class SlotOrder(Protocol):
-    """A waiting order: the next sequence to admit, and the first one to preempt."""
+    """A waiting order: which sequence is admitted next, and which is preempted first?"""
 
     def push(self, sequence: Sequence) -> None: ...
 
     def push_front(self, sequence: Sequence) -> None:
-        """Put back a preempted sequence: ahead of all that it was ahead of."""
+        """Put back a preempted sequence, ahead of all sequences that it was ahead of."""
         ...
 
     def peek(self) -> Sequence | None: ...
@@ -31,14 +31,14 @@ class SlotOrder(Protocol):
     def victim(self, running: list[Sequence]) -> Sequence: ...
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Iterate from the first one; the others are in no defined order."""
+        """Iterate over the sequences: the first one first, the others in no defined order."""
         ...
 
     def __len__(self) -> int: ...
 
 
 class FirstComeFirstServed:
-    """Order of arrival; the victim is the last one admitted."""
+    """The order of arrival; the victim is the sequence that was admitted last."""
 
     def __init__(self) -> None:
         self._queue: deque[Sequence] = deque()
@@ -69,7 +69,7 @@ class FirstComeFirstServed:
 
 
 class ByPriority:
-    """Lower priority values first, then arrival; the victim is the last in that order."""
+    """The order of priority values, lowest first, then of arrival; the victim is the last in this order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Sequence]] = []
@@ -107,7 +107,7 @@ ORDERS: dict[str, type[SlotOrder]] = {"fcfs": FirstComeFirstServed, "priority": 
 
 
 class Slots:
-    """The running batch, in order of admission, and the queue in front of it."""
+    """The slots of an engine: the running sequences in order of admission, and the queue in front of them."""
 
     def __init__(self, *, memory: KvMemory, order: SlotOrder, requests_running_max: int) -> None:
         self.memory = memory
@@ -120,11 +120,11 @@ class Slots:
 
     @property
     def has_candidate(self) -> bool:
-        """Whether a sequence waits and a slot is free, whatever memory says."""
+        """Whether a sequence waits and a slot is free, regardless of memory."""
         return len(self.running) < self.requests_running_max and self.waiting.peek() is not None
 
     def admit(self) -> Sequence | None:
-        """Admit the head of the queue, or return None if it does not fit: no other sequence is tried."""
+        """Admit the head of the queue; None if it does not fit, because no other sequence is tried."""
         head = self.waiting.peek()
         return head if head is not None and self.admit_this(head) else None
 

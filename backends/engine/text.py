@@ -28,7 +28,7 @@ FIRST_WORD_ID = 1000
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as the engine and the HTTP API need it. `prefix` are hashes of its leading full blocks."""
+    """A prompt as the engine and the HTTP API need it; `prefix` has the hashes of its leading full blocks."""
 
     text: str
     tokens: int
@@ -39,7 +39,7 @@ class PromptText:
     block_tokens: int
 
     def ids(self) -> list[int]:
-        """Return the token ids; those of a text are made up."""
+        """Return the token ids of the prompt, which are made up for a text."""
         if self.token_ids is not None:
             return list(self.token_ids)
         data = self.text.encode()
@@ -65,8 +65,8 @@ def token_prompt(ids: Sequence[int], *, block_tokens: int, salt: str = "") -> Pr
 
 
 def render_chat(messages: Iterable[tuple[str, Any]], tools: Any = None) -> str:
-    """Put a conversation of (role, content) in one string; that of a continued conversation begins with the shorter
-    one.
+    """Render a conversation of (role, content) as one string. The string of a longer conversation begins with that of
+    its beginning.
     """
     lines = [json.dumps(tools)] if tools else []
     for role, content in messages:
@@ -82,7 +82,7 @@ def _content_text(content: Any) -> str:
 
 
 def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, ...], bytes]:
-    """Chained hashes of the full blocks (equal hash: equal prompt up to there), and a hash of it all."""
+    """Chained hashes of the full blocks (equal hash: equal prompt up to there), and a hash of the whole."""
     link = blake2b(salt.encode(), digest_size=8).digest()
     hashes = []
     for end in range(block_bytes, len(data) + 1, block_bytes):
@@ -94,7 +94,7 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """All tokens of one choice, known before the first one is due. `words` are indices into WORDS."""
+    """The tokens of one choice, all known before the first is due. `words` are indices into WORDS."""
 
     words: bytes
     finish_reason: str
@@ -137,7 +137,7 @@ def make_answer(
 
 
 def _stopped(answer: AnswerText, stops: Sequence[str], tokens_min: int) -> AnswerText:
-    """End the answer with the token that completes the first stop string."""
+    """End the answer at the token that completes the first stop string."""
     text = ""
     for position, word in enumerate(answer.words, start=1):
         searched_from = max(0, len(text) - max(map(len, stops)))
@@ -152,5 +152,5 @@ def _stopped(answer: AnswerText, stops: Sequence[str], tokens_min: int) -> Answe
 
 
 def token_text(token_id: int) -> str:
-    """Return the text of any token id, from this server or from a client."""
+    """Return the text of a token id, whether it comes from this server or from a client."""
     return WORDS[(token_id - FIRST_WORD_ID) % len(WORDS)]

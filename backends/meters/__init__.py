@@ -1,4 +1,4 @@
-"""Meters: count the tokens of an answer, by the API that it is written in. One table, one row per API.
+"""Meters: counters of the tokens of an answer, one for each API. One table, one row per API.
 
 A row names the meter of the API's event stream, the function that reads a whole body's usage, and the field with the
 text, which is counted when there is no usage. Paths and request fields are the gateway's concern, not this package's.
@@ -21,7 +21,7 @@ MeterOf = Callable[[StreamCall], StreamMeter]
 
 
 class AnswerKind(StrEnum):
-    """The APIs, by how their answers are counted."""
+    """The APIs, by the way in which the tokens of their answers are counted."""
 
     CHOICES = "choices"  # chat completions (batches too), completions
     RESPONSES = "responses"
@@ -34,7 +34,7 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """How one API's answers are counted. `text_key` is the field of a whole body whose text is output."""
+    """The way to count one API's answers. `text_key` is the field of a whole body whose text is output."""
 
     meter: MeterOf
     usage: Callable[[Any], Usage | None]

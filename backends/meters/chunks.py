@@ -1,13 +1,13 @@
 """Meters of chat completions, completions and transcriptions: chunks of choices, a chunk of usage, [DONE].
 
-The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can
-charge each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM
-event like the one before is recognised by its last bytes, which are known but for its token counts. That is exact:
-`"usage":{` cannot occur inside a JSON string, where quotes are escaped. Every other event (first seen spacing,
-finish, errors, several choices) is parsed. Events without usage are counted, and the last usage corrects the count.
+The gateway asks every backend that supports it for `include_usage` and `continuous_usage_stats`, so that it can charge
+each token as it passes. The client gets the bytes that the backend would have sent to it directly. A vLLM event that
+equals the previous one except for its token counts is recognised by its last bytes. That is exact: `"usage":{` cannot
+occur inside a JSON string, where quotes are escaped. Every other event (first seen spacing, finish, errors, several
+choices) is parsed. Events without usage are counted, and the last usage corrects the count.
 
-The last finish event is held until the next event, which decides what it contains: `system_fingerprint` (vLLM puts it
-on the usage event if there is one, else on every finish event), and the usage of a server that reports it only on the
+The last finish event is held until the next event, which decides its contents: `system_fingerprint` (vLLM puts it on
+the usage event if there is one, else on every finish event), and the usage of a server that reports it only on the
 finish event.
 """
 
@@ -38,7 +38,7 @@ _STOPPED = "The backend stopped before the answer was complete."
 
 
 class _Held(NamedTuple):
-    """The last finish event, split where a fingerprint would go; `alone` is sent if no usage event follows."""
+    """The last finish event, split at the place of a fingerprint; `alone` is sent if no usage event follows."""
 
     before: bytes
     after: bytes
@@ -46,7 +46,7 @@ class _Held(NamedTuple):
 
 
 class ChunkMeter(EventMeter):
-    """Usage of one stream so far. Continuous usage is per choice and per prompt; this meter sums it."""
+    """A meter of one stream. Continuous usage is per choice and per prompt; this meter adds it up."""
 
     __slots__ = (
         "_absent_usage", "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous",
@@ -104,7 +104,7 @@ class ChunkMeter(EventMeter):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the finish reason of every choice is here."""
+        """Whether the finish reasons of all choices have arrived."""
         return len(self._finished) >= self._choices
 
     def finish(self) -> bytes:
@@ -117,7 +117,7 @@ class ChunkMeter(EventMeter):
         return b"data: " + orjson.dumps({"error": payload}) + b"\n\n"
 
     def _more_tokens(self, event: bytes) -> bytes | None:
-        """The same as the beginning of `feed`, for any number of tokens more; None if this is no such event."""
+        """Do the same as the beginning of `feed`, for any number of new tokens; None for another kind of event."""
         count = _OUTPUT_TOKENS.search(event)
         if count is None:
             return None
@@ -140,7 +140,7 @@ class ChunkMeter(EventMeter):
         return out
 
     def _expect_like(self, event: bytes) -> None:
-        """Remember the bytes around an event's token counts for `feed`, where nothing else can differ."""
+        """Keep the bytes around an event's token counts for `feed`, where nothing else can differ."""
         match = _TOKEN_EVENT.search(event)
         if match is None or self._choices != 1 or self._held is not None or self._estimated:
             self._like = _LIKE_NONE
@@ -153,7 +153,7 @@ class ChunkMeter(EventMeter):
         self._like = self.call.memo.like = self.call.memo.like if self.call.memo.like == like else like
 
     def _parsed(self, event: bytes, data: bytes, message: dict[str, Any] | None) -> bytes:
-        """Take one whole event of any kind, its data, and these as an object."""
+        """Process one whole event of any kind, given with its data and the data's object."""
         if not data:  # a comment, between any two events
             return event
         if data == b"[DONE]":
@@ -170,7 +170,7 @@ class ChunkMeter(EventMeter):
         return self._usage_event(event, message)
 
     def _end(self, event: bytes) -> bytes:
-        """[DONE] says that the answer is complete: after an error or an abort that would be false."""
+        """Handle [DONE], which says that the answer is complete: it is withheld after an error or an abort."""
         if self.error:  # after a rejected call, [DONE] does not look like a complete answer
             return event if self.rejected else b""
         if self.aborted:
@@ -222,7 +222,7 @@ class ChunkMeter(EventMeter):
         self._sum_up()
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
-        """Estimate the tokens of each choice in an event without usage."""
+        """Estimate the tokens of each choice from an event without usage."""
         if self._choices == 1 and self._known:  # `feed` stores its count nowhere else
             self._outputs[0], self._prompts[0] = self.output_tokens, self._prompt_tokens
         for choice in choices:
@@ -254,7 +254,9 @@ class ChunkMeter(EventMeter):
         return with_fingerprint(held.before, fingerprint, held.after) if held is not None else b""
 
     def _complete(self) -> bytes:
-        """End an answer that is whole, and whose backend did not say so: what the client still lacks."""
+        """Return the bytes that the client still lacks of a complete answer whose backend did not say that it is
+        complete.
+        """
         held, self._held, fingerprint, out = self._held, None, self.call.memo.fingerprint, b""
         if held is not None:
             out = with_fingerprint(held.before, None if self._keeps_usage else fingerprint, held.after)
@@ -263,7 +265,7 @@ class ChunkMeter(EventMeter):
         return out + ending(self._finish, self.usage if has_usage else None, fingerprint)
 
     def _flush(self) -> bytes:
-        """Release the held finish event: no usage event follows."""
+        """Release the held finish event, because no usage event follows."""
         held, self._held = self._held, None
         if held is None:
             return b""
@@ -271,8 +273,7 @@ class ChunkMeter(EventMeter):
 
 
 class TranscriptionMeter(ChunkMeter):
-    """Usage of a transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's API, without [DONE].
-
+    """A meter of a transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's API, without [DONE].
     https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
     """
 
@@ -293,15 +294,13 @@ class TranscriptionMeter(ChunkMeter):
 
 
 def _at_end(event: bytes) -> tuple[bytes, bytes]:
-    """Split before the end of the event's JSON object, where a field can be added."""
+    """Split the event before the end of its JSON object, where a field can be added."""
     at = event.rfind(b"}")
     return event[:at], event[at:]
 
 
 def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the event's usage, without it. The bytes stay as they were
-    wherever possible.
-    """
+    """Return the bytes before and after the event's usage. They stay unchanged wherever possible."""
     name_at = event.rfind(b'"usage"')
     at = event.rfind(b",", 0, max(0, name_at))
     match = _USAGE_ANY.match(event, at) if at >= 0 else None
@@ -320,12 +319,14 @@ def _cut_usage(event: bytes, data: bytes, message: dict[str, Any]) -> tuple[byte
 
 
 def with_fingerprint(before: bytes, fingerprint: bytes | None, after: bytes) -> bytes:
-    """Put the fingerprint where usage would be: vLLM never sends both in an event that has choices."""
+    """Put the fingerprint in the place of usage: vLLM never sends both in an event that has choices."""
     return before + b',"system_fingerprint":' + fingerprint + after if fingerprint is not None else before + after
 
 
 def ending(event: bytes, usage: Usage | None, fingerprint: bytes | None) -> bytes:
-    """What ends a stream after its finish event: its usage, if the client gets it, and [DONE]. `event` is one of it."""
+    """The end of a stream after its finish event: its usage, if the client gets it, and [DONE]. `event` is any event of
+    the stream.
+    """
     if usage is None:
         return DONE
     head = json_object(payload(event)) or {}

@@ -21,7 +21,7 @@ _DELTAS = frozenset({"content-delta", "content-start", "tool-plan-delta", "tool-
 
 
 class CohereMeter(EventMeter):
-    """Usage of one answer so far."""
+    """A meter of one Cohere answer."""
 
     __slots__ = ("_uncounted", "_usage")
 

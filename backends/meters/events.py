@@ -23,7 +23,7 @@ TOKENS_PER_BYTE = 1 / 4
 
 
 class EventTooLongError(ValueError):
-    """The backend sent more than EVENT_BYTES_MAX bytes without ending an event."""
+    """An error: the backend sent more than EVENT_BYTES_MAX bytes without ending an event."""
 
 
 EventEnd = tuple[bytes, bytes | None]
@@ -40,11 +40,10 @@ place of all three for a client that did not ask for ids; None for one that did.
 
 @dataclass(slots=True)
 class StreamMemo:
-    """What one stream of a backend tells about the next. Mutable, one per backend.
+    """The facts from one stream of a backend that hold for its next one. Mutable, one per backend.
 
-    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is how the events of its last stream end,
-    `ids_like` those of its last one with token ids. `ids_at` are the paths whose streams report token ids, and no
-    reasoning.
+    `fingerprint` is the last `system_fingerprint`, as JSON. `like` is the end of the events of its last stream,
+    `ids_like` of its last one with token ids. `ids_at` has the paths whose streams report token ids, and no reasoning.
     """
 
     fingerprint: bytes | None = None
@@ -55,7 +54,7 @@ class StreamMemo:
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one
 class StreamCall:
-    """What a meter needs to know of the call whose answer it counts.
+    """The facts about a call that the meter of its answer needs.
 
     `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number of prompts.
     `keeps_usage`: the client asked for the event with the usage of all choices, and with `keeps_chunk_usage` for the
@@ -76,21 +75,21 @@ class StreamCall:
 
 
 class StreamMeter(Protocol):
-    """Usage of one stream so far, and the bytes of it that the client may see.
+    """A meter of one stream: its usage so far, and the bytes that the client may see.
 
-    `done`: the answer is complete. `error`: the stream itself says that it is not. `aborted`: because the backend
-    stopped. `rejected`: because the call was wrong, before anything was generated, which is no evidence against the
-    backend. End a stream that has neither `done` nor `error` with `cut`.
+    `done`: the answer is complete. `error`: the stream itself says that it is not complete. `aborted`: because the
+    backend stopped. `rejected`: because the call was wrong, before anything was generated, which is no evidence against
+    the backend. End a stream that has neither `done` nor `error` with `cut`.
     """
 
     @property
     def output_tokens(self) -> int:
-        """Of all choices so far."""
+        """The output tokens of all choices so far."""
         ...
 
     @property
     def pieces(self) -> int:
-        """Pieces of text that the server did not count, each at least one token."""
+        """The number of text pieces that the server did not count, each of at least one token."""
         ...
 
     @property
@@ -107,7 +106,7 @@ class StreamMeter(Protocol):
 
     @property
     def usage(self) -> Usage | None:
-        """All choices together, cumulative; None before the first report."""
+        """The cumulative usage of all choices together; None before the first report."""
         ...
 
     @property
@@ -120,7 +119,7 @@ class StreamMeter(Protocol):
         ...
 
     def finish(self) -> bytes:
-        """End the body, complete or not, and return what was held back. Half an event is dropped, as a client would."""
+        """End the body, complete or not, and return the bytes that were held back. Half an event is dropped."""
         ...
 
     def cut(self, message: str, error: Mapping[str, Any] = {}) -> bytes:
@@ -131,10 +130,9 @@ class StreamMeter(Protocol):
 
 
 class FirstEvent:
-    """Finds the first event with data of a stream, which comments may come before. Mutable.
-
-    `event`: that event, once it is here. A stream of more than EVENT_BYTES_MAX bytes has begun in any case: what comes
-    before the event is held.
+    """A finder of a stream's first event with data, which comments may precede. Mutable. `event` is that event, once it
+    has arrived. A stream of more than EVENT_BYTES_MAX bytes counts as begun in any case, because the bytes before the
+    event are held.
     """
 
     __slots__ = ("_bytes", "_partial", "_scanned", "event")
@@ -146,7 +144,7 @@ class FirstEvent:
         self.event = b""
 
     def has_begun(self, data: bytes) -> bool:
-        """Take the next bytes of the stream."""
+        """Take the next bytes of the stream; return whether the stream has begun."""
         if not self._partial and is_one_event(data) and data.startswith(_DATA) and data[len(_DATA) : -2]:
             self.event = data
             return True
@@ -165,10 +163,9 @@ class FirstEvent:
 
 
 class Uncounted:
-    """Estimates the tokens of one sequence that its server does not count, from its pieces of text.
-
-    A piece is at least one token, and normally just one. A server that lags or holds tokens back puts several into one
-    piece; then the number of bytes gives the estimate.
+    """An estimate of the tokens of one sequence that its server does not count, from its pieces of text. A piece is at
+    least one token, and normally just one. A server that lags or holds tokens back puts several into one piece; then
+    the number of bytes gives the estimate.
     """
 
     __slots__ = ("_bytes", "tokens")
@@ -178,13 +175,13 @@ class Uncounted:
         self._bytes = 0
 
     def add(self, bytes_: int, tokens_per_byte: float) -> None:
-        """Count a piece of text of so many bytes."""
+        """Count a piece of text of this many bytes."""
         self._bytes += bytes_
         self.tokens = max(self.tokens + 1, int(self._bytes * tokens_per_byte))
 
 
 class EventMeter(ABC):
-    """Cuts the stream into events and passes each to `_event`, which the meter of an API defines."""
+    """The base of all meters: it cuts the stream into events and passes each to `_event`, which each API defines."""
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "rejected")
 
@@ -217,7 +214,7 @@ class EventMeter(ABC):
 
     @abstractmethod
     def _event(self, event: bytes) -> bytes:
-        """Return the bytes of one whole event that the client sees."""
+        """Return the bytes that the client sees of one whole event."""
 
     def _split(self, data: bytes) -> bytes:
         partial = self._partial
@@ -237,7 +234,7 @@ class EventMeter(ABC):
         return b"".join(out)
 
     def _passed(self, pieces: Iterator[str], uncounted: Uncounted) -> bool:
-        """Count the text of one event; return whether it had any."""
+        """Count the text of one event; return whether it had any text."""
         bytes_, on_text = 0, self.call.on_text
         for piece in pieces:
             bytes_ += len(piece.encode(errors="replace"))
@@ -250,12 +247,12 @@ class EventMeter(ABC):
 
 
 def is_one_event(data: bytes) -> bool:
-    """Whether these bytes are an event of one line and no more, if they begin one."""
+    """Whether these bytes are exactly one event of one line, given that they begin an event."""
     return data.find(b"\n") == len(data) - 2 and data.endswith(b"\n")
 
 
 def payload(event: bytes) -> bytes:
-    """Return the data lines of an event, joined as the SSE standard says; empty if it has none."""
+    """Return the data lines of an event, joined as the SSE standard defines; empty if it has none."""
     if event.startswith(b"data: ") and is_one_event(event):
         return event[6:-2]
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
@@ -276,5 +273,5 @@ def named_event(name: str, body: Any) -> bytes:
 
 
 def event_ends(data: bytes | bytearray, start: int) -> list[int]:
-    """The ends of events: after a line end that a blank line follows."""
+    """The positions where events end: after a line end that a blank line follows."""
     return [end.end() for end in _EVENT_END.finditer(data, start)]

@@ -21,7 +21,7 @@ from typing import Any, Final
 import orjson
 
 LONG_BYTES: Final = 128 * 1024
-"""From here on an answer is searched. Parsing so much takes at most 9 ms here, of the smallest values there are."""
+"""The size from which an answer is searched. Parsing less takes at most 9 ms here, even of the smallest values."""
 SLICE_BYTES: Final = 64 * 1024  # splits in at most 2.5 ms, with a quote in every second byte
 SEARCH_BYTES: Final = 1024 * 1024
 VALUE_BYTES_MAX: Final = 64 * 1024
@@ -34,7 +34,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def member(body: bytes | bytearray, name: str) -> Steps:
-    """Return this member of the top level, the last one of several. None if it is absent or longer than
+    """Return this member of the top level, the last one if there are several. None if it is absent or longer than
     VALUE_BYTES_MAX.
     """
     at = yield from member_at(body, name)
@@ -48,8 +48,8 @@ def member(body: bytes | bytearray, name: str) -> Steps:
 
 
 def member_at(body: bytes | bytearray, name: str, *, level: int = 1) -> Steps:
-    """Return where the value of this member begins, of the last one of several. None if it is absent. Level 1 is the
-    top; a member of level 2 is one of any object there.
+    """Return the position of the value of this member, the last one if there are several; None if it is absent. Level 1
+    is the top; a member of level 2 belongs to any object there.
     """
     quoted = b'"' + name.encode() + b'"'
     end, depth = len(body), 0  # brackets closed less brackets opened from `end` on
@@ -67,7 +67,7 @@ def member_at(body: bytes | bytearray, name: str, *, level: int = 1) -> Steps:
 
 
 def with_text(body: bytes | bytearray, at: int | None, text: str) -> bytes | None:
-    """Return the body with this text in place of the string that begins at `at`. All other bytes stay as they are. None
+    """Return the body with this text in place of the string that begins at `at`. All other bytes stay unchanged. None
     where no string begins there.
     """
     found = None if at is None else _STRING.match(body, at)
@@ -78,7 +78,7 @@ def with_text(body: bytes | bytearray, at: int | None, text: str) -> bytes | Non
 
 
 def at_once(steps: Steps) -> Any:
-    """Return the result of these steps, without a stop: for what is short, or read in a thread."""
+    """Return the result of these steps without a stop, for a short body or in a thread."""
     while True:
         try:
             next(steps)
@@ -93,7 +93,7 @@ def is_whole(body: bytes | bytearray) -> Steps:
 
 
 def _last(body: bytes | bytearray, wanted: bytes, limit: int) -> Steps:
-    """Return the last position before `limit`, -1 if there is none."""
+    """Return the last position of `wanted` before `limit`; -1 if there is none."""
     while limit > 0:
         start = max(0, limit - SEARCH_BYTES)
         at = body.rfind(wanted, start, limit)
@@ -105,8 +105,8 @@ def _last(body: bytes | bytearray, wanted: bytes, limit: int) -> Steps:
 
 
 def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
-    """Return brackets opened less brackets closed outside of strings, and whether this part ends inside a string. It
-    must begin outside.
+    """Return the brackets opened less those closed outside of strings, and whether this part ends inside a string. The
+    part must begin outside a string.
     """
     opened, inside = 0, 0
     for outside, quotes in slices(body, start, end):
@@ -117,8 +117,8 @@ def _opened(body: bytes | bytearray, start: int, end: int) -> Steps:
 
 
 def slices(body: bytes | bytearray, start: int, end: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the bytes outside of strings, slice by slice, and the number of quotes that begin or end one. It must begin
-    outside a string.
+    """Yield the bytes outside of strings, slice by slice, and the number of quotes that begin or end a string. The part
+    must begin outside a string.
     """
     inside = 0
     while start < end:

@@ -19,7 +19,7 @@ _FAILURES: Final = frozenset({"response.failed", "error"})
 
 
 class ResponsesMeter(EventMeter):
-    """Usage of one response so far."""
+    """A meter of one response of the Responses API."""
 
     __slots__ = ("_sequence_number", "_uncounted", "_usage")
 

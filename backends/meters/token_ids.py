@@ -7,7 +7,7 @@ none. It is recognised by its last bytes, as in ChunkMeter, and this is exact fo
 cannot occur inside a JSON string.
 
 An event by which a backend says that it stops (an error of the server, a finish reason "abort") does not reach the
-client: `interrupted` says so, and whoever relays the stream decides between another backend and `cut`.
+client: `interrupted` says so, and the relay of the stream decides between another backend and `cut`.
 """
 
 import re
@@ -35,10 +35,8 @@ _BLANK: Final = b"\n\n"
 
 @dataclass(slots=True)
 class TokenIds:
-    """The token ids of one stream over all of its parts. Mutable.
-
-    `prompt`: the members of the JSON list, as received; b"" while it is not known. `bytes_max`: beyond it the ids are
-    dropped, and `is_full`.
+    """The token ids of one stream over all of its parts. Mutable. `prompt` has the members of the JSON list, as
+    received; b"" while it is not known. Beyond `bytes_max` the ids are dropped, and `is_full` is set.
     """
 
     bytes_max: int
@@ -48,7 +46,7 @@ class TokenIds:
 
     @property
     def outputs_max(self) -> int:
-        """How many output ids fit beside the prompt's."""
+        """The number of output ids that fit beside the prompt's."""
         return 0 if self.is_full else max(0, self.bytes_max - len(self.prompt)) // ID_BYTES
 
     @property
@@ -56,7 +54,7 @@ class TokenIds:
         return _members(self.prompt)
 
     def drop(self) -> None:
-        """Forget all ids: there are more than fit."""
+        """Drop all ids, because there are more than fit."""
         self.prompt, self.output, self.is_full = b"", array("I"), True
 
 
@@ -64,22 +62,21 @@ _IDS_LIKE_NONE: Final[IdsEnd] = (b"\0", b"\0", None)  # a NUL is in no JSON
 
 
 class ResumableMeter(StreamMeter, Protocol):
-    """A meter of a stream that may be continued elsewhere.
-
-    `interrupted`: what the stream itself says of its early end; None while it says nothing of the kind. `last`: the
-    last event with tokens, as its backend sent it, or the one with the prompt's.
+    """A meter of a stream that another backend may continue. `interrupted` is the reason that the stream itself gives
+    for its early end; None without one. `last` is the last event with tokens, as its backend sent it, or the event with
+    the prompt's.
     """
 
     last: bytes
     interrupted: str | None
 
     def forget(self) -> None:
-        """Keep no token ids any more: the stream cannot be continued."""
+        """Stop keeping token ids, because the stream cannot be continued."""
         ...
 
 
 class TokenIdMeter(ChunkMeter):
-    """Usage and token ids of one stream of one choice."""
+    """A meter of the usage and the token ids of one stream of one choice."""
 
     __slots__ = (
         "_append", "_client_ids", "_has_ids", "_ids", "_ids_like", "_is_resumable", "_outputs_max", "interrupted",
@@ -87,8 +84,8 @@ class TokenIdMeter(ChunkMeter):
     )  # fmt: skip
 
     def __init__(self, call: StreamCall, ids: TokenIds, *, keeps_ids: bool, is_resumable: bool = True) -> None:
-        """`keeps_ids`: the client asked for them itself. `is_resumable`: another backend may continue the stream; if
-        not, the client sees how its backend ends it.
+        """`keeps_ids`: the client itself asked for the ids. `is_resumable`: another backend may continue the stream. If
+        it may not, the client sees how its backend ends it.
         """
         super().__init__(call)
         self._is_resumable = is_resumable
@@ -123,7 +120,9 @@ class TokenIdMeter(ChunkMeter):
         return self._other(data)
 
     def _several(self, data: bytes) -> bytes | None:
-        """The same for several events, as one read brings where the processor is short; None if one is another."""
+        """Do the same as `_more_tokens` for several events in one read, as on a busy processor; None if any is of
+        another kind.
+        """
         ids_name, end, client_end = self._ids_like
         end = end.removesuffix(_BLANK)
         ids, out, event = array("I"), [], b""
@@ -148,8 +147,8 @@ class TokenIdMeter(ChunkMeter):
         return out
 
     def _more_tokens(self, event: bytes) -> bytes | None:
-        """An event with any number of tokens, without usage, or with usage as ChunkMeter knows it; None if it is
-        neither.
+        """Handle an event with any number of tokens, without usage or with usage as ChunkMeter knows it; None for any
+        other.
         """
         ids_name, end, client_end = self._ids_like
         before, _, rest = event.rpartition(_OUTPUT_NAME)
@@ -210,7 +209,7 @@ class TokenIdMeter(ChunkMeter):
         return b"" if not self._client_ids and has_ids and _is_empty(_choice(message)) else out
 
     def _without_ids(self, event: bytes) -> bytes:
-        """Keep the ids of the prompt, and return the event as it would be without any."""
+        """Keep the ids of the prompt, and return the event without its ids."""
         ids, plain = self._ids, event
         if (prompt := _list_at(_PROMPT, plain)) is not None:
             self.last, self._has_ids = event, True
@@ -226,12 +225,12 @@ class TokenIdMeter(ChunkMeter):
         return plain
 
     def _estimate(self, choices: list[dict[str, Any]]) -> None:
-        """Token ids are counted. Nothing is estimated, but of a stream without any."""
+        """Estimate nothing, because token ids are counted, unless the stream has none."""
         if not self._has_ids:
             super()._estimate(choices)
 
     def _expect_ids_like(self, event: bytes) -> None:
-        """Remember the bytes around an event's token ids, where nothing else can differ."""
+        """Keep the bytes around an event's token ids, where nothing else can differ."""
         match = _TOKEN_EVENT.search(event)
         if match is None or self._held is not None:
             self._ids_like = _IDS_LIKE_NONE
@@ -243,8 +242,8 @@ class TokenIdMeter(ChunkMeter):
 
 
 def _list_at(name: re.Pattern[bytes], event: bytes) -> tuple[int, int] | None:
-    """Where the members of the list of numbers of this name begin and end; None where there is none. A pattern of the
-    members takes 10 ms for a long prompt.
+    """The positions where the members of the list of numbers with this name begin and end; None without such a list. A
+    regular expression for the members would take 10 ms for a long prompt.
     """
     found = name.search(event)
     if found is None:
@@ -259,7 +258,7 @@ def _members(ids: bytes) -> int:
 
 
 def _is_empty(choice: dict[str, Any]) -> bool:
-    """Whether vLLM would not have sent this choice of a chat without its token ids."""
+    """Whether vLLM would send this choice of a chat only because of its token ids."""
     return choice.get("delta") == {} and choice.get("logprobs") is None and choice.get("finish_reason") is None
 
 
@@ -270,7 +269,7 @@ def _choice(message: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def interruption(message: dict[str, Any] | None) -> str | None:
-    """What an event says of the early end of its stream; None where it is of another kind."""
+    """The reason that an event gives for the early end of its stream; None for an event of another kind."""
     if message is not None and (error := message.get("error")) is not None:
         code = error.get("code") if isinstance(error, dict) else None
         return "an error event of the backend" if type(code) is not int or code >= 500 else None

@@ -1,4 +1,4 @@
-"""Usage and text of an answer, by API: parsed JSON in, numbers out.
+"""Usage and text of an answer, by API: functions from parsed JSON to numbers.
 
 The JSON is untrusted: a count that is not a natural number is 0, and nothing here raises.
 """
@@ -50,9 +50,7 @@ def response_usage(body: Any) -> Usage | None:
 
 
 def message_usage(body: Any) -> Usage | None:
-    """Return the usage of an Anthropic message, whose `input_tokens` exclude what was read from or written to
-    a cache.
-    """
+    """Return the usage of an Anthropic message, whose `input_tokens` exclude tokens read from or written to a cache."""
     usage = _usage_object(body)
     if usage is None:
         return None
@@ -92,7 +90,7 @@ def _billed(body: Any) -> Usage | None:
 
 
 def audio_tokens(body: Any) -> int:
-    """Return the prompt tokens of audio, from the length that its transcription reports; 0 if it reports none."""
+    """Return the prompt tokens of audio, from the length that its transcription reports; 0 without one."""
     usage = _usage_object(body) or {}
     raw_seconds: Any = usage.get("seconds") or (body.get("duration") if isinstance(body, dict) else None)
     try:
@@ -103,9 +101,7 @@ def audio_tokens(body: Any) -> int:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Yield every text of this part of an answer that the model wrote, without names, roles, ids and
-    log probabilities.
-    """
+    """Yield every text of this part of an answer that the model wrote, not names, roles, ids and log probabilities."""
     stack = [value]
     while stack:
         node = stack.pop()
@@ -120,13 +116,13 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def text_bytes(value: Any) -> int:
-    """Return the number of bytes of all `texts`."""
+    """Return the number of bytes of all `texts` in this part."""
     return sum(len(text.encode(errors="replace")) for text in texts(value))
 
 
 def count(value: Any) -> int:
-    """Return an untrusted count; 0 for anything but a natural number. vLLM writes some of Cohere's as floating-point
-    numbers, and the parser makes one of any beyond 64 bits.
+    """Return an untrusted count; 0 for anything but a natural number. vLLM writes some of Cohere's counts as
+    floating-point numbers, and the parser makes one of any number beyond 64 bits.
     """
     whole = int(value) if type(value) is float and value.is_integer() else value
     return whole if type(whole) is int and whole > 0 else 0

@@ -1,4 +1,5 @@
-"""Pace of an answer against its SLO envelope, as the FairBatching paper measures it; in constant memory.
+"""Answer pace: the speed of an answer against its SLO envelope, as the FairBatching paper measures it, in constant
+memory.
 
 policies/slo/timeliness.py measures an answer, here as in the gateway; a leap of an engine is passed to it step by step.
 This class adds a second reading of the time per output token, counted from when the first token was due, the largest
@@ -13,7 +14,7 @@ from policies.types import Request, SloEnvelope, Timing
 
 
 class AnswerPace:
-    """Measures the tokens of one answer against the targets; the request must have an envelope."""
+    """A measurement of the tokens of one answer against the targets; the request must have an envelope."""
 
     __slots__ = ("_due_at", "_last_at", "_timeliness", "_tokens", "tpot_envelope_s")
 
@@ -28,9 +29,8 @@ class AnswerPace:
         """The second reading; None until the second token."""
 
     def emitted(self, tokens: int, now: float) -> None:
-        """Record more tokens: the last one came now, the others since the last call at equal distances.
-
-        The second reading uses the first and the last of them: at equal distances the mean is monotonic.
+        """Record more tokens: the last one came now, the others since the previous call at equal distances. The second
+        reading uses the first and the last of them: at equal distances the mean is monotonic.
         """
         before, last_at = self._tokens, self._last_at
         self._tokens, self._last_at = before + tokens, now
@@ -59,7 +59,7 @@ class AnswerPace:
 
 
 def is_inside(envelope: SloEnvelope, *, ttft_s: float | None, tpot_envelope_s: float | None) -> bool:
-    """Whether an answer that ended met its targets; a target of None is met."""
+    """Whether an ended answer met its targets; a target of None is met."""
     if ttft_s is None:
         return False
     if envelope.ttft_s is not None and ttft_s > envelope.ttft_s + ROUNDING_S:

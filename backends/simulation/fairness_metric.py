@@ -1,10 +1,10 @@
 """Service-difference metric of the VTC paper, computed from per-request records.
 
 A request's price is spread evenly from its first token to its last. In each of several overlapping windows every tenant
-has a service rate and a demand rate. A tenant is owed its distance to the best served tenant, but at most what it asked
-for and did not get. What is owed, summed over tenants, is the window's service difference (Sheng et al., "Fairness in
-Serving Large Language Models", OSDI 2024, section 5.1). The formulas reproduce all rows of the paper's tables 2 to 6
-from its logs.
+has a service rate and a demand rate. A tenant is owed its distance to the best served tenant, but at most its unserved
+demand. The sum of these amounts over all tenants is the window's service difference (Sheng et al., "Fairness in Serving
+Large Language Models", OSDI 2024, section 5.1). The formulas reproduce all rows of the paper's tables 2 to 6 from its
+logs.
 
 The paper's text gives the case of two tenants; its published code sums over tenants and takes the absolute value of
 demand minus service, and so does this file. Demand is priced linearly whatever prices the service, as in the paper;
@@ -48,16 +48,15 @@ class RequestRecord:
 
     @property
     def served(self) -> bool:
-        """Whether its last token came."""
+        """Whether the request's last token came."""
         return self.first_token_latency_s is not None and self.total_latency_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows that a run is measured by. The defaults are the paper's: 19 windows of 60 s in 600 s.
-
-    Their centres divide the time after the warm-up into `steps` parts. An answer that ends before `ends_at_min_s`
-    counts no service (an oddity of the paper's code, kept to reproduce its tables).
+    """The windows over which a run is measured. The defaults are the paper's: 19 windows of 60 s in 600 s. Their
+    centres divide the time after the warm-up into `steps` parts. An answer that ends before `ends_at_min_s` counts no
+    service (an oddity of the paper's code, kept to reproduce its tables).
     """
 
     duration_s: float = 600.0
@@ -88,7 +87,9 @@ PAPER_WINDOWS = Windows()
 
 @dataclass(frozen=True, slots=True)
 class ServiceDifference:
-    """The rows of the paper's tables 2 to 6, in service per second (and its square), over all windows."""
+    """The service difference of a run over all windows, as in the paper's tables 2 to 6. Values are in service per
+    second; the variance is in the square of that.
+    """
 
     maximum: float
     average: float
@@ -114,7 +115,7 @@ def window_gaps(
 
 
 def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
-    """Return the sum of what the tenants of one window are owed, from their rates of service and demand."""
+    """Return the sum of the amounts that the tenants of one window are owed, from their rates of service and demand."""
     tenants = sorted(service.keys() | demand.keys())
     best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
     return sum(
@@ -141,7 +142,7 @@ def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Wi
 
 
 def demand_rates(records: Iterable[RequestRecord], *, windows: Windows) -> list[dict[str, float]]:
-    """Return every tenant's demand per second in each window: the linear price of what arrived in it."""
+    """Return every tenant's demand per second in each window: the linear price of the requests that arrived in it."""
     spans = windows.spans()
     rates: list[dict[str, float]] = [defaultdict(float) for _ in spans]
     for record in records:

@@ -1,5 +1,5 @@
-"""Learning of a simulated engine's step time from its counters, as vLLM's /metrics shows them, by the same learner that
-the gateway uses for a server without configured values.
+"""Scrapes: the step time of a simulated engine, learnt from its counters, as vLLM's /metrics shows them, by the same
+learner that the gateway uses for a server without configured values.
 """
 
 from backends.engine.engine import Engine, Leap, StepResult
@@ -10,7 +10,7 @@ from policies.step_time.model import StepTime
 
 
 class ScrapedSteps:
-    """Counts the steps of one engine as the engine would, and learns from the counters."""
+    """A counter of one engine's steps as the engine itself would count them, and a learner from these counts."""
 
     def __init__(self, backend_id: str, engine: Engine) -> None:
         self._engine = engine
@@ -20,16 +20,16 @@ class ScrapedSteps:
 
     @property
     def step_time(self) -> StepTime | None:
-        """The present estimate of its step time; None while there is none."""
+        """The present estimate of the engine's step time; None while there is none."""
         return self._learner.step_time
 
     @property
     def tokens_max(self) -> int | None:
-        """The most tokens that one of its steps computes, learnt from the counters; None while that is unknown."""
+        """The most tokens that one step of the engine computes, learnt from the counters; None while unknown."""
         return self._learner.tokens_max
 
     def ended(self, report: StepResult) -> None:
-        """Count a step."""
+        """Count a step that has ended."""
         self._meters.step(report)
         self._finished += len(report.finished)
 
@@ -38,7 +38,7 @@ class ScrapedSteps:
         self._meters.decoded(steps=leap.steps, tokens=len(leap.emitted))
 
     def scraped(self, now: float) -> None:
-        """Read the counters; call it in order of time."""
+        """Read the counters. Calls are in order of time."""
         gauges, kv_tokens_max = self._engine.snapshot(), self._engine.kv_tokens_max
         steps = EngineSteps(
             engine="0",

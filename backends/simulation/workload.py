@@ -19,11 +19,9 @@ Rate = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request to come. Its answer has `output_tokens`, which only oracles (a prediction, or the engine's memory)
-    use in advance.
-
-    `prefix` are chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds after the
-    arrival if the last token has not come.
+    """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
+    advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
+    after the arrival if the last token has not come.
     """
 
     tenant_id: str

@@ -1,11 +1,10 @@
 """Discrete-event simulation of a pool: the real Scheduler and the real engine under a virtual clock.
 
-The world keeps a heap of events and jumps from instant to instant. At each instant it handles all events, reports them
-to the Scheduler, polls it if a decision may be due until it has none left, passes dispatched requests to the engines,
-and starts the next step of every idle engine. The gateway does the same in one iteration of its event loop, or in
-several if there is much to decide, so the decisions are the ones that the gateway would make. Tokens are reported when
-they matter (before a poll, and when their request ends); a token alone causes no poll. The network is left out: a fact
-is known when it happens, and a dispatch arrives at once.
+The world keeps a heap of events and jumps from instant to instant. At each instant it handles all events and reports
+them to the Scheduler. It polls the Scheduler until no decision is due, passes dispatched requests to the engines, and
+starts the next step of every idle engine. The gateway does the same in one or several iterations of its event loop, so
+it would make the same decisions. Tokens are reported when they matter (before a poll, and when their request ends); a
+token alone causes no poll. The network is left out: a fact is known when it happens, and a dispatch arrives at once.
 
 Steps of an engine in which every sequence only gets one more token are done in one leap, up to the next event.
 
@@ -58,9 +57,9 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """What the gateway knows of every engine's steps, as in BackendLoad; by default nothing. `learnt`: it learns them
-    from the counters of every scrape, as for a server without configured values. `budget_for`: every engine reports,
-    after every step, its prefill admission budget for this envelope, as one with the plugin does.
+    """The gateway's knowledge of every engine's steps, as in BackendLoad; by default there is none. `learnt`: the
+    gateway learns it from the counters of every scrape, as for a server without configured values. `budget_for`: after
+    every step, every engine reports its prefill admission budget for this envelope, like one with the plugin.
     """
 
     time: StepTime | None = None
@@ -72,7 +71,7 @@ class KnownSteps:
 
 @dataclass(slots=True)
 class Slot:
-    """One engine and its present step."""
+    """One engine of the world, and its present step."""
 
     backend_id: str
     engine: Engine
@@ -86,10 +85,9 @@ class Slot:
 
 
 class World:
-    """Runs one pool: arrivals in, records out, each as soon as its request has ended.
-
-    `requests_running_max` is max_num_seqs of every engine if the operator has configured it; `steps` is what the
-    gateway knows of their step times.
+    """A simulation of one pool: arrivals in, records out, each as soon as its request has ended. `requests_running_max`
+    is max_num_seqs of every engine if the operator has configured it; `steps` is the gateway's knowledge of their step
+    times.
     """
 
     def __init__(
@@ -250,7 +248,7 @@ class World:
             self._at(now + self._metrics_every_s, self._measure)
 
     def _note_budget(self, slot: Slot, now: float) -> None:
-        """The engine's report after a step that ended at `now`; the scheduler gets it before it decides anything."""
+        """Take the engine's report after a step that ended at `now`; the scheduler gets it before its next decision."""
         if self._steps.budget_for is not None:
             slot.budget = slot.engine.prefill_budget(now, self._steps.budget_for), slot.dispatches
             slot.is_budget_reported = False
@@ -294,7 +292,7 @@ class World:
         self._wakeup_at = inf if wakeup_at is None else wakeup_at
 
     def _poll(self, now: float) -> Iterator[Action]:
-        """Poll until nothing more is to be decided at this instant."""
+        """Poll the Scheduler until no decision is left at this instant."""
         while True:
             yield from self._scheduler.poll(now)
             wakeup_at = self._scheduler.next_wakeup()
@@ -322,7 +320,7 @@ class World:
         self._wait_again(call, now, hold_s=0.0, cause=cause)
 
     def _wait_again(self, call: SimulatedCall, now: float, *, hold_s: float, cause: Cause) -> None:
-        """The call has left its engine, and is to begin, or to be continued, at any."""
+        """Return a call that has left its engine to the queue, to begin or to be continued at any engine."""
         call.slot = None
         del self._in_flight[call.request.id]
         if call.emitted > call.continued_from:
@@ -334,7 +332,7 @@ class World:
             self._scheduler.told(Returned(now, call.request.id, hold_s, cause=cause))
 
     def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
-        """Hashes of the call's leading blocks. One that may be continued has a hash for every block up to its end: the
+        """The hashes of the call's leading blocks. A resumable call has a hash for every block up to its end: the
         engine caches outputs, too, and finds them again.
         """
         prefix = call.request.prefix

@@ -1,4 +1,4 @@
-"""Garbage collection of the engine's process, at moments that delay no request.
+"""Collector: the garbage collection of the engine's process, at moments that delay no request.
 
 An engine's process holds hundreds of thousands of objects that live as long as it does. After the start they are
 frozen, so that no collection visits them, and automatic collections are switched off. A collection runs when no prompt
@@ -17,7 +17,7 @@ SLACK_TIMES: Final = 4.0  # slack that answers must have, in multiples of the lo
 
 
 class Collector:
-    """Collects garbage on request. `clock` returns seconds, to time collections."""
+    """The collector of garbage on request. `clock` returns seconds, to time collections."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class Collector:
         gc.disable()
 
     def collect_if_calm(self, *, slack_s: float, prompts_wait: bool) -> float:
-        """Collect if the moment is good or OBJECTS_MAX is reached; return the seconds that it took, 0.0 if none."""
+        """Collect if the moment is good or OBJECTS_MAX is reached; return the seconds spent, 0.0 for none."""
         objects = gc.get_count()[0]
         calm = not prompts_wait and slack_s >= SLACK_TIMES * self._pause_s_max
         if objects < OBJECTS_MIN or not (calm or objects >= OBJECTS_MAX):

@@ -1,7 +1,7 @@
 """GET /fairlead/steps?since=N on vLLM's own port: the steps from number N on, and the engines' state.
 
-The reports say how busy and how fast a server is, so the path requires the operator's token (else 401). Without a token
-the path exists only if the operator opens it with FAIRLEAD_OPEN.
+The reports show how busy and how fast a server is, so the path requires the operator's token (else 401). Without a
+token the path exists only if the operator opens it with FAIRLEAD_OPEN.
 """
 
 import hmac
@@ -17,13 +17,13 @@ PATH: Final = "/fairlead/steps"
 
 
 class StepsEndpoint:
-    """vLLM's EndpointPlugin (vllm.endpoint_plugins)."""
+    """The plugin's path on vLLM's port, as an EndpointPlugin (vllm.endpoint_plugins)."""
 
     name = "fairlead"
     required_tasks = None
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add the path to vLLM's app, if the operator set a token or opened it."""
+        """Add the path to vLLM's app, if the operator set a token or opened the path."""
         options = read_options(os.environ)
         if options.token is None and not options.is_open:
             return

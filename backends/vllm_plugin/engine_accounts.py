@@ -1,4 +1,4 @@
-"""Accounts of one engine, in plain values: requests' SLO envelopes, the step time, and what to report.
+"""Engine accounts, in plain values: the requests' SLO envelopes, the step time, and the reports to send.
 
 scheduler.py translates between these and vLLM's objects. Times are seconds on the clock that is passed in.
 """
@@ -32,28 +32,28 @@ LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whateve
 
 @dataclass(slots=True)
 class RequestAccount:
-    """A request inside the engine: its SLO envelope, and what it has produced."""
+    """A request inside the engine: its SLO envelope, and the number of its output tokens."""
 
     promise: RequestEnvelope
     output_tokens: int = 0
     first_token_at: float | None = None
 
     def slack_s(self, output_tokens: int, now: float) -> float:
-        """Return the seconds until the token after these is late; some of these may be still in flight."""
+        """Return the seconds until the token after `output_tokens` is late; some of these may still be in flight."""
         return self.promise.slack_s(output_tokens=output_tokens, first_token_at=self.first_token_at, now=now)
 
 
 class EngineAccounts:
-    """The accounts of one engine."""
+    """The accounts of one engine: its requests, its steps and its step-time model."""
 
     def __init__(
         self, options: Options, clock: Callable[[], float], cached_tokens: Callable[[str], int] = lambda _: 0
     ) -> None:
-        """`cached_tokens` returns how much of a waiting request's prompt is cached now."""
+        """`cached_tokens` returns the number of a waiting request's prompt tokens that are cached now."""
         self.options = options
         self.entries: dict[str, RequestAccount] = {}
         self.promised = 0
-        """How many of them were promised any time."""
+        """The number of requests with a target."""
         self.dispatches: dict[str, int] = {}  # highest number per gateway; the latest gateway is last
         self.tenants = TenantOrder(options.order, cached_tokens) if options.order in TENANT_ORDERS else None
         self._clock = clock
@@ -99,7 +99,7 @@ class EngineAccounts:
                 del self.dispatches[next(iter(self.dispatches))]
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that is over."""
+        """Drop a request that has ended."""
         known = self.entries.pop(request_id, None)
         if known is None:
             return
@@ -108,12 +108,12 @@ class EngineAccounts:
             self.tenants.forget(request_id)
 
     def begun(self, request_id: str, computed_tokens: int) -> None:
-        """Record that so much of a request's prompt, all that was not cached, will be computed."""
+        """Record that this many tokens of a request's prompt, all that were not cached, will be computed."""
         if request_id in self.entries and self.tenants is not None:
             self.tenants.begun(request_id, computed_tokens)
 
     def produced(self, request_id: str, entry: RequestAccount, output_tokens: int, now: float) -> None:
-        """Record the total of output tokens of a request."""
+        """Record the total number of output tokens of a request."""
         if output_tokens <= entry.output_tokens:
             return
         if entry.first_token_at is None:
@@ -123,7 +123,7 @@ class EngineAccounts:
             self.tenants.produced(request_id, output_tokens)
 
     def begin_step(self) -> float:
-        """Return the time when the step that is formed now will start: after the steps in flight."""
+        """Return the time at which the step that is formed now will start: after the steps in flight."""
         if not self._has_begun:
             self._has_begun = True
             if self._collector is not None:
@@ -143,7 +143,7 @@ class EngineAccounts:
             )
 
     def ended(self, key: int) -> float:
-        """Record the outcome of a step, and return its time."""
+        """Record the outcome of a step, and return the present time."""
         now = self._clock()
         report = self._steps.ended(key, now)
         if report is not None:
@@ -153,8 +153,8 @@ class EngineAccounts:
         return now
 
     def rest(self, *, is_idle: bool, prompts_wait: bool, slack_s: float) -> None:
-        """Finish a step: collect garbage if the moment is good, and note an idle engine. `slack_s` is the least of the
-        running requests.
+        """Finish a step: collect garbage if the moment is good, and note an idle engine. `slack_s` is the least slack
+        of the running requests.
         """
         if self._collector is not None:
             self._steps.paused(self._collector.collect_if_calm(slack_s=slack_s, prompts_wait=prompts_wait))
@@ -164,13 +164,11 @@ class EngineAccounts:
     def divide(
         self, decodes: Sequence[Decode[str]], prefills: Sequence[Prefill[str]], *, tokens_max: int
     ) -> dict[str, int]:
-        """Return the tokens that each request may have in this step.
+        """Return the tokens that each request may have in this step, which is to end when the most urgent token is due.
 
-        A step is sized to end when the most urgent token is due. The model is right only in the mean, so half of these
-        tokens would be late; it is therefore slowed by the margin within which nine tenths of the last steps ended.
-
-        Until the model is sure for the first time, every step includes all answers, as if they had no targets. The
-        order of prompts by slack needs no model.
+        The model is right only in the mean, so half of these tokens would be late; it is therefore slowed by the margin
+        within which nine tenths of the last steps ended. Until the model is sure for the first time, every step
+        includes all answers, as if they had no targets. The order of prompts by slack needs no model.
         """
         if self._divider is None:
             aimless = [each._replace(slack_s=inf, tpot_s=inf) for each in decodes]
@@ -180,9 +178,8 @@ class EngineAccounts:
         return form_batch(decodes, prefills, model=slower, tokens_max=tokens_max)
 
     def budget(self, decodes: Iterable[DueDecode], *, owed_tokens: int) -> tuple[float, float, float] | None:
-        """Return the prefill admission budget in tokens, and the TTFT and TPOT targets in seconds that it is for.
-
-        None while the model is not sure or says that prompts cost nothing, or no request came with both targets.
+        """Return the prefill admission budget in tokens, and its TTFT and TPOT targets in seconds. None while the model
+        is not sure or has no cost for prompts, or no request came with both targets.
         """
         known = self._step_time
         if known is None or not known.is_sure or not known.model.token_s or not self._targets:
@@ -192,8 +189,8 @@ class EngineAccounts:
         return tokens, ttft_s, tpot_s
 
     def untold(self, *, is_idle: bool) -> list[StepReport]:
-        """Take the steps to report now; empty if the last report is less than REPORT_EVERY_S old, unless the engine is
-        idle.
+        """Take the steps to report now. There are none if the last report is less than REPORT_EVERY_S old, unless the
+        engine is idle.
         """
         now = self._clock()
         if not self._untold or (now - self._told_at < REPORT_EVERY_S and not is_idle):

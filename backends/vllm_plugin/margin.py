@@ -1,4 +1,4 @@
-"""Margin: by how much a step may exceed the model's prediction, such that nine tenths of the last steps did not.
+"""Margin: the excess over the model's prediction that nine tenths of the last steps did not reach.
 
 A step is sized to end when the most urgent token is due. The model is right in the mean, and steps have a long tail, so
 without a margin nearly half of these tokens would be late. The margin is measured on steps with prompts in them,
@@ -16,7 +16,7 @@ RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:
-    """Keeps `ratio`, the part of a step's predicted time that is added as margin."""
+    """The margin of one engine: `ratio` is the part of a step's predicted time that is added to it."""
 
     def __init__(self) -> None:
         self.ratio = RATIO_AT_FIRST

@@ -1,4 +1,4 @@
-"""Options that the operator sets by environment variables: vLLM's command line accepts no options of plugins.
+"""Options of the plugin, set by environment variables, because vLLM's command line accepts no options of plugins.
 
 They are read once in each process. An invalid value fails at the start.
 """
@@ -14,10 +14,9 @@ _YES: Final = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`ttft_s` and `tpot_s` are the targets, in seconds, of requests without their own; None: no target.
-
-    `order` is that of the waiting queue (queue_order.py). The reports are served to callers with `token`. Without a
-    token they are not served, or served to every caller if `is_open`.
+    """The options of the plugin. `order` is the order of the waiting queue (queue_order.py). `ttft_s` and `tpot_s` are
+    the targets, in seconds, of requests without their own; None: no target. The reports are served to callers with
+    `token`. Without a token they are not served, or served to every caller if `is_open`.
     """
 
     ttft_s: float | None = None
@@ -29,7 +28,7 @@ class Options:
 
 
 def read_options(environment: Mapping[str, str]) -> Options:
-    """Read the options. Raises ValueError, which names the variable, for an invalid value."""
+    """Read the options. Raises ValueError for an invalid value, naming the variable."""
     order = environment.get("FAIRLEAD_ORDER", "slack")
     if order not in ORDERS:
         raise ValueError(f"FAIRLEAD_ORDER is one of {', '.join(ORDERS)}, not {order!r}")

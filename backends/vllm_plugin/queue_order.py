@@ -1,4 +1,4 @@
-"""Order of the waiting queue inside the engine, by tenant, with the gateway's own fairness policies.
+"""Queue order: the order of the waiting queue inside the engine, by tenant, with the gateway's own fairness policies.
 
 The gateway in front decides which requests enter the engine. This order is for engines that hold more waiting requests
 than the gateway sends at once, or that serve other clients too. Tiers share by weighted VTC; the tenants of a tier by
@@ -33,8 +33,8 @@ NO_TIER: Final = ""
 
 
 class TenantOrder:
-    """The tenants' accounts in one engine, and the order of waiting requests. `cached_tokens` returns how much of a
-    waiting request's prompt is in the prefix cache now.
+    """The tenants' accounts in one engine, and the order of its waiting requests. `cached_tokens` returns the number of
+    a waiting request's prompt tokens that are in the prefix cache now.
     """
 
     def __init__(self, order: str, cached_tokens: Callable[[str], int]) -> None:
@@ -62,18 +62,18 @@ class TenantOrder:
             self._order.leaf(tenant).joined(tenant.id, self._queues.of(tenant.id).requests)
 
     def choices(self) -> Iterator[str]:
-        """Yield the requests that were chosen and have not begun; then choose more while the caller iterates."""
+        """Yield the chosen requests that have not begun; then choose more while the caller iterates."""
         yield from list(self._chosen)
         while (request := self._order.root.pick(any_request)) is not None:
             self._choose(request)
             yield request.id
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether the request began before, and is not over."""
+        """Whether the request has begun and not ended."""
         return request_id in self._ledger.in_flight and request_id not in self._chosen
 
     def begun(self, request_id: str, computed_tokens: int) -> None:
-        """Record that so much of a request's prompt, all that was not cached, will be computed."""
+        """Record that this many tokens of a request's prompt, all that were not cached, will be computed."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:  # the engine passed over the chosen request
             self._choose(waiting)
@@ -83,14 +83,14 @@ class TenantOrder:
         self._charge(entry, Usage(prompt_tokens, max(0, prompt_tokens - computed_tokens), entry.usage.output_tokens))
 
     def produced(self, request_id: str, output_tokens: int) -> None:
-        """Record the total of output tokens of a request."""
+        """Record the total number of output tokens of a request."""
         entry = self._ledger.in_flight.get(request_id)
         if entry is not None:
             prompt_tokens, cached_tokens, _ = entry.usage
             self._charge(entry, Usage(prompt_tokens, cached_tokens, output_tokens))
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that is over. One that has not begun costs nothing."""
+        """Drop a request that has ended. One that has not begun costs nothing."""
         request = self._waiting.get(request_id)
         if request is None:
             entry = self._ledger.in_flight[request_id]
@@ -112,7 +112,7 @@ class TenantOrder:
         return self._order.service_record(self._tenant(owner)).rank
 
     def _tenant(self, owner: RequestOwner) -> Tenant:
-        """Return the tenant of this owner: it has a separate account in each tier that its requests name."""
+        """Return the tenant of this owner, which has a separate account in each tier that its requests name."""
         is_known = owner.tier in self._tiers or len(self._tiers) < TIERS_MAX
         tier = Tier(owner.tier, owner.tier_weight) if is_known else self._tiers[NO_TIER]
         if self._tiers.get(tier.id) != tier:
@@ -121,7 +121,7 @@ class TenantOrder:
         return Tenant(f"{tier.id}\n{owner.tenant}", owner.weight, tier.id)
 
     def _choose(self, request: Request) -> None:
-        """Choose a request and charge it, so that the next choice takes that into account."""
+        """Choose a request and charge it, so that the next choice includes its charge."""
         tenant = self._tenants[request.tenant_id]
         cached_tokens = min(self._cached_tokens(request.id), request.prompt_tokens)
         usage = Usage(request.prompt_tokens, cached_tokens, 0)

@@ -1,7 +1,7 @@
-"""Reports of steps, on their way from the engine's process to an HTTP client.
+"""Reports of steps, passed from the engine's process to an HTTP client.
 
 Rows of steps travel with vLLM's own statistics as JSON (stat_logger.py). The API process keeps the last ROWS_MAX of all
-its engines, numbered. A client names the number that it has read up to. Numbers start anew with the process, which
+its engines, numbered. A client names the number that it has read up to. Numbers start at 0 with each process, which
 `epoch` identifies.
 """
 
@@ -21,11 +21,11 @@ CARRIED_PREFIX: Final = "fairlead:"
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """One engine as of its last report. None: not known yet.
+    """The state of one engine as of its last report. None: not known yet.
 
     `coefficients` are those of policies/step_time/model.py, in seconds. `pab_tokens` is the prefill admission budget
-    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` are the highest numbers that it has seen, by gateway.
-    `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
+    for the targets `pab_ttft_s` and `pab_tpot_s`. `dispatches` has the highest dispatch number that it has seen, by
+    gateway. `scheduling_policy` is vLLM's: "priority" if its queue is ordered by the priority of each call.
     """
 
     dispatches: Mapping[str, int]
@@ -76,8 +76,8 @@ class Reports:
         self._engines[str(engine)] = report["state"]
 
     def since(self, number: int) -> dict[str, Any]:
-        """Return, as JSON, the rows numbered from `number` on: number, engine, new tokens, context tokens, requests and
-        microseconds of each; and every engine's state. `next` is the number to ask for next time.
+        """Return, as JSON, the rows numbered from `number` on, and every engine's state. A row has its number, engine,
+        new tokens, context tokens, requests and microseconds. `next` is the number to ask for next time.
         """
         kept_from = self._next - len(self._rows)
         begin = min(max(number, kept_from), self._next)

@@ -1,7 +1,7 @@
-"""SLO envelope and owner of a request inside the engine, read from its `vllm_xargs`.
+"""Request envelope: the SLO envelope and the owner of a request inside the engine, read from its `vllm_xargs`.
 
-Where clients call vLLM directly these values are theirs and untrusted, so an invalid one counts as absent. Times run on
-the engine's clock from the request's arrival; the gateway sends what remains of a TTFT target when it dispatches.
+Clients that call vLLM directly set these values themselves, so an invalid one counts as absent. Times run on the
+engine's clock from the request's arrival; the gateway sends what remains of a TTFT target when it dispatches.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 
 
 class RequestOwner(NamedTuple):
-    """A tenant and its tier, with the weights that the gateway gives them. An empty name: not given."""
+    """The owner of a request: a tenant and its tier, with the weights from the gateway. An empty name: not given."""
 
     tenant: str = ""
     weight: float = 1.0
@@ -24,10 +24,9 @@ class RequestOwner(NamedTuple):
 
 
 class RequestEnvelope(NamedTuple):
-    """The first token is due at `first_due_at`, the others `tpot_s` apart; infinite: no target.
-
-    `ttft_s` is the whole target for the first token, as of the request's arrival at the gateway. `dispatch` is the
-    gateway and its number for this dispatch; None: not given.
+    """The SLO envelope and the owner of one request. The first token is due at `first_due_at`, the others `tpot_s`
+    apart; infinite: no target. `ttft_s` is the whole target for the first token, as of the request's arrival at the
+    gateway. `dispatch` is the gateway and its number for this dispatch; None: not given.
     """
 
     owner: RequestOwner
@@ -42,10 +41,9 @@ class RequestEnvelope(NamedTuple):
         return min(self.first_due_at, self.tpot_s) < inf
 
     def slack_s(self, *, output_tokens: int, first_token_at: float | None, now: float) -> float:
-        """Return the seconds until the next token after these is due.
-
-        The envelope sets all due times from the arrival on. A client measures the pace from the first token, so if that
-        came early the others are due from then on: both readings of the target are kept.
+        """Return the seconds until the token after `output_tokens` is due. The envelope sets all due times from the
+        arrival on. A client measures the pace from the first token, so if that came early the others are due from then
+        on: both readings of the target are kept.
         """
         if output_tokens == 0:
             return self.first_due_at - now
@@ -56,7 +54,7 @@ class RequestEnvelope(NamedTuple):
 def read_envelope(
     extra_args: Mapping[str, Any] | None, *, arrived_at: float, ttft_s: float | None, tpot_s: float | None
 ) -> RequestEnvelope:
-    """Read an envelope; `ttft_s` and `tpot_s` stand in for targets that the request does not bring."""
+    """Read an envelope; `ttft_s` and `tpot_s` replace targets that the request does not bring."""
     given = extra_args or {}
     ttft_s = _seconds(given.get("slo_ttft_ms"), least=-MILLISECONDS_MAX) or ttft_s
     tpot_s = _seconds(given.get("slo_tpot_ms"), least=0.0) or tpot_s
@@ -76,7 +74,7 @@ def _name(value: Any) -> str:
 
 
 def _weights(value: Any) -> tuple[float, float]:
-    """Read the weights of the tenant and of its tier; 1.0 for an invalid one."""
+    """Read the weights of the tenant and of its tier; 1.0 for invalid ones."""
     if type(value) is not list or len(value) != 2 or any(type(each) not in (int, float) for each in value):
         return 1.0, 1.0
     weight, tier_weight = (float(each) if WEIGHT_MIN <= each <= WEIGHT_MAX else 1.0 for each in value)
@@ -92,7 +90,7 @@ def _dispatch(value: Any) -> tuple[str, int] | None:
 
 
 def _seconds(value: Any, *, least: float) -> float | None:
-    """Convert milliseconds; None for an invalid value, and for zero, which is no target."""
+    """Convert milliseconds to seconds; None for an invalid value, and for zero, which is no target."""
     if type(value) not in (int, float) or not isfinite(value) or not least <= value <= MILLISECONDS_MAX:
         return None
     return float(value) / 1000 or None

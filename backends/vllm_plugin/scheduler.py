@@ -123,7 +123,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return int(super()._reserve_prefill_lookahead(request, num_computed_tokens, granted))
 
     def _order_waiting(self) -> list[Request]:
-        """Order the waiting queue, unless vLLM's priorities do. Return all waiting requests, next first."""
+        """Order the waiting queue, unless vLLM orders it by priority. Return all waiting requests, next first."""
         waiting = list(self.waiting)
         if self.policy == SchedulingPolicy.FCFS:
             ordered = self._ordered(waiting)
@@ -146,7 +146,7 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return [*begun, *chosen, *(each for each in waiting if each.request_id not in first)]
 
     def _chosen(self, tenants: TenantOrder, waiting: Mapping[str, Request]) -> list[Request]:
-        """Return the waiting requests that the order of tenants puts next, as many as this step can begin. Blocked
+        """Return the waiting requests that are next in the order of tenants, as many as this step can begin. Blocked
         requests, which vLLM passes over, are in addition to these.
         """
         slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
@@ -182,10 +182,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return self._accounts.divide(decodes, prefills, tokens_max=self.max_num_scheduled_tokens)
 
     def _seatable(self, waiting: Sequence[Request], now: float) -> Iterator[Prefill[str]]:
-        """Yield the requests that may begin in this step, in queue order: the head, and as many more as have room.
-
-        Time that is kept for a prompt without room is lost to the answers. So after the head found no room, none is
-        offered until blocks became free or the queue changed.
+        """Yield the requests that may begin in this step, in queue order: the head, and as many more as have room. Time
+        that is kept for a prompt without room is lost to the answers. So after the head found no room, no request is
+        offered until blocks are freed or the queue changes.
         """
         blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
         if blocks <= self._turned_away_at_blocks:
@@ -221,9 +220,9 @@ class FairScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not there 
         return int(self.kv_cache_manager.get_computed_blocks(request)[1])
 
     def _glance(self, request: Request) -> int:
-        """Return the cached tokens of a waiting request, by a few lookups if there is one group of plain blocks: memory
-        is evicted from the ends of prompts, so a cached block implies all before it. An order asks for many requests at
-        a time.
+        """Return the cached tokens of a waiting request, at low cost because an order asks for many requests at a time.
+        A few lookups are enough if there is one group of plain blocks: memory is evicted from the ends of prompts, so a
+        cached block implies all before it.
         """
         manager = self.kv_cache_manager
         is_plain = len(self.kv_cache_config.kv_cache_groups) == 1 and self.hash_block_size == self.block_size

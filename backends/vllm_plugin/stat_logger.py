@@ -1,8 +1,8 @@
-"""Receiver of the scheduler's reports in vLLM's API process.
+"""Stat logger: the receiver of the scheduler's reports in vLLM's API process.
 
 vLLM sends the scheduler's statistics to the API process after every step, in a structure that drops unknown attributes
 and decodes those of connectors. One mapping of strings in it, of waiting LoRA adapters, reaches the loggers unchanged.
-This logger runs before vLLM's own and takes out what is not an adapter.
+This logger runs before vLLM's own and takes out the strings that are not adapters.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from backends.vllm_plugin.reports import Reports, take_carried
 
 REPORTS = Reports(uuid4().hex)
-"""Those of this process; the endpoint serves them."""
+"""The reports of this process; the endpoint serves them."""
 
 
 class StepReportLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is not there where types are checked
-    """One logger per engine (vllm.stat_logger_plugins)."""
+    """The logger of one engine's step reports (vllm.stat_logger_plugins)."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self._engine = engine_index

@@ -1,8 +1,8 @@
 """Step clock: the duration of each step, from its start to the start of the next, as the step-time model defines it.
 
 An engine starts the next step when it has processed the outcome of the last one. So a step takes the time since the
-outcome before it, or, after the engine was idle, since it was formed. The rule holds for engines that wait for each
-step and for those that form the next one meanwhile (asynchronous scheduling).
+previous outcome or, after an idle time, since it was formed. The rule holds for engines that wait for each step and for
+those that form the next one meanwhile (asynchronous scheduling).
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ IN_FLIGHT_MAX = 64  # steps; an engine has at most one more than pipeline stages
 
 
 class StepReport(NamedTuple):
-    """One step: tokens computed, KV tokens read, requests in it, and seconds."""
+    """A report of one step: tokens computed, KV tokens read, requests, and seconds."""
 
     new_tokens: int
     context_tokens: int
@@ -30,7 +30,7 @@ class _Begun(NamedTuple):
 
 
 class StepClock:
-    """Times every step that computes anything, in order. Times are seconds on any one clock."""
+    """A clock that times every step with any computation, in order. Times are seconds on any one clock."""
 
     def __init__(self) -> None:
         self._begun: deque[_Begun] = deque(maxlen=IN_FLIGHT_MAX)
@@ -47,7 +47,7 @@ class StepClock:
         self._begun.append(_Begun(key, now, new_tokens, context_tokens, requests))
 
     def ended(self, key: Hashable, now: float) -> StepReport | None:
-        """Return the report of a step whose outcome is here; None for an unknown step."""
+        """Return the report of a step whose outcome has arrived; None for an unknown step."""
         while self._begun:
             begun = self._begun.popleft()
             if begun.key == key:
@@ -58,10 +58,10 @@ class StepClock:
         return None
 
     def idle(self) -> None:
-        """Record that nothing is left to do after the last outcome: the time until the next step belongs to no step."""
+        """Record that the engine is idle after the last outcome: the time until the next step belongs to no step."""
         if not self._begun:
             self._free_since, self._paused_s = None, 0.0
 
     def paused(self, pause_s: float) -> None:
-        """Exclude so much of the time since the last outcome: it was not the engine's work."""
+        """Exclude this much of the time since the last outcome, because it was not the engine's work."""
         self._paused_s += pause_s

@@ -2,12 +2,12 @@
 
 The same caller, key and request within KEPT_S get the response of the first; another request with that key is rejected
 (422). While the first one runs, repeats wait for it. A rejected request has changed nothing, so it is not remembered
-and may be retried. (draft-ietf-httpapi-idempotency-key-header) Callers of one name are others where their role or group
-is: tokens without a subject have the same name.
+and may be retried. (draft-ietf-httpapi-idempotency-key-header) Callers of one name with different roles or groups are
+different callers: tokens without a subject have the same name.
 
-Responses are kept in memory and not in the store: that of a new API key holds its secret, which is written nowhere. So
-a repeat after a restart, or at another replica, is a new request: it gets 409 for a tenant, tier or backend of the same
-id, and creates a second key, of which the unused one can be deleted.
+Responses are kept in memory and not in the store: the response for a new API key holds its secret, which is written
+nowhere. So a repeat after a restart, or at another replica, is a new request: it gets 409 for a tenant, tier or backend
+of the same id, and creates a second key, of which the unused one can be deleted.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ class _Done:
 
 
 class Repeats:
-    """Requests by caller and idempotency key, with their responses. Mutable; used on one loop."""
+    """The requests with an idempotency key, by caller and key, with their responses. Mutable; used on one loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: monotonic seconds."""
+        """`clock` gives monotonic seconds."""
         self._clock = clock
         self._done: OrderedDict[tuple[Caller, str], _Done] = OrderedDict()
 
@@ -44,7 +44,7 @@ class Repeats:
         self, caller: Caller, key: str, request: tuple[str, bytes], run: Callable[[], Awaitable[AdminAnswer]]
     ) -> AdminAnswer:
         """Run the request (its path and body), or return the response of an earlier run. Raises AdminProblem, also for
-        those that `run` raises.
+        an earlier run that raised it.
         """
         self._forget_old()
         path, body = request

@@ -1,4 +1,6 @@
-"""Management: the stored state of a gateway. Administration: what changes it while it runs, by that state."""
+"""Management: the stored state of a gateway. Administration: the parts that change a running gateway to match that
+state.
+"""
 
 import asyncio
 import logging
@@ -48,12 +50,12 @@ log = logging.getLogger(__name__)
 
 
 class Members(Protocol):
-    """The processes that are one gateway, as one of them has them."""
+    """The processes that form one gateway, as seen by one of them."""
 
     @property
     def has_state(self) -> bool:
-        """Whether this one has the state, discovers backends and serves the admin API. Another one does without; this
-        one applies what it says.
+        """Whether this process has the state, discovers backends and serves the admin API. Other processes run without
+        these parts, and apply the state that this one sends.
         """
         ...
 
@@ -63,13 +65,13 @@ class Members(Protocol):
     def others(self) -> Others: ...
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """The source of discovery of this number has found these servers."""
+        """Report that the discovery source with this number has found these servers."""
         ...
 
 
 class Management:
-    """The managed state of a gateway: registry, usage, budgets, prices and checkpoint. `open` it before the gateway is
-    put together, `close` it once nothing runs any more. Create it on the loop that runs it.
+    """The managed state of a gateway: registry, usage, budgets, prices and checkpoint. Create it on the loop that runs
+    it. `open` it before the gateway is assembled, and `close` it after all else has stopped.
     """
 
     def __init__(self, config: Config, store: Store, members: Members) -> None:
@@ -80,7 +82,7 @@ class Management:
         self._has_state = has_state = members.has_state
         self._declaration = Declaration(config)
         self.sources = [make_source(section) for section in config.discovery] if has_state else []
-        """Of discovery: what each finds is told with `found`."""
+        """The sources of discovery; what each finds is passed to `found`."""
         self.registry = Registry(
             store, self._declaration.declared(), replica=config.cluster.name or socket.gethostname()
         )
@@ -130,7 +132,7 @@ class Management:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether usage is counted, and kept."""
+        """Whether usage is counted and stored."""
         return self._config.keeps_state
 
     @property
@@ -149,18 +151,20 @@ class Management:
         return config.scheduling.overridden_by(entry.section.scheduling)
 
     def learn(self, learning: Learning) -> None:
-        """Recall what the checkpoint has, and write from time to time what is learnt."""
+        """Restore the checkpoint, and write it from time to time."""
         if self._memory is not None:
             self._memory.start(learning)
             self._memory.is_writing = self._writes_learnt
 
     async def stop_learning(self) -> None:
-        """Write the checkpoint: requests are disconnected next."""
+        """Write the checkpoint, before requests are disconnected."""
         if self._memory is not None:
             await self._memory.stop()
 
     async def lead(self, *, is_leading: bool) -> None:
-        """Where one order is shared: write what is learnt while this process leads; begin with what others learnt."""
+        """Set whether this process leads, where one order is shared. The leader writes the checkpoint; a new leader
+        first reads what earlier ones wrote.
+        """
         self._writes_learnt = is_leading
         if self._memory is not None:
             if is_leading and self._config.is_clustered:
@@ -168,12 +172,12 @@ class Management:
             self._memory.is_writing = self._writes_learnt
 
     async def write_learnt(self) -> None:
-        """Write what is learnt now, if this process does."""
+        """Write the checkpoint now, if this process writes it."""
         if self._memory is not None:
             await self._memory.try_write()
 
     def declare(self, config: Config) -> list[str]:
-        """The file declares this now. Returns the settings that wait for the next start. Raises ValueError."""
+        """Apply the file's declarations. Returns the settings that wait for the next start. Raises ValueError."""
         late = self._declaration.read_anew(config)
         self.registry.redeclare(self._declaration.declared())
         return late
@@ -190,7 +194,7 @@ class Management:
             self.budgets.repriced()
 
     async def _recall_deleted_tenants(self) -> None:
-        """Budgets of groups count this month's deleted tenants, also those of before this start."""
+        """Recall this month's deleted tenants, also from before this start, because budgets of groups count them."""
         month_began_at = datetime.fromisoformat(self.usage.today()).replace(day=1, tzinfo=UTC)
         try:
             for tenant, group in (await deleted_tenants(self.registry, month_began_at.timestamp())).items():
@@ -221,7 +225,7 @@ class Management:
                 self.budgets.forget_key(name)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """The source of this number has found these servers, here or in the leading process."""
+        """Apply the servers that this discovery source has found, here or in the leading process."""
         self._members.found(number, urls)
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.declared())
@@ -239,7 +243,9 @@ class Management:
 
 
 class Administration:
-    """What changes a running gateway: the reconciler, which applies the registry, discovery, and the admin port."""
+    """The parts that change a running gateway: the reconciler, which applies the registry, discovery and the admin
+    port.
+    """
 
     def __init__(self, config: Config, management: Management, parts: GatewayParts, members: Members) -> None:
         self._config, self._parts, self._members = config, parts, members
@@ -313,7 +319,7 @@ class Administration:
         return await self._open_port(last, parts, secret, render_metrics)
 
     async def _start_tokens(self) -> None:
-        """Verify the tokens of the admin port's issuers, if there are any."""
+        """Start verifying tokens for the admin port, if it has issuers."""
         if self._config.jwt.admin:
             from gateway.admin.access.sign_in import caller_of  # noqa: PLC0415 - a tenth of the time of a start
             from gateway.identity.tokens import Tokens  # noqa: PLC0415
@@ -371,8 +377,6 @@ class Administration:
 
 
 def make_admin_secret(config: Config) -> None:
-    """Where there is none, make the secret for the HMACs of admin keys, which outlive this process. May raise
-    OSError.
-    """
+    """Make the secret for HMACs of admin keys, which outlive the process, if missing. May raise OSError."""
     if config.admin.enabled and config.auth.secret is None:
         make_secret(config.auth.secret_file)

@@ -62,7 +62,7 @@ def patch_schema(model: type[BaseModel]) -> Schema:
 
 
 def _part_of(whole: Schema, definitions: Schema) -> Schema:
-    """Any part of this object, and of the objects in it, which are merged too."""
+    """The schema for any part of this object, and of the objects in it, which are merged too."""
     required = whole.get("required", [])
     parts = {name: _inside(schema, definitions) for name, schema in whole["properties"].items()}
     return {
@@ -73,7 +73,7 @@ def _part_of(whole: Schema, definitions: Schema) -> Schema:
 
 
 def _inside(schema: Schema, definitions: Schema) -> Schema:
-    """The schema, with an object that it refers to replaced by any part of that object."""
+    """The schema in which an object that it refers to is replaced by any part of that object."""
     if "anyOf" in schema:
         return schema | {"anyOf": [_inside(choice, definitions) for choice in schema["anyOf"]]}
     definition = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
@@ -204,7 +204,7 @@ def _query_parameters(query: type[Query] | None) -> list[Schema]:
 
 
 def _given(schema: Schema) -> Schema:
-    """The schema of a parameter without null, which stands for an absent parameter."""
+    """The schema of a parameter without null: null stands for an absent parameter."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     return choices[0] if len(choices) == 1 else {key: value for key, value in schema.items() if key != "title"}
 

@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the routes read and change."""
+    """The parts of a gateway that the routes read and change."""
 
     registry: Registry
     store: Store
@@ -88,7 +88,7 @@ class Parts:
 
 
 class AdminPort:
-    """Serves the admin API. Create it on the loop that runs it; call `start` and `stop`."""
+    """The admin port: it serves the admin API. Create it on the loop that runs it; call `start` and `stop`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class AdminPort:
         )
 
     async def start(self) -> str:
-        """Listen; return the URL. Raises OSError where the port is in use."""
+        """Listen, and return the URL. Raises OSError where the port is in use."""
         url = await self._listener.start()
         if not self._has_first_key:
             await self._open_socket(url)
@@ -142,7 +142,7 @@ class AdminPort:
         return self._links.make(Role.ADMIN)
 
     async def answer_peer(self, target: str) -> bytes:
-        """As AdminServer.answer_peer."""
+        """The live view for a peer, as in AdminServer.answer_peer."""
         return await self._server.answer_peer(target)
 
     async def stop(self) -> None:
@@ -164,7 +164,7 @@ class AdminPort:
 
 
 def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:
-    """All routes, including the one that serves the OpenAPI document of them."""
+    """All routes, including the one that serves their OpenAPI document."""
     registry = parts.registry
     backends = BackendRoutes(
         registry=registry,

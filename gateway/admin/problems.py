@@ -22,7 +22,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class FieldError(BaseModel):
-    """One wrong field: `field` is a path like body.envelope.ttft_ms, which begins with the part of the request."""
+    """The error of one field. `field` is a path like body.envelope.ttft_ms; it begins with the part of the request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class FieldError(BaseModel):
 
 
 class ProblemDetails(BaseModel):
-    """RFC 9457, 3.1; `errors` is an extension (3.2)."""
+    """The problem details of an error (RFC 9457, 3.1); `errors` is an extension (3.2)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -44,7 +44,7 @@ class ProblemDetails(BaseModel):
 
 @dataclass
 class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
-    """The API rejects the request, with this status and detail."""
+    """An error: the API rejects the request, with this status and detail."""
 
     status: int
     detail: str
@@ -59,7 +59,6 @@ class AdminProblem(Exception):  # noqa: N818 - an answer, not an error
 
 
 def field_problem(field_path: str, reason: str, *, status: int = 422) -> AdminProblem:
-    """The problem of one wrong field."""
     return AdminProblem(status, f"{field_path}: {reason}", [FieldError(field=field_path, reason=reason)])
 
 

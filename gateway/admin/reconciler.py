@@ -1,9 +1,9 @@
 """Reconciler: makes the running gateway equal the registry's desired state, at once and without harm to running
 requests.
 
-The registry reports which entries are new, changed or gone, whatever the source (this gateway's API, another replica, a
-reload of the file); one method per kind applies them. A backend that is no longer wanted is retired, and removed once
-it runs none of this gateway's requests; until then a new backend of the same name has to wait.
+The registry reports which entries are new, changed or removed, whatever the source (this gateway's API, another
+replica, a reload of the file); one method per kind applies them. A backend that is no longer wanted is retired, and
+removed once it runs none of this gateway's requests; until then a new backend of the same name has to wait.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """Applies the registry to the data plane. Call `start` on the loop that serves, and `stop`."""
+    """The reconciler of one gateway: it applies the registry to the data plane. Call `start` on the loop that serves,
+    and `stop`.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,8 @@ class Reconciler:
         folder: Path,
         scheduling_of: Callable[[str], Scheduling],
     ) -> None:
-        """`address_allowlist`: networks that undeclared backends may be in; `folder`: the base of relative paths;
-        `scheduling_of`: the scheduling settings of a pool.
+        """`address_allowlist` has the networks that undeclared backends may be in; `folder` is the base of relative
+        paths. `scheduling_of` gives the scheduling settings of a pool.
         """
         self._registry = registry
         self._handlers, self._pools = parts.handlers, parts.pools
@@ -69,7 +71,7 @@ class Reconciler:
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Apply all entries of the registry, then every change to them."""
+        """Apply all entries of the registry, and then every change to them."""
         kinds = ("aliases", "tiers", "groups", "tenants", "keys", "backends", "pools")
         self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
@@ -84,7 +86,7 @@ class Reconciler:
             await asyncio.gather(self._removing_retired, return_exceptions=True)
 
     def fault(self, backend_id: str) -> str:
-        """Why a wanted backend could not be added, "" where it was."""
+        """The reason why a wanted backend could not be added; "" where it was added."""
         return self._faults.get(backend_id, "")
 
     def scheduling_changed(self) -> None:
@@ -129,7 +131,7 @@ class Reconciler:
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _groups_changed(self, names: list[str]) -> list[str]:
-        """Returns the tenants of groups that are in another tier than before, or there or not there."""
+        """Apply changed groups. Returns the tenants of groups that were added, removed or moved to another tier."""
         groups, removed, moved = [], [], set()
         for name in names:
             section, before = _section(self._registry.get("groups", name), GroupSection), self._groups.get(name)
@@ -164,7 +166,7 @@ class Reconciler:
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _key_limits_changed(self, name: str) -> Collection[str]:
-        """Returns the tenants whose keys have other limits than before."""
+        """Apply a key's changed limits. Returns the tenants whose keys now have other limits."""
         key = _section(self._registry.get("keys", name), ApiKey)
         if key is None or key.revoked:
             return self._key_limits.put(name, None, None)
@@ -231,7 +233,7 @@ class Reconciler:
         )
 
     def _add(self, backend_id: str, entry: Entry) -> None:
-        """Raises ValueError where the backend cannot be added."""
+        """Add a wanted backend. Raises ValueError where it cannot be added."""
         section = resolve_files(_backend(entry), self._folder)
         # The allowlist covers the admin API alone: the operator may declare any address in the file.
         address_allowlist = self._address_allowlist if entry.origin == "admin" else None
@@ -271,7 +273,7 @@ class Reconciler:
 
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:
-    """The entry's section, None where there is no entry."""
+    """The section of an entry; None where there is no entry."""
     assert entry is None or isinstance(entry.section, kind), "an entry is of its kind"
     return None if entry is None else cast("S", entry.section)
 

@@ -19,8 +19,8 @@ BODY_BYTES_MAX = 64 << 10
 
 
 class Role(IntEnum):
-    """The role of a caller; each includes the permissions of the lower ones, but for that of a group's administrator:
-    it may use only the routes that say so, and these keep it within its group.
+    """The role of a caller; each includes the permissions of the lower ones. A group's administrator may only use the
+    routes that allow it, which keep it within its group.
     """
 
     GROUP_ADMIN = 0
@@ -34,7 +34,7 @@ ROLES: Mapping[str, Role] = {role.name.lower().replace("_", "-"): role for role 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request, by its name in the audit log. `group` is that of a group's administrator."""
+    """The caller of a request, by its name in the audit log. `group` is the group that it administers, if any."""
 
     name: str
     role: Role
@@ -42,7 +42,7 @@ class Caller:
 
 
 class Query(BaseModel):
-    """Query parameters. They arrive as text, so numbers are parsed from text."""
+    """The query parameters of a request. They arrive as text, so numbers are parsed from text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +53,7 @@ class JsonObject(RootModel[dict[str, JsonValue]]):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request, parsed and validated. `query` and `body` are of the route's models."""
+    """One request, parsed and validated. `query` and `body` are instances of the route's models."""
 
     caller: Caller
     path: Mapping[str, str]
@@ -70,9 +70,9 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """A response. `encoded` is the body as JSON already; without it and a `body` it is 204. `location`, below ROOT, is
-    the path of what was created, which is 201. `pieces`: the body is a file of this type and name, written as they
-    come.
+    """A response. `encoded` is a body that is already JSON; without it and a `body`, the status is 204. `location`,
+    below ROOT, is the path of a new entry; the status is then 201. `pieces`: the body is a file of this type and name,
+    written piece by piece.
     """
 
     body: BaseModel | None = None
@@ -89,7 +89,9 @@ class AdminAnswer:
 
 
 Stream = Callable[[web.BaseRequest, AdminRequest, Callable[[], bool]], Awaitable[web.StreamResponse]]
-"""Answers a request as a stream. It asks again and again whether the caller's credential is still valid."""
+"""A function that answers a request as a stream. It checks again and again whether the caller's credential is still
+valid.
+"""
 
 
 def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> str | None:
@@ -101,8 +103,8 @@ def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method at one path below ROOT. `role` None: for callers that have not signed in. `conflicts`: why the route
-    can return 409, None where it cannot.
+    """One method at one path below ROOT. `role` None: for callers that have not signed in. `conflicts` says why the
+    route can return 409; None where it cannot.
     """
 
     method: str
@@ -132,7 +134,7 @@ class Route:
         assert names_group or not (self.live and self.for_groups), "the leader is told the caller's group by the query"
 
     def is_for(self, caller: Caller) -> bool:
-        """Whether the caller's role may use it."""
+        """Whether the caller's role may use the route."""
         return refusal(caller, self.role, for_groups=self.for_groups) is None
 
     @property
@@ -141,12 +143,12 @@ class Route:
 
     @property
     def names(self) -> list[str]:
-        """The path's parameters."""
+        """The names of the path's parameters."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
 class RouteTable:
-    """Finds the routes at a path."""
+    """A table that finds the routes at a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: Sequence[Route] = tuple(routes)

@@ -57,8 +57,8 @@ Page = Callable[[], Awaitable[web.Response]]
 
 
 class AdminServer(web.Server):
-    """Serves the route table, and `pages` (text for programs, such as metrics) to every caller that is signed in; the
-    `files` of the page to all, because nothing in them is secret.
+    """The HTTP server of the route table, and of `pages` (text for programs, such as metrics) for signed-in callers.
+    The `files` of the page are served to every caller, because they hold no secret.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class AdminServer(web.Server):
             raise AdminProblem(503, "the process that leads does not answer", headers={hdrs.RETRY_AFTER: "1"}) from None
 
     async def answer_peer(self, target: str) -> bytes:
-        """What this process, which leads, answers to this path and query: a live view as JSON. The asking process has
-        signed its caller in, and checked the query. Raises StoreUnavailable where it cannot.
+        """The answer of this process, which leads, for this path and query: a live view as JSON. The asking process has
+        signed its caller in, and checked the query. Raises StoreUnavailable where the view cannot be made.
         """
         url = URL(target, encoded=True)
         found = self._table.find(url.raw_path)
@@ -200,14 +200,14 @@ async def run(route: Route, asked: AdminRequest) -> AdminAnswer:
 
 
 def _of_group(query: Any, group: str) -> Any:
-    """The query of a live view as the administrator of this group may ask it. Raises AdminProblem."""
+    """The query of a live view, limited to this group for its administrator. Raises AdminProblem."""
     if query.group not in (None, group):
         raise AdminProblem(404, "there is no such group")
     return query.model_copy(update={"group": group})
 
 
 def _target(request: web.BaseRequest, caller: Caller) -> str:
-    """Path and query of a live view, for the process that leads: what a group's administrator asks names the group."""
+    """The path and query of a live view, for the process that leads; for a group's administrator it names the group."""
     url = request.rel_url
     return url.raw_path_qs if caller.group is None else url.update_query(group=caller.group).raw_path_qs
 
@@ -262,7 +262,7 @@ async def _read(request: web.BaseRequest, content_type: str, bytes_max: int) -> 
 
 
 def _body(data: bytes, model: type[BaseModel] | None) -> Any:
-    """The body as the model; without a model, the merge patch as an object."""
+    """The body as an instance of the model; without a model, the merge patch as an object."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -290,7 +290,9 @@ def to_response(route: Route, reply: AdminAnswer) -> web.Response:
 
 
 async def _write_file(request: web.BaseRequest, reply: AdminAnswer, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Write a file as its pieces come. A failure ends the connection, so that its client does not take it for whole."""
+    """Write a file piece by piece. A failure ends the connection, so that its client does not take a part for the
+    whole.
+    """
     disposition = f'attachment; filename="{reply.file_name}"'
     headers = {**HEADERS, hdrs.CONTENT_TYPE: reply.media_type, hdrs.CONTENT_DISPOSITION: disposition}
     response = web.StreamResponse(headers=headers)

@@ -1,1 +1,1 @@
-"""Model names that clients use, and what they stand for."""
+"""Aliases: model names that clients use, and the models that they stand for."""

@@ -1,4 +1,4 @@
-"""The tenant that copies of calls belong to, and where there is room for them (gateway/forwarding/shadows.py)."""
+"""Shadow tenant: the tenant of copied calls, and the backends with room for them (gateway/forwarding/shadows.py)."""
 
 from typing import Final
 
@@ -8,12 +8,12 @@ from policies.types import Tenant, Tier
 
 SHADOW_TIER: Final = Tier("~shadow", weight=1e-6, priority=-PRIORITY_MAX, preemptible=True)
 SHADOW_TENANT: Final = Tenant(id="~shadow", tier_id=SHADOW_TIER.id)
-"""No configuration and no client can name them: a tenant's name begins with a letter or a digit."""
+"""The shadow tenant, which no configuration and no client can name: a tenant's name begins with a letter or a digit."""
 IDLE_RATIO_MAX: Final = 0.5  # of a backend's sequences: what arrives finds the other half
 
 
 def idle_backends(dispatcher: Dispatcher) -> frozenset[str]:
-    """The backends of a pool that are at most half full while nothing waits there; none where that is not known."""
+    """The backends of a pool that are at most half full while no request waits there; none where that is not known."""
     pool = dispatcher.snapshot(())
     if pool.queued_requests:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Split: which of several weighted targets a caller gets, always the same one.
+"""Split: the choice of one of several weighted targets for a caller, always the same one.
 
 Weighted rendezvous hashing: each target draws a number from a hash of itself and the caller, and the one with the
 highest score -weight / ln(number) is chosen (Schindelhauer, Schomaker: "Weighted Distributed Hash Tables", SPAA 2005,
@@ -15,7 +15,7 @@ _BITS = 53  # of a float's mantissa
 
 
 def choose_target(weights: Mapping[str, float], *, seed: str, caller: str) -> str | None:
-    """The target of this caller; None where no weight is above 0. Splits of another `seed` choose independently."""
+    """The target for this caller; None where no weight is above 0. Splits of another `seed` choose independently."""
     scores = {target: -weight / log(_number(seed, target, caller)) for target, weight in weights.items() if weight > 0}
     return max(scores, key=lambda target: (scores[target], target), default=None)
 

@@ -7,13 +7,12 @@ from gateway.config.aliases import AliasSection
 
 
 class AliasTable:
-    """All aliases, by name. Mutable; a change takes effect for new calls."""
+    """The table of all aliases, by name. Mutable; a change takes effect for new calls."""
 
     def __init__(self, aliases: Mapping[str, AliasSection]) -> None:
         self._aliases = dict(aliases)
 
     def replace(self, aliases: Mapping[str, AliasSection]) -> None:
-        """Replace all aliases."""
         self._aliases = dict(aliases)
 
     def find(self, name: str | None) -> AliasSection | None:
@@ -24,13 +23,13 @@ class AliasTable:
         return self._aliases
 
     def targets(self, name: str) -> frozenset[str]:
-        """All models that this alias may stand for; empty where there is no such alias."""
+        """All models that the alias of this name may stand for; empty where there is no such alias."""
         alias = self._aliases.get(name)
         return frozenset() if alias is None else alias.targets()
 
     def order(self, name: str, *, tenant: str, session: str | None) -> tuple[str, ...]:
-        """The models of this alias in the order in which they are tried, for a call of this tenant and session.
-        KeyError where there is no such alias.
+        """The models of this alias in the order of trial, for a call of this tenant and session. KeyError where there
+        is no such alias.
         """
         alias = self._aliases[name]
         if not alias.split:

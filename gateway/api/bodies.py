@@ -36,32 +36,32 @@ UsageOptions = Mapping[str, Any]
 
 
 class UpstreamBody(Protocol):
-    """A body as it is sent to a backend."""
+    """A body in the form in which it is sent to a backend."""
 
     @property
     def content_type(self) -> str: ...
 
     def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
-        """The body; for a stream, with its request for usage at the end (`usage`) or in every chunk (`continuous`),
-        beside the options of its client, and for `token_ids`.
+        """The body, with the options of its client; for a stream, with requests for usage and token ids. `usage` asks
+        for it at the end, `continuous` in every chunk.
         """
         ...
 
 
 class Body(Protocol):
-    """A body as the client sent it."""
+    """A body in the form in which the client sent it."""
 
     @property
     def values(self) -> dict[str, Any]: ...
 
     def usage_options(self) -> tuple[bool, bool, UsageOptions | None]:
-        """For a stream: whether its client asks for usage, whether in every chunk, and the options it gave; None in
-        place of the options where it asks for both already. Raises BadRequest.
+        """For a stream: whether its client asks for usage, whether in every chunk, and the options that it gave. None
+        in place of the options where it asks for both already. Raises BadRequest.
         """
         ...
 
     def with_model(self, model: str) -> "Body":
-        """The body with another value of its `model`, which is a string. All other bytes stay as they are."""
+        """The body with another value of its `model`, a string. All other bytes stay unchanged."""
         ...
 
     def upstream(self, changes: Mapping[str, Any], options: UsageOptions | None) -> UpstreamBody:
@@ -85,9 +85,7 @@ def read_json(body: bytes) -> "JsonBody":
 
 
 def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
-    """Parse a body of the content type that its path takes. As in vLLM, another content type is a 400. Raises
-    BadRequest.
-    """
+    """Parse a body of the content type that its path takes. Raises BadRequest, as vLLM does for another type."""
     if multipart:
         return FormBody(read_form(content_type, body))
     check_content_type(content_type)
@@ -95,7 +93,7 @@ def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
 
 
 def check_content_type(content_type: str) -> None:
-    """Raise BadRequest where it is not JSON's."""
+    """Raise BadRequest where the content type is not JSON's."""
     if content_type != JSON_TYPE and content_type.lower().partition(";")[0] != JSON_TYPE:
         raise BadRequest(f"The content type must be '{JSON_TYPE}'.", code="invalid_content_type")
 
@@ -155,8 +153,6 @@ class UpstreamJson(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FormBody:
-    """A multipart form."""
-
     form: Form
 
     @property
@@ -206,12 +202,12 @@ _TAILS: Final = {
 
 
 def invalid_json(at: int) -> BadRequest:
-    """`at`: the first character that cannot be there, counted from 0."""
+    """The BadRequest of a body whose first invalid character, counted from 0, is `at`."""
     return BadRequest(f"The body is not valid JSON (at character {at}).", code="invalid_json")
 
 
 def without_brace(data: bytes | bytearray) -> memoryview:
-    """An object without its last brace, after which only white space can be."""
+    """The JSON object without its last brace, which only white space follows."""
     return memoryview(data)[: data.rindex(b"}")]
 
 
@@ -228,7 +224,7 @@ def in_utf_8(body: bytes | bytearray) -> bytes | bytearray:
 
 
 def compact(made: bytes) -> bytes:
-    """Bytes from orjson, to keep: it leaves them in the buffer that it wrote them into, which has 8 KB at least."""
+    """A copy of bytes from orjson, for storing: orjson leaves them in its buffer, which has at least 8 KB."""
     return bytes(memoryview(made)) if len(made) < COPIED_BYTES_MAX else made
 
 
@@ -240,8 +236,8 @@ def _json(raw: bytes | bytearray, values: Mapping[str, Any], changes: Mapping[st
 
 
 def _check_nesting(call: dict[str, Any]) -> None:
-    """Reject nesting that could exhaust the recursion of the backend (templates, schema compilers) and look like its
-    failure.
+    """Reject nesting that could exhaust the backend's recursion (templates, schema compilers) and look like its own
+    fault.
     """
     level: list[Any] = [call]
     for _ in range(NESTING_MAX):

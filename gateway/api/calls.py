@@ -3,11 +3,12 @@
 Pure: bytes and values in, values out. Three rules:
 
 * Only what scheduling needs is read; every other field passes to the backend unchanged. Fields are read as vLLM reads
-  them (values.py), so that no backend runs more than was counted. Of duplicate keys the last one counts, as in vLLM.
+  them (values.py), so that no backend runs more than the gateway counted. Of duplicate keys the last one counts, as in
+  vLLM.
 * A body is forwarded byte for byte, unless a rule of fields.py changes it, or a stream has to ask for usage, without
   which its tokens could not be charged as they pass (bodies.py).
-* Errors are BadRequests and never repeat what was sent. What a backend rejects by itself at no cost (a limit beyond its
-  context, no tokens) is left to it, so that the client gets the backend's message.
+* Errors are BadRequests and never repeat the input. Calls that a backend rejects by itself at no cost (a limit beyond
+  its context, no tokens) are left to it, so that the client gets the backend's message.
 """
 
 from dataclasses import dataclass
@@ -37,9 +38,9 @@ INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The largest call accepted: `n` or `best_of`, prompts per call, inputs per call that generates nothing, tokens per
-    choice, and alternatives listed per token (logprobs). `xargs_allowed`: the engine arguments that a call may give;
-    None: all but the reserved ones.
+    """The largest call that is accepted. The limits are `n` or `best_of`, prompts per call, inputs per call that
+    generates nothing, tokens per choice, and alternatives listed per token (logprobs). `xargs_allowed`: the engine
+    arguments that a call may give; None: all but the reserved ones.
     """
 
     choices_max: int
@@ -116,16 +117,15 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
 
 
 def prompt_text(endpoint: Endpoint, body: Body) -> str:
-    """Return the prompt text of a body that has passed `parse_call`, for a tokenizer.
-
-    Not part of ParsedCall, which lives as long as its request: most gateways never need the text.
+    """Return the prompt text of a body that has passed `parse_call`, for a tokenizer. It is not part of ParsedCall,
+    which lives as long as its request, because most gateways never need the text.
     """
     assert endpoint.shape is not None, "it has passed parse_call"
     return endpoint.shape.prompt(body.values).text.decode(errors="replace")
 
 
 def model_of(call: dict[str, Any]) -> str | None:
-    """The `model` of a call, None where it names none. Raises BadRequest."""
+    """The `model` of a call; None where it names none. Raises BadRequest."""
     model = call.get("model")
     if model is not None and (type(model) is not str or len(model) > MODEL_CHARS_MAX):
         raise BadRequest(f"'model' must be a string of at most {MODEL_CHARS_MAX} characters.", param="model")
@@ -156,8 +156,8 @@ def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
 
 
 def _output_tokens(call: dict[str, Any], shape: BodyShape, value_max: int) -> int | None:
-    """Output tokens per choice, None for no limit. A limit of 0 is left to the backend. vLLM accepts it with echo, to
-    score a prompt, and still decodes one token.
+    """The output tokens per choice; None for no limit. A limit of 0 is left to the backend. vLLM accepts it with echo,
+    to score a prompt, and still decodes one token.
     """
     value, is_limited = None, False
     for name in shape.output_fields:

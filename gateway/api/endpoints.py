@@ -1,4 +1,4 @@
-"""Table of endpoints: which paths exist, the API of each, and how a call to it is charged.
+"""Endpoints: the table of all paths, with the API of each and the way its calls are charged.
 
 A path that is not in the table gets 404, whatever the backends serve there, unless the operator lists it. Endpoints
 that generate are queued and charged token by token. Endpoints that only read a prompt (embeddings, scores) are queued
@@ -35,7 +35,7 @@ MODEL_NAME: Final = r"[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f/]"  # in a path; the gate
 
 
 class ChargeRule(StrEnum):
-    """What a call costs its tenant."""
+    """The cost of a call to its tenant."""
 
     USAGE = "usage"  # prompt and output tokens, as they pass
     PROMPT = "prompt"  # prompt tokens alone: nothing is generated
@@ -45,10 +45,8 @@ class ChargeRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyShape:
-    """How to read the prompt and the output limit from a body. The first of `output_fields` that is set counts, as in
-    vLLM.
-
-    `usage_options`: the body takes `stream_options`, which make the stream report usage as it passes.
+    """The rules for reading the prompt and the output limit from a body. The first of `output_fields` that is set
+    counts. `usage_options`: the body takes `stream_options`, which make the stream report usage as it passes.
     """
 
     prompt: Callable[[dict[str, Any]], Prompt]
@@ -59,7 +57,7 @@ class BodyShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One path. A path with "{id}" matches every id, one with "{model}" every name of a model, which may have slashes;
+    """One path of the API. A path with "{id}" matches every id; one with "{model}" every model name, even with slashes.
     `shape` is set where the body is queued.
     """
 
@@ -73,7 +71,7 @@ class Endpoint:
 
     @property
     def queued(self) -> bool:
-        """Whether calls are queued and scheduled."""
+        """Whether calls to the endpoint are queued and scheduled."""
         return self.charge in (ChargeRule.USAGE, ChargeRule.PROMPT)
 
     @property
@@ -192,7 +190,7 @@ def passthrough_endpoint(path: str, charge: ListedCharge) -> Endpoint:
 
 
 class PathTable:
-    """Finds the endpoint of a path: exact paths first, then the few patterns with an id."""
+    """A table that finds the endpoint of a path: exact paths first, then the few patterns with an id."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         endpoints = tuple(endpoints)
@@ -200,13 +198,13 @@ class PathTable:
         self._patterns = [(_pattern(each.path), each) for each in endpoints if "{" in each.path]
 
     def exact(self, target: str) -> Endpoint | None:
-        """The endpoint whose path equals `target`, None where there is none. Nearly all calls match here, without URL
+        """The endpoint whose path equals `target`; None where there is none. Nearly all calls match here, without URL
         parsing.
         """
         return self._exact.get(target)
 
     def find(self, path: str) -> tuple[Endpoint | None, str]:
-        """The endpoint, None where there is none, and the id in the path, "" where the path has none."""
+        """The endpoint (None where there is none), and the id in the path ("" where the path has none)."""
         endpoint = self._exact.get(path)
         if endpoint is not None:
             return endpoint, ""

@@ -53,7 +53,7 @@ class Problem:
 
 
 class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
-    """The body is not a valid call: the client's error. The message names fields and never repeats what was sent."""
+    """An error of the client: the body is not a valid call. The message names fields and never repeats the input."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -225,7 +225,7 @@ NOT_FOUND: Final = WholeAnswer(404, b'{"detail":"Not Found"}')
 
 
 def method_not_allowed(allow: str) -> WholeAnswer:
-    """405; `allow` lists the methods of the path."""
+    """The 405 response; `allow` lists the methods of the path."""
     return WholeAnswer(405, b'{"detail":"Method Not Allowed"}', {"allow": allow})
 
 
@@ -241,7 +241,7 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
 
 
 def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
-    """The Problem of a Reject. Retry-After is whole seconds, at least 1 (RFC 9110, 10.2.3), on 429 and 503 alone."""
+    """The Problem of a Reject. Retry-After is in whole seconds, at least 1 (RFC 9110, 10.2.3), on 429 and 503."""
     problem_kind = PROBLEM_OF_REASON[reason]
     headers = {DROPPED_REASON_HEADER: problem_kind.dropped_reason}
     message = problem_kind.message
@@ -319,7 +319,7 @@ def _whole_seconds(retry_after_s: float, most_s: int) -> int:
 
 
 class ProblemError(Exception):
-    """Raised where the gateway answers a call with an error of its own."""
+    """An error: the gateway answers a call with a problem of its own."""
 
     def __init__(self, problem: Problem, reason: str | None = None) -> None:
         super().__init__(problem.message)

@@ -1,8 +1,9 @@
-"""Table of the body fields and headers that would let a client gain priority, choose its engine, or avoid charges.
+"""Fields: the table of body fields and headers by which a client could gain priority, choose its engine, or avoid
+charges.
 
 The gateway removes such a body field or replaces its value; it rejects no call for it that the backend would accept.
 Fields outside the table pass unchanged. Headers work the other way round: only those that headers.py lists are
-forwarded, so their rows here say what the gateway itself does with them.
+forwarded, so their rows here explain how the gateway itself uses them.
 """
 
 import hmac
@@ -39,8 +40,8 @@ LEFT_OUT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """A rule for a body field. `rewrite` returns what is forwarded in place of a value: the same value, another one, or
-    LEFT_OUT. `what` and `why` are shown in the documentation.
+    """A rule for a body field. `rewrite` returns the forwarded value: the same one, another one, or LEFT_OUT. `what`
+    and `why` are shown in the documentation.
     """
 
     rewrite: Callable[[Any], Any]
@@ -183,9 +184,7 @@ _NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
 
 
 def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[str] | None = None) -> dict[str, Any]:
-    """Returns the forwarded value of each field that changes, LEFT_OUT for removal; empty where the body passes
-    unchanged.
-
+    """The forwarded value of each field that changes, LEFT_OUT for removal; empty where the body passes unchanged.
     `salted`: the client's own salt is removed, because it becomes part of the gateway's. `xargs_allowed`: the engine
     arguments that a client may give; None: all but the reserved ones.
     """
@@ -208,9 +207,8 @@ CacheIsolation = Literal["none", "tier", "tenant"]
 
 
 class CacheSalts:
-    """Salts for the prefix caches of backends: only prompts with the same salt share cached prefixes.
-
-    A salt cannot be guessed without the secret, and no salt of a client yields the salt of another tenant or tier.
+    """The salts for the prefix caches of backends: only prompts with the same salt share cached prefixes. A salt cannot
+    be guessed without the secret, and no salt of a client yields the salt of another tenant or tier.
     """
 
     def __init__(self, isolation: CacheIsolation, secret: bytes) -> None:
@@ -219,7 +217,7 @@ class CacheSalts:
         self._secret = secret
 
     def salt(self, *, tenant_id: str, tier_id: str, own: Any) -> str | None:
-        """The salt for a call of this tenant, None where all tenants share. `own` is the client's salt, if any."""
+        """The salt for a call of this tenant; None where all tenants share. `own` is the client's salt, if any."""
         if not self.any:
             return None
         scope = ["tenant", tenant_id] if self._isolation == "tenant" else ["tier", tier_id]

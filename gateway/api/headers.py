@@ -74,7 +74,7 @@ def upstream_headers(
 
 
 def nominated_by(connection: Iterable[str]) -> frozenset[str]:
-    """The headers, in lower case, that these values of Connection name: they are for the next hop alone, in a request
+    """The headers, in lower case, that these values of Connection name. They are for the next hop only, in a request
     and in a response (RFC 9110, 7.6.1).
     """
     return frozenset(name.strip().lower() for line in connection for name in line.split(","))

@@ -39,7 +39,7 @@ def inputs_prompt(*names: str) -> Callable[[dict[str, Any]], Prompt]:
 
 
 def pairs_prompt(call: dict[str, Any]) -> Prompt:
-    """Pairs of queries and documents: one query with every document, or one query for each."""
+    """Read pairs of queries and documents: one query with every document, or one query for each."""
     queries, documents = _first(call, QUERY_FIELDS), _first(call, DOCUMENT_FIELDS)
     if queries is None or documents is None:
         wrong("documents" if queries is not None else "query", "must be there")
@@ -55,7 +55,7 @@ def _first(call: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _listed(given: Any) -> list[Any]:
-    """The inputs as a list. A list of messages is one input, and so is an object with content."""
+    """The inputs as a list, in which a list of messages, or an object with content, is one input."""
     if type(given) is not list:
         return [given]
     return [given] if given and type(given[0]) is dict and "role" in given[0] else given

@@ -1,9 +1,10 @@
-"""Reads a long JSON object in slices: the value that a parser gives, without holding the interpreter for long.
+"""Long JSON: a reader of JSON objects in slices. It gives the same value as a parser, without holding the interpreter
+for long.
 
-orjson holds the interpreter lock until it is done: 15 MB take it 25 to 33 ms as one text, most of it page faults, and
-a second as small objects. Here it gets at most a slice at a time: as many whole elements of a list, or members of an
-object, as a slice holds, or a part of a text. Only elements longer than a slice are descended into. orjson checks every
-slice, so that exactly valid JSON (RFC 8259) is read.
+orjson holds the interpreter lock until it is done: 15 MB take 25 to 33 ms as one text, most of it page faults, and a
+second as small objects. Here orjson gets at most a slice at a time: as many whole elements of a list, or members of an
+object, as a slice holds, or a part of a text. Only elements longer than a slice are opened. orjson checks every slice,
+so that exactly valid JSON (RFC 8259) is read.
 
 Values are counted before anything is parsed: a number of 7 bytes takes 40 as an object in a list, so a body of too many
 would take several times its size before its refusal.
@@ -42,13 +43,13 @@ Steps = Generator[None, None, Any]
 
 
 class TooComplexError(Exception):
-    """The body has too many values."""
+    """An error: the body has too many values."""
 
     problem: Problem = BODY_TOO_COMPLEX
 
 
 class _InvalidError(Exception):
-    """The body is no JSON, `characters` behind this byte."""
+    """An error: the body is not JSON, `characters` behind this byte."""
 
     def __init__(self, at: int, characters: int = 0) -> None:
         super().__init__()
@@ -56,14 +57,14 @@ class _InvalidError(Exception):
 
 
 class _Batch(NamedTuple):
-    """Whole elements from a position on: where they end, and how deep they are."""
+    """A batch of whole elements from one position on: the position where they end, and their depth of nesting."""
 
     end: int
     depth: int
 
 
 def read_object(body: bytes | bytearray, values_max: int) -> Steps:
-    """Return the object, with a stop after each slice. Raises BadRequest, and TooComplexError over `values_max`."""
+    """Return the object, with a stop after each slice. Raises BadRequest; TooComplexError over `values_max`."""
     yield from _check_values(body, values_max)
     try:
         return (yield from _Reader(body).read())
@@ -88,7 +89,7 @@ def _check_values(body: bytes | bytearray, values_max: int) -> Steps:
 
 
 class _Reader:
-    """One body. Methods take a position that is no white space, and return the value and the position behind it."""
+    """The reader of one body. Its methods take a position without white space; they return the value and its end."""
 
     __slots__ = ("_body", "_descents")
 
@@ -117,7 +118,7 @@ class _Reader:
         return self._parse(match.group(), at), at + match.end()
 
     def _container(self, at: int, level: int) -> Steps:
-        """A list or an object, the `level`-th from outside."""
+        """Read a list or an object, the `level`-th from outside."""
         self._descents -= 1
         if self._descents < 0:
             raise TooComplexError
@@ -175,8 +176,8 @@ class _Reader:
             yield
 
     def _part(self, at: int) -> tuple[str, int]:
-        """About a slice of a text, and where it ends: not within an escape, a surrogate pair or a character. Where it
-        would, orjson finds the part invalid.
+        """About one slice of a text, and its end, which is not within an escape, a surrogate pair or a character.
+        There, orjson would find the part invalid.
         """
         body, stop = self._body, at + SLICE_BYTES
         while body[stop] in _INNER_BYTES and stop > at + SLICE_BYTES - 4:  # within a character of UTF-8
@@ -190,8 +191,8 @@ class _Reader:
         raise _InvalidError(at)
 
     def _batch(self, at: int) -> _Batch | None:
-        """The elements from here on that are whole in a slice, up to a comma or the end of their list or object. None:
-        the first is longer.
+        """The next elements that are whole in a slice, up to a comma or the end of their list or object. None: the
+        first element is longer.
         """
         parts = _neutral(bytes(self._body[at : at + SLICE_BYTES])).split(b'"')
         outside = b"".join(parts[::2])
@@ -210,7 +211,7 @@ class _Reader:
         return None
 
     def _skip(self, at: int) -> Steps:
-        """The position of the next byte that is no white space."""
+        """The position of the next byte that is not white space."""
         while True:
             part = self._body[at : at + SLICE_BYTES]
             rest = len(part.lstrip(_WHITE))
@@ -227,7 +228,7 @@ class _Reader:
 
 
 class _Found:
-    """A list or an object that grows."""
+    """A list or an object while it is read."""
 
     def __init__(self, bracket: int) -> None:
         self.is_object = bracket == 0x7B
@@ -235,7 +236,7 @@ class _Found:
         self.value: Any = {} if self.is_object else []
 
     def add(self, elements: Any) -> bool:
-        """Add them; False if there are none."""
+        """Add elements; return False if there are none."""
         if self.is_object:
             self.value.update(elements)
         else:
@@ -244,7 +245,7 @@ class _Found:
 
 
 def _position(at: int, parts: list[bytes], end: int) -> int:
-    """Where in the body `end` is, a position in the even ones of these parts, which begin at `at`."""
+    """The position of `end` in the body; `end` is a position in the even ones of these parts, which begin at `at`."""
     ends = list(accumulate(map(len, parts[::2])))
     number = bisect_right(ends, end)  # of the part that holds `end`
     texts = sum(map(len, parts[1 : 2 * number : 2]))
@@ -252,7 +253,9 @@ def _position(at: int, parts: list[bytes], end: int) -> int:
 
 
 def _neutral(data: bytes) -> bytes:
-    """The same number of bytes, in which each quote begins or ends a text. They begin outside of an escape."""
+    """The bytes without escapes, in the same number: each quote then begins or ends a text. They begin outside an
+    escape.
+    """
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in data else data
 
 

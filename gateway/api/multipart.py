@@ -1,8 +1,8 @@
-"""Multipart forms (RFC 7578): reads the short fields and replaces them without touching the file.
+"""Multipart forms (RFC 7578): a parser that reads and replaces the short fields without touching the file.
 
 The audio is never decoded or copied on its own: a part is a range of bytes. Parsing is strict, because a lenient parser
-in the backend could read something else than was counted: the body is delimiters and parts and nothing else, every part
-has one plain name, and all fields but the file are short.
+in the backend could read other fields than the gateway counted: the body is delimiters and parts and nothing else,
+every part has one plain name, and all fields but the file are short.
 """
 
 import re
@@ -36,7 +36,7 @@ class _FormPart:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form: its short fields by name (of duplicates the last, as in vLLM), and the size of its file."""
+    """A multipart form: its short fields by name (of duplicates the last, as in vLLM), and the size of its file."""
 
     body: bytes
     boundary: bytes
@@ -55,8 +55,8 @@ class Form:
         return b"".join([*kept, *added, b"--", self.boundary, b"--\r\n"])
 
     def with_field(self, name: str, value: str) -> "Form":
-        """The form with this value in its last field of this name. All other bytes stay as they are. ValueError where
-        it has no such field.
+        """The form with this value in its last field of this name. All other bytes stay unchanged. ValueError where it
+        has no such field.
         """
         place = max(number for number, part in enumerate(self._parts) if part.name == name and not part.is_file)
         part, written = self._parts[place], value.encode()

@@ -1,6 +1,6 @@
 """Prompt text of a generating call: its size, and hashes of its leading blocks.
 
-Before the backend has counted tokens, fairlead needs two things of a prompt: its size in bytes (from which
+Before the backend has counted tokens, fairlead needs two facts about a prompt: its size in bytes (from which
 gateway/api/token_counts.py estimates tokens) and hashes of its leading blocks (requests with equal hashes share KV
 blocks at one backend). Both come from one canonical text: tools, then documents, then each message as its role and its
 content, in the order of chat templates. It is not the rendered template; it grows with it, and it differs where the
@@ -45,9 +45,9 @@ Piece = str | bytes
 class Prompt(NamedTuple):
     """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
 
-    It comes in `pieces` with `between` between them: most calls need its size and its beginning, and a copy of a long
-    text costs as much memory as the text. `token_ids` is the exact number of tokens where the prompt came as token ids,
-    else None. `repeated_bytes` of the text are read more than once (a query before each of its documents).
+    The text comes in `pieces` with `between` between them: most calls need its size and its beginning, and a copy of a
+    long text costs as much memory as the text. `token_ids` is the exact number of tokens where the prompt came as token
+    ids, else None. `repeated_bytes` of the text are read more than once (a query before each of its documents).
     """
 
     pieces: Sequence[Piece]
@@ -67,7 +67,7 @@ class Prompt(NamedTuple):
         return self.leading_bytes if is_led else _size(self.pieces, self.between)
 
     def beginning(self, bytes_max: int) -> bytes:
-        """The first bytes of the text, at least `bytes_max` of them if it has as many."""
+        """The first bytes of the text, at least `bytes_max` of them if the text has as many."""
         if len(self.pieces) == 1:
             only = self.pieces[0]
             return only if isinstance(only, bytes) else only[:bytes_max].encode()
@@ -81,12 +81,12 @@ class Prompt(NamedTuple):
 
 
 def chat_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/chat/completions."""
+    """Read the prompt of /v1/chat/completions."""
     return _one(_chat_pieces(call, call.get("messages")))
 
 
 def batch_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/chat/completions/batch: a list of conversations, one choice for each."""
+    """Read the prompt of /v1/chat/completions/batch: a list of conversations, one choice for each."""
     conversations = call.get("messages")
     if type(conversations) is not list or not conversations:
         wrong("messages", "must be a list with at least one conversation")
@@ -95,7 +95,7 @@ def batch_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def messages_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/messages: Anthropic's tools, then the system's text, then messages of blocks."""
+    """Read the prompt of /v1/messages: Anthropic's tools, then the system's text, then messages of blocks."""
     messages = call.get("messages")
     if type(messages) is not list:
         wrong("messages", "must be a list of messages")
@@ -108,12 +108,12 @@ def messages_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def unknown_prompt(call: dict[str, Any]) -> Prompt:
-    """A path that the operator lists: the whole body counts as prompt."""
+    """Read the prompt of a path that the operator lists: the whole body counts as prompt."""
     return Prompt((orjson.dumps(call),), leading_bytes=0, token_ids=None, prompts=1)
 
 
 def audio_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/audio/*: the sound, and an optional text prompt."""
+    """Read the prompt of /v1/audio/*: the sound, and an optional text prompt."""
     text = call.get("prompt")
     written = text if type(text) is str else ""
     audio_tokens = int(call.get("file_bytes", 0)) // AUDIO_BYTES_PER_PROMPT_BYTE
@@ -121,7 +121,7 @@ def audio_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def responses_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/responses: tools, instructions, then a text or a list of items."""
+    """Read the prompt of /v1/responses: tools, instructions, then a text or a list of items."""
     given = call.get("input")
     if type(given) is not str and type(given) is not list:
         wrong("input", "must be a string or a list of items")
@@ -134,7 +134,7 @@ def responses_prompt(call: dict[str, Any]) -> Prompt:
 
 
 def completion_prompt(call: dict[str, Any]) -> Prompt:
-    """/v1/completions: a text, a list of texts, token ids, lists of token ids, or embeddings."""
+    """Read the prompt of /v1/completions: a text, a list of texts, token ids, lists of token ids, or embeddings."""
     prompt, embeds = call.get("prompt"), call.get("prompt_embeds")
     if embeds is not None and embeds != []:
         return _embedded_prompt(prompt, embeds)
@@ -162,7 +162,7 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
 
 
 def wrong(name: str, what: str) -> Never:
-    """Raises BadRequest about this field."""
+    """Raise BadRequest about this field."""
     raise BadRequest(f"'{name}' {what}.", param=name)
 
 
@@ -305,7 +305,7 @@ def _packed(ids: list[int]) -> bytes:
 
 
 def _embedded_prompt(prompt: Any, embeds: Any) -> Prompt:
-    """Embeddings come as encoded tensors: like media, their bytes say nothing about their tokens."""
+    """The prompt of embeddings, which are encoded tensors: like media, their bytes say nothing about their tokens."""
     parts = embeds if type(embeds) is list else [embeds]
     if any(type(part) is not str for part in parts):
         wrong("prompt_embeds", "must be a string or a list of strings")

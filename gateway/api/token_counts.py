@@ -1,5 +1,5 @@
-"""Token counts of text: of a prompt at arrival, before a backend has counted it, and of output that its backend did not
-count.
+"""Token counts: the tokens of a prompt at arrival, before a backend has counted it, and of output that its backend did
+not count.
 
 Estimated by default: the prompts of one tenant are alike in language and kind, so the average tokens per byte that
 backends reported for this tenant and model is off by a few percent in the median, where a fixed ratio is off by tens.
@@ -61,9 +61,8 @@ class _Ratio:
 
 
 class LearntPromptTokens:
-    """Learned tokens per byte of each tenant and model, from the usage that backends report. Mutable.
-
-    Only the `RATIOS_MAX` pairs seen last are kept.
+    """The tokens per byte of each tenant and model, learnt from the usage that backends report. Mutable. Only the
+    `RATIOS_MAX` pairs seen last are kept.
     """
 
     def __init__(self, ratios_max: int = RATIOS_MAX) -> None:
@@ -89,7 +88,7 @@ class LearntPromptTokens:
             self._ratios[tenant_id, model] = _Ratio(believable, observations)
 
     def observed(self, tenant_id: str, model: str, *, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from a report. Not for prompts that came as token ids, whose bytes are no text."""
+        """Learn from a report. Not for prompts that came as token ids, because their bytes are not text."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         key = (tenant_id, model)
@@ -110,7 +109,7 @@ class ExactPromptTokens:
         self._encoding = encoding
 
     async def count(self, text: str) -> int | None:
-        """Return the tokens of the text, None where it is too long to count. Long texts are counted in a thread."""
+        """Return the tokens of the text; None where it is too long to count. Long texts are counted in a thread."""
         if len(text) <= INLINE_BYTES_MAX:
             return self._tokens(text)
         if len(text) <= THREAD_BYTES_MAX:
@@ -122,7 +121,7 @@ class ExactPromptTokens:
 
 
 class OutputTokens:
-    """Tokens of output that its backend does not count: exact where configured, else by the ratio learned from
+    """The tokens of output that its backend does not count: exact where configured, else by the ratio learnt from
     prompts.
     """
 
@@ -135,11 +134,11 @@ class OutputTokens:
         return self._exact is not None
 
     def tokens_per_byte(self, tenant_id: str, model: str) -> float:
-        """The ratio for text counted piece by piece, which only has to show when a piece holds several tokens."""
+        """The ratio for text that is counted piece by piece. It only has to show that a piece holds several tokens."""
         return min(self._learnt.tokens_per_byte(tenant_id, model), TOKENS_PER_BYTE)
 
     async def exact(self, text: str) -> int | None:
-        """Return the tokens of the text, None where they cannot be counted."""
+        """Return the tokens of the text; None where they cannot be counted."""
         return await self._exact.count(text) if self._exact is not None else None
 
     async def count(self, text: str, *, tenant_id: str, model: str) -> int:
@@ -177,7 +176,7 @@ def read_ranks(path: Path) -> Ranks:
 
 
 def make_encoding(ranks: Ranks, *, encoding: str, pattern: str | None) -> "tiktoken.Encoding":
-    """Build the named encoding; where a pattern is given, an encoding of these ranks and the pattern. Raises
+    """Build the named encoding or, where a pattern is given, an encoding of these ranks and the pattern. Raises
     ValueError.
     """
     import tiktoken  # noqa: PLC0415 - 2 MB, only for exact counts

@@ -21,7 +21,7 @@ _INTEGER: Final = re.compile(r"\s*([+-]?\d{1,30}(?:_\d{1,30}){0,8})(\.0+)?\s*", 
 
 
 def flag(call: Mapping[str, Any], name: str) -> bool:
-    """A flag, False where it is missing or null. Raises BadRequest."""
+    """A flag; False where it is missing or null. Raises BadRequest."""
     value = call.get(name)
     if value is None or value is False:
         return False
@@ -36,7 +36,7 @@ def flag(call: Mapping[str, Any], name: str) -> bool:
 
 
 def integer(call: Mapping[str, Any], name: str) -> int | None:
-    """An integer of any size, None where it is missing or null. Raises BadRequest."""
+    """An integer of any size; None where it is missing or null. Raises BadRequest."""
     value = call.get(name)
     return None if value is None else _integer(value, name)
 
@@ -53,9 +53,9 @@ def _integer(value: Any, name: str) -> int:
 
 
 def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
-    """A count that the gateway limits to `value_max`. None where it is missing, null, or 0, which the backend is left
-    to reject. Raises BadRequest, also where it is negative: servers differ in what that means, and for some of them it
-    is "no limit".
+    """A count that the gateway limits to `value_max`. Raises BadRequest. None where it is missing, null, or 0, which
+    the backend may reject. A negative count raises, too: servers differ in what it means, and for some of them it is
+    "no limit".
     """
     value = call.get(name)
     if value is None:

@@ -1,1 +1,1 @@
-"""What a gateway has learned, written every few seconds and at shutdown, and read again at its start."""
+"""Checkpoint: the learnt state of a gateway, written every few seconds and at shutdown, and read again at its start."""

@@ -1,7 +1,7 @@
-"""Checkpoint: writes what the gateway has learned every CHECKPOINT_S and at shutdown, and reads it at start.
+"""Checkpoint: writes the gateway's learnt state every CHECKPOINT_S and at shutdown, and reads it at start.
 
-A killed process loses what came after its last checkpoint. What is known of a pool or backend that does not exist yet
-is carried over until it does, or until it is too old.
+A killed process loses the changes after its last checkpoint. The state of a pool or backend that does not exist yet is
+carried over until it does, or until it is too old.
 
 All gateways that share a store write under the same names, and the newest write wins. So a gateway that is new, or has
 lost its disk, starts from another's checkpoint; one that restarts takes the newest, which may be another's: their
@@ -46,10 +46,10 @@ K = TypeVar("K", Counters, LearntModels)
 
 
 class Checkpoint:
-    """Reads and writes the checkpoint. Mutable; used on one loop."""
+    """The reader and writer of the checkpoint. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
+        """`clock` gives seconds since 1970."""
         self._store = store
         self._clock = clock
         self._pools: dict[str, PoolCounters] = {}
@@ -61,11 +61,11 @@ class Checkpoint:
         self._source: Learning | None = None
         self._complained = ""
         self.is_writing = True
-        """Whether this process writes what is learnt: where processes share one order, its leader does."""
+        """Whether this process writes the checkpoint: where processes share one order, only the leader does."""
         self._writer = Periodic(self.try_write, CHECKPOINT_S, "keep what was learnt")
 
     async def open(self) -> None:
-        """Read the stored checkpoint; what is unreadable or too old is left out."""
+        """Read the stored checkpoint; unreadable and outdated documents are left out."""
         now = self._clock()
         counters, models = await self._read(COUNTERS, Counters), await self._read(MODELS, LearntModels)
         if counters is not None:
@@ -77,7 +77,7 @@ class Checkpoint:
             self._ratios = models.tokens_per_byte
 
     def start(self, source: Learning) -> None:
-        """Restore the checkpoint into these new parts, and start to write what they learn."""
+        """Restore the checkpoint into these new parts, and start to write their learnt state."""
         source.pools.remember(self.checkpoint_of)
         source.backends.remember(self.step_time_of)
         source.prompt_tokens.remember(self._ratios)
@@ -85,15 +85,15 @@ class Checkpoint:
         self._writer.start()
 
     async def read_anew(self) -> None:
-        """Begin again with what is stored now: another process has written it."""
+        """Read the stored checkpoint again, because another process has written it."""
         await self.open()
         if self._source is not None:
             self._source.backends.remember(self.step_time_of)
             self._source.prompt_tokens.remember(self._ratios)
 
     async def stop(self) -> None:
-        """Write the last checkpoint. Shutdown calls it before it disconnects requests, so that their tenants are not
-        lifted because of the disconnect.
+        """Write the last checkpoint, before the shutdown disconnects requests: their tenants are then not lifted
+        because of it.
         """
         if self._writer.is_running:
             await self._writer.stop()
@@ -102,13 +102,13 @@ class Checkpoint:
     # -- restoring -----------------------------------------------------------------------------------------
 
     def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
-        """The service received by the tenants of this pool, None where none is known."""
+        """The service received by the tenants of this pool; None where it is not known."""
         kept = self._pools.get(pool)
         return None if kept is None else kept.fair_queues
 
     def step_time_of(self, spec: BackendSpec) -> StepTime | None:
-        """The step time model to start a backend with: the stored one, if it is of this URL and the configured model
-        has not changed since; else the configured one.
+        """The step time model to start a backend with. It is the stored one if it has this URL and the configured model
+        has not changed since; otherwise the configured one.
         """
         kept = self._models.get(spec.id)
         configured = None if spec.step_time is None else spec.step_time.model
@@ -119,7 +119,7 @@ class Checkpoint:
     # -- writing -------------------------------------------------------------------------------------------
 
     async def write(self) -> None:
-        """Write what has changed since the last write. Raises StoreUnavailable, StoreFull."""
+        """Write the state that has changed since the last write. Raises StoreUnavailable, StoreFull."""
         source = self._source
         if source is None:
             return
@@ -168,7 +168,7 @@ class Checkpoint:
             return None
 
     async def try_write(self) -> None:
-        """Write what has changed, if this process writes; what cannot be written is logged."""
+        """Write the changed state, if this process writes; a failure is logged."""
         if not self.is_writing:
             return
         try:

@@ -1,4 +1,4 @@
-"""Checkpoint documents: what a gateway has learned, as two JSON documents with the version of their format.
+"""Checkpoint documents: the learnt state of a gateway, as two JSON documents with the version of their format.
 
     counters   service received in each pool (policies/accounts/checkpoint.py)
     models     step time models of the backends, and tokens per byte of the tenants' prompts
@@ -35,7 +35,7 @@ class PoolCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters by pool."""
+    """The counters of all pools, by pool."""
 
     pools: Mapping[str, PoolCounters] = field(default_factory=dict)
     version: int = VERSION
@@ -43,8 +43,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """The learned step time model of a backend, and the configured one at that time: a changed configuration overrides
-    what was learned.
+    """The learnt step time model of a backend, and the configured one at that time. A changed configuration overrides
+    the learnt model.
     """
 
     at_s: float
@@ -55,7 +55,7 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """Models by backend; ratios of the tenants seen last, the most recent one last."""
+    """The models by backend, and the ratios of the tenants seen last, the most recent one last."""
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
     tokens_per_byte: tuple[Ratio, ...] = ()
@@ -68,16 +68,16 @@ _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in
 
 
 class UnreadableError(Exception):
-    """The document is not a valid checkpoint; the text says why."""
+    """An error: the document is not a valid checkpoint; the text says why."""
 
 
 def write_document(kept: Counters | LearntModels) -> bytes:
-    """Serialize; equal contents give equal bytes."""
+    """Serialize a document; equal contents give equal bytes."""
     return orjson.dumps(kept)
 
 
 def read_document(kind: type[K], body: bytes) -> K:
-    """Parse what `write_document` wrote. Raises UnreadableError."""
+    """Parse a document that `write_document` wrote. Raises UnreadableError."""
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError as error:

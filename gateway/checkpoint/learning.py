@@ -1,4 +1,4 @@
-"""Learning parts of a running gateway, for the checkpoint to read and restore."""
+"""Learning: the parts of a running gateway whose learnt state the checkpoint reads and restores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Learning:
     is_serving: Callable[[], bool]
 
     def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
-        """By pool, a function that returns the service its tenants have received."""
+        """A function for each pool that returns the service its tenants have received."""
         return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers().items()}
 
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
@@ -34,5 +34,5 @@ class Learning:
         ]
 
     def tokens_per_byte(self) -> Sequence[Ratio]:
-        """The learned ratios of prompts, the most recent one last."""
+        """The learnt ratios of prompts, the most recent one last."""
         return self.prompt_tokens.latest()

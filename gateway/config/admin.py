@@ -1,4 +1,4 @@
-"""Admin section: where the admin port listens, its first key, and the networks that its backends may be in."""
+"""Admin section: the address of the admin port, its first key, and the networks that its backends may be in."""
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -18,7 +18,7 @@ PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
 
 
 class Admin(Section):
-    """`key_file` holds the first key, for the role admin; it is generated if missing."""
+    """The admin port. `key_file` holds the first key, for the role admin; it is generated if missing."""
 
     enabled: bool = False
     host: str = "127.0.0.1"

@@ -47,7 +47,7 @@ class ShadowSection(Section):
 
 
 class AliasSection(Section):
-    """What a model name stands for."""
+    """The models that a name stands for."""
 
     models: Annotated[
         tuple[ModelName, ...],
@@ -81,12 +81,12 @@ class AliasSection(Section):
         return self
 
     def targets(self) -> frozenset[str]:
-        """All models that it may stand for."""
+        """All models that the alias may stand for."""
         return frozenset((*self.models, *self.split))
 
 
 def alias_problems(aliases: Mapping[str, AliasSection]) -> Iterator[tuple[str, str]]:
-    """The alias and the reason of each target that is another alias."""
+    """Yield the alias and the reason of each target that is another alias."""
     for name, alias in aliases.items():
         shadow = () if alias.shadow is None else (alias.shadow.model,)
         for target in sorted({*alias.targets(), *shadow} - {name}):
@@ -95,5 +95,5 @@ def alias_problems(aliases: Mapping[str, AliasSection]) -> Iterator[tuple[str, s
 
 
 def chained(target: str) -> str:
-    """Why a target is refused."""
+    """The reason why a target that is an alias is refused."""
     return f"'{target}' is an alias itself: name the models that it stands for"

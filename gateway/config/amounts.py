@@ -21,9 +21,7 @@ _WRITTEN = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?", re.A
 
 
 def _amount(value: object) -> Decimal:
-    """Reads an amount from what YAML and JSON make of it: text, an integer, or a floating-point number by its shortest
-    text.
-    """
+    """Read an amount from a value of YAML or JSON: text, an integer, or a floating-point number by its text."""
     written = repr(value) if isinstance(value, int | float) else str(value)
     number = Decimal(written) if not isinstance(value, bool) and _WRITTEN.fullmatch(written) else None
     if number is not None and "e" in written.lower():
@@ -34,7 +32,7 @@ def _amount(value: object) -> Decimal:
 
 
 def _plain(amount: Decimal) -> str:
-    """Without an exponent."""
+    """The amount as text without an exponent."""
     return f"{amount:f}"
 
 

@@ -1,4 +1,4 @@
-"""Budgets section: at which parts of a budget to tell about it, and the webhook that is told."""
+"""Budgets section: the parts of a budget at which a notice is sent, and the webhook that receives it."""
 
 import base64
 import binascii
@@ -32,8 +32,8 @@ def _url(value: str) -> str:
 
 
 class WebhookSection(Section):
-    """`secret_file`: what requests are signed with, one secret a line; the first lines sign, too, while a receiver
-    changes to the last.
+    """The webhook that receives notices about budgets. `secret_file` has the secrets that sign requests, one a line;
+    the first lines sign, too, while a receiver changes to the last.
     """
 
     url: Annotated[str, Field(json_schema_extra={"pattern": "^https?://"}), AfterValidator(_url)]
@@ -41,12 +41,14 @@ class WebhookSection(Section):
     ca_file: Path | None = None
 
     def secrets(self) -> list[bytes]:
-        """The secrets that requests are signed with. Raises ValueError where the file has none that is good enough."""
+        """The secrets that requests are signed with. Raises ValueError where the file has no usable secret."""
         return secret_lines(self.secret_file, read=_secret)
 
 
 class BudgetsSection(Section):
-    """`thresholds`: percents of a budget at which its use is told, once per budget and period."""
+    """The notices about budgets. `thresholds`: percents of a budget at which a notice is sent, once per budget and
+    period.
+    """
 
     thresholds: Annotated[tuple[Percent, ...], Field(max_length=THRESHOLDS_MAX)] = (50, 80, 100)
     webhook: WebhookSection | None = None

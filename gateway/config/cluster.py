@@ -1,4 +1,4 @@
-"""Cluster section: how gateways that share a Redis reach each other, to share one order."""
+"""Cluster section: the addresses and credentials by which gateways that share a Redis also share one order."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,15 +19,19 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """Each side shows `cert_file`, and trusts what `ca_file` has signed and has one of the names of `cert_file`."""
+    """The TLS files between gateways. Each side shows `cert_file`, and trusts what `ca_file` has signed and has one of
+    the names of `cert_file`.
+    """
 
     ca_file: Path
 
 
 class ClusterSection(Section):
-    """`enabled` None: where state.redis is set. `host` None: the local address by which Redis is reached; `port` 0: any
-    free one; `advertise` None: host and port as bound. `name` None: the host's name and chance. `secret_file`: one
-    secret a line; the first issues certificates, those of all are accepted. None: derived from that of API keys.
+    """The order that gateways share. `enabled` None: where state.redis is set.
+
+    `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise` None: host and port as
+    bound. `name` None: the host's name and chance. `secret_file`: one secret a line; the first issues certificates,
+    those of all are accepted. None: derived from that of API keys.
     """
 
     enabled: bool | None = None
@@ -39,7 +43,7 @@ class ClusterSection(Section):
     tls: ClusterTls | None = None
 
     def secrets(self) -> list[bytes]:
-        """The configured secrets. Raises ValueError where their file cannot be read, or one is too short."""
+        """The configured secrets. Raises ValueError where their file cannot be read, or a secret is too short."""
         if self.secret_file is None:
             return []
         return secret_lines(self.secret_file)

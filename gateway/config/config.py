@@ -166,7 +166,7 @@ class Config(BaseSettings):
 
     @property
     def is_clustered(self) -> bool:
-        """Whether this gateway shares one order with those that share its Redis."""
+        """Whether this gateway shares one order with the gateways on the same Redis."""
         return self.cluster_redis is not None
 
     @property
@@ -218,17 +218,17 @@ class Config(BaseSettings):
 
 
 def policy_tier(name: str, tier: TierSection) -> policy.Tier:
-    """The tier of a section, as policies see it."""
+    """The policy's tier that a section configures."""
     return policy.Tier(id=name, rejects_misses=tier.on_miss == "reject", **_shared(tier, policy.Tier))
 
 
 def policy_group(name: str, group: GroupSection) -> policy.Group:
-    """The group of a section, as policies see it."""
+    """The policy's group that a section configures."""
     return policy.Group(id=name, tier_id=group.tier, **_shared(group, policy.Group))
 
 
 def policy_key(key: LimitedSection) -> policy.KeyLimits | None:
-    """The limits of a key's section, as policies see them; None where it has none that they keep."""
+    """The policy's limits that a key's section configures; None where it has none of them."""
     limits = policy.KeyLimits(**_shared(key, policy.KeyLimits))
     return None if limits == policy.KeyLimits() else limits
 
@@ -239,7 +239,7 @@ def policy_tenant(
     groups: Mapping[str, GroupSection],
     keys: Mapping[str, policy.KeyLimits] | None = None,
 ) -> policy.Tenant:
-    """The tenant of a section, as policies see it: in the tier of its group. A group that is not there (any more)
+    """The policy's tenant that a section configures, in the tier of its group. A group that does not exist (any more)
     counts as none. `keys` are the limits of its keys.
     """
     group = None if tenant.group is None else groups.get(tenant.group)
@@ -253,7 +253,7 @@ def policy_tenant(
 
 
 def _shared(section: Section, made: Any) -> dict[str, Any]:
-    """The settings of a section that the value has under the same name."""
+    """The settings of a section that the policy's value has under the same name."""
     return {name: getattr(section, name) for name in _shared_names(type(section), made)}
 
 
@@ -263,13 +263,13 @@ def _shared_names(section: type[Section], made: Any) -> tuple[str, ...]:
 
 
 def envelope_of(each: TierSection | TenantSection) -> policy.SloEnvelope | None:
-    """The section's own latency targets, None where it has none."""
+    """The section's own latency targets; None where it has none."""
     envelope = policy.SloEnvelope(ttft_s=_seconds(each.envelope.ttft_ms), tpot_s=_seconds(each.envelope.tpot_ms))
     return None if envelope == policy.SloEnvelope() else envelope
 
 
 def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | None = None) -> BackendSpec:
-    """The backend with its credential. Raises ValueError where it cannot be read."""
+    """The specification of a backend, with its credential. Raises ValueError where that cannot be read."""
     key = backend.credential()
     return BackendSpec(
         headers={} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"},
@@ -281,7 +281,7 @@ def backend_spec(backend: BackendSection, address_allowlist: AddressAllowlist | 
 
 
 def backend_tls(backend: BackendSection) -> ssl.SSLContext | None:
-    """The context of its connections, None where nothing of it is configured. Raises ValueError."""
+    """The TLS context of the backend's connections; None where none is configured. Raises ValueError."""
     if backend.ca_file is None and backend.cert_file is None:
         return None
     return tls_context(backend.ca_file, backend.cert_file, backend.key_file)

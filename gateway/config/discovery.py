@@ -26,8 +26,9 @@ PortName = Annotated[str, Field(pattern=PORT_NAME_PATTERN)]
 
 
 class Discovery(Section):
-    """The servers behind a host name (`dns`), or behind the Kubernetes services whose EndpointSlices have labels
-    (`kubernetes`, a selector; `namespace` None: the gateway's own). Each is a backend with the settings of `backend`.
+    """A discovery source of backends. It finds the servers behind a host name (`dns`), or behind the Kubernetes
+    services whose EndpointSlices have labels (`kubernetes`, a selector; `namespace` None: the gateway's own). Each is a
+    backend with the settings of `backend`.
     """
 
     dns: Annotated[str, AfterValidator(_host)] | None = None
@@ -59,5 +60,4 @@ class Discovery(Section):
         return self
 
     def backend_at(self, url: str) -> BackendSection:
-        """The backend at a discovered URL."""
         return BackendSection(url=url, **self.backend)

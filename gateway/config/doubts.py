@@ -1,7 +1,7 @@
-"""Doubts about a valid configuration: what it says has probably another effect than was meant.
+"""Doubts about a valid configuration: settings that probably have another effect than intended.
 
-The gateway serves with it all the same: prices may come by the admin API, and a split may try a model that is no
-fallback. So these are warnings.
+They are warnings, because the gateway serves with them: prices may come by the admin API, and a split may try a model
+that is no fallback.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ COSTS = [name for name, budget in marked(LimitedSection, Budget).items() if budg
 
 
 def doubts(config: Config) -> Iterator[str]:
-    """A sentence for each, with the path of its setting."""
+    """Yield one sentence for each doubt, with the path of its setting."""
     if not config.prices:
         for kind, limited in (("tenants", config.tenants), ("groups", config.groups)):
             for name, each in limited.items():

@@ -45,14 +45,14 @@ class Issuer(Section):
 
 
 class TenantIssuer(Issuer):
-    """For the data port: `tenant_claim` names the tenant."""
+    """The identity providers of the data port: `tenant_claim` names the tenant."""
 
     tenant_claim: Claim = "tenant"
 
 
 class AdminIssuer(Issuer):
-    """For the admin port: `role_claim` holds one or more names that `roles` maps to roles; the highest role counts. A
-    group-admin's token names its group in `group_claim`.
+    """The identity providers of the admin port: `role_claim` holds names that `roles` maps to roles. The highest role
+    counts. A group-admin's token names its group in `group_claim`.
     """
 
     role_claim: Claim = "roles"
@@ -61,7 +61,7 @@ class AdminIssuer(Issuer):
 
 
 class Jwt(Section):
-    """Tokens beside keys: at the data port where auth.mode is keys, and at the admin port."""
+    """The tokens that are accepted beside keys: at the data port where auth.mode is keys, and at the admin port."""
 
     data: Annotated[tuple[TenantIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()
     admin: Annotated[tuple[AdminIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()

@@ -1,4 +1,4 @@
-"""Key file: API keys at rest as HMACs, one JSON line per key, and the file of the secret that they are made with.
+"""Key file: API keys at rest as HMACs, one JSON line per key, and the file with the secret of these HMACs.
 
 A key is 256 random bits, so a fast HMAC is sufficient (a slow password hash would only help an attacker to load the
 gateway). Neither file holds a key: a lost key is replaced by a new one. Every change writes a new file beside the old
@@ -29,9 +29,7 @@ FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One line of the key file. `hmac` is hex; `last_four` are the key's last characters, by which a person recognizes
-    it.
-    """
+    """One line of the key file. `hmac` is hex; `last_four` are the key's last characters, to recognize it by."""
 
     tenant: str
     hmac: str
@@ -45,7 +43,7 @@ def key_hmac(secret: bytes, key: str) -> bytes:
 
 
 def read_keys(path: Path) -> list[KeyRecord]:
-    """Return the keys in the file; none where there is no file. Raises ValueError that names file and line."""
+    """Return the keys in the file; none where there is no file. Raises ValueError, naming file and line."""
     try:
         with path.open("rb") as file:
             lines = file.read(KEYS_FILE_BYTES_MAX).splitlines()
@@ -71,9 +69,8 @@ def add_key(path: Path, *, tenant: str, secret: bytes, created_at: str) -> str:
 
 
 def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
-    """Remove the one key whose HMAC begins with `mark`, or whose last four characters are `mark`, and return it.
-
-    Where several keys match, they are returned and none is removed.
+    """Remove and return the one key whose HMAC begins with `mark`, or whose last four characters are `mark`. Where
+    several keys match, they are returned and none is removed.
     """
     with _locked(path.parent):
         records = read_keys(path)
@@ -84,7 +81,7 @@ def revoke_key(path: Path, mark: str) -> list[KeyRecord]:
 
 
 def first_key(path: Path) -> str:
-    """The key in this file, which is generated if missing, readable by its owner only. Raises ValueError, and OSError
+    """The key in this file, which is generated if missing, and readable by its owner only. Raises ValueError; OSError
     where the file cannot be read or written.
     """
     if not path.exists():

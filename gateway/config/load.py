@@ -40,9 +40,8 @@ _SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(T
 
 
 def load_config(path: Path | None = None, *, check_files: bool = True) -> Config:
-    """Read the file, if any, and the environment. Raises ConfigError with all problems.
-
-    `check_files`: also check that every file and variable it names can be read.
+    """Read the file, if any, and the environment. Raises ConfigError with all problems. `check_files`: also check that
+    every file and variable that the configuration names can be read.
     """
     data, lines, problems = _read(path)
     variables, unknown = _variables(os.environ)
@@ -101,14 +100,14 @@ def _variables(environ: Mapping[str, str]) -> tuple[Variables, list[ConfigProble
 
 
 def _json_problem(error: SettingsError, variables: Variables) -> ConfigProblem:
-    """Name the variable of a whole section that is not JSON; pydantic-settings names only its field."""
+    """The problem of a section's variable that is not JSON: pydantic-settings names only its field."""
     match = re.search(r'field "(\w+)"', str(error))
     section = match.group(1) if match else ""
     return ConfigProblem((section,), "must be JSON", variable=variables.get((section,)))
 
 
 def _file_problems(config: Config) -> list[tuple[Loc, str]]:
-    """Problems with the files and variables that the configuration names."""
+    """The problems with the files and variables that the configuration names."""
     checks: list[tuple[Loc, Callable[[], object]]] = []
     for index, backend in enumerate(config.backends):
         checks.append(
@@ -145,7 +144,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
 
 
 def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
-    """Checks of addresses to listen at, folders to write to, and packages that the configuration needs."""
+    """The checks of listening addresses, of folders to write to, and of packages that the configuration needs."""
     checks: list[tuple[Loc, Callable[[], object]]] = [
         (("listen", "host"), partial(_address, config.listen.host)),
         (("tracing",), lambda: _tracing(config)),
@@ -234,8 +233,8 @@ def _missing(path: Path) -> str:
 
 
 def _see_that_it_is_not_elsewhere(path: Path) -> None:
-    """Raises ValueError where a secret is in the working directory: generating a new one would silently invalidate all
-    keys.
+    """Raise ValueError where a missing secret is in the working directory. Generating a new one would silently
+    invalidate all keys.
     """
     if not path.exists() and (there := Path.cwd() / path.name) != path and there.exists():
         raise ValueError(f"there is no file {path}, but there is {there}: paths are relative to the configuration file")

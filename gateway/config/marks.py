@@ -1,7 +1,7 @@
-"""Marks on the fields of sections: what code asks of a setting besides its value.
+"""Marks on the fields of sections: facts about a setting besides its value.
 
-Which of a tenant's settings a group has too, and a key, their sections say: they inherit SharingSection and
-LimitedSection. Which limits are divided among replicas says the scheduler's value (cluster/member.py).
+Sections that inherit SharingSection and LimitedSection share these settings: a tenant, a group and a key. The
+scheduler's value defines which limits are divided among replicas (cluster/member.py).
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A setting that the page's forms have: its label there, the unit behind its value, and the value that the example
-    file has, as YAML.
-    """
+    """The mark of a setting in the page's forms: its label there, its unit, and its example value, as YAML."""
 
     label: str
     unit: str = ""
@@ -25,7 +23,7 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit per day or month, which is counted over restarts and renewed."""
+    """The mark of a limit per day or month, which is counted over restarts and renewed."""
 
     unit: Literal["tokens", "cost"]
     period: Literal["day", "month"]
@@ -33,18 +31,18 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """A limit of the queue, which all groups share: a group's administrator leaves it as it is."""
+    """The mark of a limit of the queue, which all groups share: a group's administrator leaves it unchanged."""
 
 
 def marked(section: type[BaseModel], mark: type[M]) -> dict[str, M]:
-    """The fields of a section that have a mark of this kind, and that mark."""
+    """The fields of a section that have a mark of this kind, each with its mark."""
     return {
         name: each for name, field in section.model_fields.items() for each in field.metadata if isinstance(each, mark)
     }
 
 
 def inner_section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field of this annotation holds, None for a field of values."""
+    """The section that a field of this annotation holds; None for a field of values."""
     if isinstance(annotation, type):
         return annotation if issubclass(annotation, BaseModel) else None
     return next((found for each in get_args(annotation) if (found := inner_section(each)) is not None), None)

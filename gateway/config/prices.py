@@ -1,6 +1,6 @@
-"""Price lists: what a model's tokens cost, in a currency, from which day on. They are about money alone.
+"""Price lists: the cost of a model's tokens in a currency, from a first day on. They are about money only.
 
-The price that orders requests is another one: `scheduling.price`, in service units (docs/fairness.md).
+The price that orders requests is a different one: `scheduling.price`, in service units (docs/fairness.md).
 """
 
 from datetime import date
@@ -37,7 +37,7 @@ Currency = Annotated[str, AfterValidator(_currency), Field(json_schema_extra={"e
 
 
 class PricePeriod(Section):
-    """Prices per million tokens, until a later period begins."""
+    """The prices per million tokens of a period, which ends when a later period begins."""
 
     valid_from: Annotated[
         date | None, Field(description="the day in UTC from which on they hold; default: always"), FormField("From")

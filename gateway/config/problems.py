@@ -59,7 +59,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """The configuration is invalid; `problems` lists every reason."""
+    """An error: the configuration is invalid; `problems` lists every reason."""
 
     def __init__(self, problems: list[ConfigProblem], source: Path | None) -> None:
         super().__init__("\n".join(problem.describe(source) for problem in problems))
@@ -103,7 +103,7 @@ def read_yaml(text: str) -> tuple[dict[str, Any], Lines, list[ConfigProblem]]:
 
 
 def _with_names(data: Any, above: frozenset[int] = frozenset()) -> Any:
-    """The data with every name converted to a string; non-string names are reported already. `above`: the objects that
+    """The data with every name converted to a string; other names have been reported. `above` has the objects that
     contain it (aliases loop).
     """
     if id(data) in above or not isinstance(data, dict | list):
@@ -121,8 +121,8 @@ def _yaml_name(name: object) -> str:
 
 
 def _walk(node: yaml.Node, path: tuple[str, ...], lines: Lines, above: set[int]) -> Iterator[ConfigProblem]:
-    """Record the line of every path below, and yield duplicate keys. `above`: nodes that contain this one (aliases
-    loop).
+    """Record the line of every path below the node, and yield duplicate keys. `above` has the nodes that contain this
+    one (aliases loop).
     """
     if id(node) in above:
         return
@@ -193,7 +193,7 @@ def _is_branch(part: str | int) -> bool:
 
 
 def did_you_mean(name: str, names: list[str]) -> str:
-    """A hint at the most similar name, or at all names."""
+    """A hint that gives the most similar name, or all names."""
     import difflib  # noqa: PLC0415 - only where something is wrong
 
     near = difflib.get_close_matches(name.lower(), names, n=1)

@@ -20,9 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Watches the file of a gateway. Make it before the gateway reads the file's settings.
-
-    `has_failed`: the file as it was last read is not in force.
+    """A watch on the configuration file of a gateway. Make it before the gateway reads the file's settings.
+    `has_failed`: the file, as last read, was not applied.
     """
 
     def __init__(self, path: Path, config: Config, *, look_s: float = LOOK_S) -> None:
@@ -34,12 +33,12 @@ class Reloading:
         self._seen = self._marks()  # before the gateway starts: the start takes time
 
     def ask(self) -> None:
-        """Read the file now, changed or not (SIGHUP)."""
+        """Read the file now, whether or not it has changed (SIGHUP)."""
         self._asked.set()
 
     async def watch(self, apply: Callable[[Config], None]) -> None:
-        """Reload on every change or request, until cancelled. `apply` is called with every new Config, and rejects it
-        by ValueError.
+        """Reload on every change or request, until cancelled. `apply` is called with every new Config, and may reject
+        it by ValueError.
         """
         while True:
             try:

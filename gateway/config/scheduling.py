@@ -165,7 +165,7 @@ PARAMETERS: Mapping[str, Mapping[str, type[PolicySettings]]] = {
 
 
 def read_choice(kind: str, names: tuple[str, ...], default: str, value: object) -> PolicySettings:
-    """Read a name, or a mapping of the name (`policy`, or the default) and its parameters. Raises ValueError."""
+    """Read a policy's name, or a mapping of its name (`policy`, or the default) and parameters. Raises ValueError."""
     given = {POLICY: value} if isinstance(value, str) else value
     if isinstance(given, PolicySettings):
         given = given.model_dump()
@@ -198,7 +198,7 @@ def _problem(loc: tuple[int | str, ...], text: str) -> InitErrorDetails:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Annotates a field that holds a policy of this kind: parses it, and describes it in the schema."""
+    """An annotation of a field that holds a policy of this kind: it parses the policy, and describes its schema."""
 
     kind: str
     names: tuple[str, ...]
@@ -209,7 +209,7 @@ class _Choice:
         return core_schema.no_info_before_validator_function(read, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """A name, or a name with the parameters of its policy."""
+        """The schema of a policy: its name, or its name with its parameters."""
         forms: list[dict[str, Any]] = [{"enum": list(self.names)}]
         for name in self.names:
             section = PARAMETERS[self.kind].get(name, PolicySettings).model_json_schema()
@@ -260,12 +260,12 @@ class Scheduling(Section):
 
 
 class SimulatedScheduling(Scheduling):
-    """Scheduling of a simulation, where output lengths can be known in advance."""
+    """The scheduling section of a simulation, where output lengths can be known in advance."""
 
     prediction: AnyPrediction = TenantQuantileSettings(policy="quantile")
 
 
 class PoolSettings(Section):
-    """Settings of one pool, which override the general ones."""
+    """The settings of one pool, which override the general ones."""
 
     scheduling: Scheduling = Scheduling()

@@ -22,7 +22,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def _tidied(schema: Any) -> Any:
-    """The schema without titles, which repeat the field names, and with bounds under their JSON Schema names: pydantic
+    """The schema without titles, which repeat the field names, and with bounds under their JSON Schema names. pydantic
     keeps its own names where a field has a validator.
     """
     if isinstance(schema, list):

@@ -57,8 +57,8 @@ class Section(BaseModel):
 
 
 class ServerTls(Section):
-    """`cert_file`: a port's certificate and its intermediate certificates; `key_file`: its key, without a password.
-    Both are PEM, and reloaded when they change.
+    """The certificate of a port and its key. `cert_file`: a port's certificate and its intermediate certificates;
+    `key_file`: its key, without a password. Both are PEM, and reloaded when they change.
     """
 
     cert_file: Path
@@ -100,7 +100,7 @@ class StepTimeSection(Section):
 
 
 class BackendSizes(Section):
-    """What can change of a backend while it serves. None: queried, measured or learned."""
+    """The settings of a backend that can change while it serves. None: queried, measured or learned."""
 
     requests_running_max: Annotated[
         Count | None, Field(description="its --max-num-seqs; default: learnt as requests begin there")
@@ -123,7 +123,7 @@ class BackendSizes(Section):
 
 
 class BackendPlace(BackendSizes):
-    """One server, and what it is. None: detected."""
+    """One server: its URL, its pool and its kind. None: detected."""
 
     url: Annotated[
         str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")
@@ -158,7 +158,7 @@ class BackendPlace(BackendSizes):
 
 
 class BackendSection(BackendPlace):
-    """A server of the file, which may name files of this machine and hold a key."""
+    """A server that the file declares; it may name files of this machine and hold a key."""
 
     name: Annotated[Name | None, Field(description="in logs and metrics; default: host:port")] = None
     api_key: Annotated[SecretStr | None, Field(description="its API key; a backend never gets a client's")] = None
@@ -197,7 +197,7 @@ class BackendSection(BackendPlace):
         return self
 
     def credential(self) -> SecretStr | None:
-        """Return the backend's API key, None where it has none. Raises ValueError where its file or variable holds no
+        """Return the backend's API key; None where it has none. Raises ValueError where its file or variable holds no
         key.
         """
         if self.api_key_file is not None:
@@ -283,7 +283,7 @@ class TierSection(Section):
 
 
 class LimitedSection(Section):
-    """What keys, tenants and groups have. None: no such limit. Days and months are UTC."""
+    """The limits of keys, tenants and groups. None: no such limit. Days and months are UTC."""
 
     in_flight_max: Annotated[
         Count | None,
@@ -327,12 +327,12 @@ class LimitedSection(Section):
 
     @property
     def has_budget(self) -> bool:
-        """Whether anything is limited per day or month, which has to be counted over restarts."""
+        """Whether any limit is per day or month, so that it has to be counted over restarts."""
         return any(getattr(self, name) is not None for name in marked(LimitedSection, Budget))
 
 
 class SharingSection(Section):
-    """What those have that share the pool by weight: tenants and groups."""
+    """The settings of tenants and groups, which share the pool by weight."""
 
     tier: Annotated[
         Name, Field(description="where it shares; a tenant with a group is in the tier of that"), FormField("Tier")
@@ -349,7 +349,7 @@ class GroupSection(LimitedSection, SharingSection):
 
 
 class TenantSection(LimitedSection, SharingSection):
-    """None: no such limit; for queues: the defaults of `queue`."""
+    """A tenant. None: no such limit; for queues: the defaults of `queue`."""
 
     group: Annotated[Name | None, Field(description="its tier is the group's"), FormField("Group")] = None
     envelope: Annotated[
@@ -397,9 +397,9 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """Streams that are preempted after their first token, and continued later: each at most `times_max` times, after at
-    least `tokens_between_min` tokens since it was sent last. For which requests, `scheduling.preempt_service` and
-    `tiers.*.preemptible` say. Both limits are measured (docs/results/continue-simulated.md).
+    """The rules by which streams are preempted after their first token, and continued later. Each is preempted at most
+    `times_max` times, after at least `tokens_between_min` tokens since its last dispatch. `scheduling.preempt_service`
+    and `tiers.*.preemptible` define for which requests. Both limits are measured (docs/results/continue-simulated.md).
     """
 
     enabled: bool = False
@@ -420,7 +420,9 @@ class ContinuationSection(Section):
 
 
 class AuthSection(Section):
-    """`secret` is the HMAC key of all API keys. Without one, `mode` open generates a random one at every start."""
+    """The authentication of callers. `secret` is the HMAC key of all API keys. Without a secret, `mode` open generates
+    a random one at every start.
+    """
 
     mode: Literal["open", "keys"] = "open"
     tenant_from: Literal["key", "model"] = "key"
@@ -453,7 +455,7 @@ class AuthSection(Section):
 
 
 class HealthSection(Section):
-    """How often backends are polled: every `idle_s` while idle, every `busy_s` while they are busy or get no calls."""
+    """The intervals at which backends are polled: `idle_s` while idle, `busy_s` while they are busy or get no calls."""
 
     idle_s: Seconds = 1.0
     busy_s: Seconds = 0.25
@@ -490,7 +492,9 @@ class TraceLog(Section):
 
 
 class Shutdown(Section):
-    """At SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most `drain_s` for running requests."""
+    """The shutdown at SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most `drain_s`. The second
+    wait is for running requests.
+    """
 
     lame_duck_s: Wait = 5.0
     drain_s: Wait = 20.0
@@ -509,9 +513,7 @@ def file_text(path: Path) -> str:
 
 
 def secret_lines(path: Path, *, read: Callable[[str], bytes] = str.encode) -> list[bytes]:
-    """The secrets of a file with one a line, as `read` reads each. Raises ValueError where it has none that is good
-    enough.
-    """
+    """The secrets of a file, one a line, as `read` reads each. Raises ValueError where no secret is usable."""
     lines = [line.strip() for line in file_text(path).splitlines() if line.strip()]
     if len(lines) > SECRETS_MAX:
         raise ValueError(f"the file {path} holds more than {SECRETS_MAX} secrets")

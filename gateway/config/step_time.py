@@ -1,4 +1,4 @@
-"""Step time in the configuration, and in the file that `fairlead calibrate` writes: the same keys in both.
+"""Step time in the configuration, with the same keys as in the file that `fairlead calibrate` writes.
 
 The gateway computes in seconds; the keys are milliseconds per step, microseconds per token, nanoseconds per token read.
 """
@@ -17,7 +17,7 @@ DIGITS = 6
 
 
 def read_configured_step_time(backend: BackendSection) -> policy.StepTime | None:
-    """Return the configured step time of a backend, None where there is none. Raises ValueError where its file cannot
+    """Return the configured step time of a backend; None where there is none. Raises ValueError where its file cannot
     be used.
     """
     stored = backend.step_time if backend.step_time_file is None else read_step_time(backend.step_time_file)

@@ -1,7 +1,7 @@
 """Tracing and metrics sections.
 
-The tracing section sets the endpoint and the sampling of traces; the OTEL_* variables apply where it does not, and
-traces are off while neither names an endpoint. OpenTelemetry itself reads the collector's credentials
+The tracing section sets the endpoint and the sampling of traces. The OTEL_* variables apply to settings that it leaves
+out, and traces are off while neither names an endpoint. OpenTelemetry itself reads the collector's credentials
 (OTEL_EXPORTER_OTLP_HEADERS), certificate and timeout, and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES)
 from the environment.
 """
@@ -31,7 +31,7 @@ def _endpoint(value: str) -> str:
 
 
 class Sampler(NamedTuple):
-    """One value of OTEL_TRACES_SAMPLER. `ratio` of the root spans is sampled; None: `sample_ratio` of them."""
+    """One value of OTEL_TRACES_SAMPLER: `ratio` of the root spans is sampled; None: `sample_ratio` of them."""
 
     follows_parent: bool
     ratio: float | None
@@ -61,7 +61,7 @@ SamplerName = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(S
 
 
 class TracingSection(Section):
-    """None: the value of the OTEL_* variables, or the default."""
+    """The settings of traces. None: the value of the OTEL_* variables, or the default."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     protocol: Literal["http/protobuf", "grpc"] | None = None
@@ -99,8 +99,8 @@ class TracingSection(Section):
 
 
 class MetricsSection(Section):
-    """`port`: serves /metrics without a key; None: /metrics is on the admin port alone. `tenants_max`: the tenants with
-    the most traffic have series of their own; all others share the series "other".
+    """The settings of metrics. `port`: serves /metrics without a key; None: /metrics is on the admin port alone.
+    `tenants_max`: the tenants with the most traffic have series of their own; all others share the series "other".
     """
 
     host: str = "127.0.0.1"
@@ -109,7 +109,7 @@ class MetricsSection(Section):
 
 
 def _variable(environ: Mapping[str, str], names: tuple[str, ...], known: tuple[str, ...]) -> str:
-    """The first of the variables that is set, or the first known value where none is."""
+    """The value of the first of these variables that is set, or the first known value where none is."""
     for name in names:
         value = environ.get(name)
         if value:

@@ -7,7 +7,9 @@ from gateway.config.sections import ServerTls
 
 
 def server_context(tls: ServerTls) -> ssl.SSLContext:
-    """TLS 1.2 or 1.3 with this certificate. Raises ValueError where its files cannot be read or do not match."""
+    """A TLS context (1.2 or 1.3) with this certificate. Raises ValueError where its files cannot be read or do not
+    match.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])

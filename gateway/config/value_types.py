@@ -1,7 +1,7 @@
-"""Types of settings: what a value may be, in Python, in a file and in the JSON of the admin API.
+"""Types of settings: the allowed values, in Python, in a file and in the JSON of the admin API.
 
-Each type has its bounds once, and its JSON schema says all that its validator checks. So a value that the schema allows
-and a section refuses is at odds with another value (ValueError).
+Each type has its bounds once, and its JSON schema states every check of its validator. So a value that the schema
+allows and a section refuses contradicts another value (ValueError).
 """
 
 import re
@@ -24,7 +24,7 @@ POOL_CHARS_MAX = 256
 BYTES_PATTERN = r"^\s*(\d*\.?\d+)\s*(\w+)?"  # as of pydantic.ByteSize
 
 COUNT_MAX = 2**63 - 1
-"""What JSON readers, msgpack and SQLite hold as an integer."""
+"""The largest integer that JSON readers, msgpack and SQLite can all hold."""
 WEIGHT_MAX = 1e15
 """A double has 15 decimal digits: the sum of a weight beyond it and the default weight of 1 is that weight."""
 WEIGHT_MIN = 1 / WEIGHT_MAX
@@ -75,19 +75,19 @@ _NAME = re.compile(NAME_PATTERN.strip("^$"))
 
 
 def not_bool(value: object) -> object:
-    """Rejects true and false, which pydantic would read as numbers."""
+    """Reject true and false, which pydantic would read as numbers."""
     if isinstance(value, bool):
         raise outside_schema("must be a number, not true or false")
     return value
 
 
 def whole(value: object) -> object:
-    """An integer as JSON may write it: 2.0 is one, too (JSON Schema 2020-12, 4.2.3). Rejects true and false."""
+    """Read an integer as JSON may write it: 2.0 is one, too (JSON Schema 2020-12, 4.2.3). Rejects true and false."""
     return int(value) if isinstance(value, float) and value.is_integer() else not_bool(value)
 
 
 def outside_schema(text: str) -> PydanticCustomError:
-    """The error of a value that the field's JSON schema excludes, too."""
+    """The error of a value that the JSON schema of its field also excludes."""
     return PydanticCustomError("outside_schema", "{text}", {"text": text})
 
 
@@ -125,9 +125,7 @@ def one_of(names: Iterable[str]) -> Any:
 
 @dataclass(frozen=True, eq=False)  # by identity: a schema has no hash
 class InJson:
-    """Annotates a type that JSON writes in one way, as the type `form`, and a file in several (64MiB, 12.5), as the
-    JSON schema `in_file` says.
-    """
+    """An annotation of a type with one form in JSON (`form`) and several in a file (64MiB, 12.5; schema `in_file`)."""
 
     form: Any
     in_file: Mapping[str, Any]
@@ -139,7 +137,7 @@ class InJson:
 
 
 class FileSchema(GenerateJsonSchema):
-    """Makes the JSON schema of what a file may write."""
+    """The generator of the JSON schema for configuration files."""
 
     def json_or_python_schema(self, schema: core_schema.JsonOrPythonSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["python_schema"])

@@ -1,1 +1,1 @@
-"""What lets a stream go on at another backend after it was interrupted."""
+"""Continuation: a stream goes on at another backend after it was interrupted."""

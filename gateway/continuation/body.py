@@ -1,8 +1,8 @@
-"""The body of a continuation: a completion of the prompt's token ids and of those that were generated.
+"""Continuation body: a completion of the prompt's token ids and of the generated ones.
 
 Fields that the call does not share with completions, or whose work is done (templates, truncation), are left out.
-Limits are what is left of them. All others stay as they are, since both paths of vLLM read the same sampling
-parameters; a call with a field that is not known has been excluded (exclusions.py).
+Limits are reduced to the part that is left. All other fields stay unchanged, since both paths of vLLM read the same
+sampling parameters; a call with an unknown field has been excluded (exclusions.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,8 @@ def stop_strings(call: Mapping[str, Any]) -> Sequence[str]:
 def continuation_body(
     call: Mapping[str, Any], ids: TokenIds, *, is_chat: bool, context_tokens_max: int | None
 ) -> bytes:
-    """The body of a completion that continues the call after these token ids.
-
-    `context_tokens_max` bounds a chat that sets no limit. Raises UpstreamProtocolError where that is needed, and None.
+    """The body of a completion that continues the call after these token ids. `context_tokens_max` bounds a chat that
+    sets no limit. Raises UpstreamProtocolError where it is needed, and None.
     """
     outputs = len(ids.output)
     fields = {name: value for name, value in call.items() if name not in DONE_OR_CHATS}

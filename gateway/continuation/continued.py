@@ -1,9 +1,9 @@
-"""ContinuedMeter: writes the events of a continuation as the next events of the stream that it continues.
+"""ContinuedMeter: writes the events of a continuation as the next events of the interrupted stream.
 
 A continuation is a completion with token ids; the client's stream may be a chat. Its events get the id, the time and
-the shape of the stream's own, counts go on from where they were, and text from where the client's text ends (seam.py,
-stops.py, token_texts.py). Every event is parsed and written again, which costs several times what a relayed event does,
-and happens only after an interruption.
+the shape of the stream's own. Counts continue the earlier counts, and text continues where the client's text ends
+(seam.py, stops.py, token_texts.py). Every event is parsed and written again, which costs several times as much as
+relaying one, and happens only after an interruption.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ _NAME_BY_ID: Final = "token_id:%d"  # of a token in log probabilities, where a s
 
 
 class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
-    """A stop string has ended the answer, and its backend goes on."""
+    """An error: a stop string has ended the answer, while its backend goes on."""
 
 
 class Wanted(NamedTuple):
-    """What the client asked for besides text."""
+    """The parts of an answer that the client asked for besides text."""
 
     token_ids: bool = False
     logprobs: bool = False
 
 
 class ContinuedMeter(EventMeter):
-    """Usage, token ids and events of a stream from an interruption on."""
+    """A meter of a continued stream: its usage, token ids and events from an interruption on."""
 
     __slots__ = (
         "_details", "_fingerprint", "_finish", "_first", "_head", "_ids", "_is_chat", "_names_ids", "_prompt_usage",
@@ -46,7 +46,7 @@ class ContinuedMeter(EventMeter):
     def __init__(
         self, call: StreamCall, stream: ResumableStream, *, wanted: Wanted, seam: Seam, stops: StopStrings | None
     ) -> None:
-        """`stream` is what there is so far."""
+        """`stream` is the stream as it was when interrupted."""
         super().__init__(call)
         self.last = stream.last
         last = json_object(payload(stream.last)) or {}
@@ -87,7 +87,7 @@ class ContinuedMeter(EventMeter):
         return rest if self.done or not self.is_finished else rest + self._complete()
 
     def _complete(self) -> bytes:
-        """End an answer that is whole: its finish event, and what follows it."""
+        """End a complete answer: send its finish event, and the events after it."""
         finish, self._finish, fingerprint = self._finish, None, self.call.memo.fingerprint
         keeps_usage, out = self.call.keeps_usage, b""
         if finish is not None:
@@ -177,7 +177,7 @@ class ContinuedMeter(EventMeter):
         return message
 
     def _logprobs(self, logprobs: Any, token_ids: list[int]) -> Any:
-        """The log probabilities as the client's API has them; None where it asked for none."""
+        """The log probabilities in the form of the client's API; None where it asked for none."""
         if not self._wanted.logprobs or not isinstance(logprobs, dict):
             return None
         tokens: list[str] = logprobs["tokens"]
@@ -202,14 +202,14 @@ def _chat_logprob(token: str, logprob: float) -> dict[str, Any]:
 
 
 def _names(logprobs: Any, token_ids: list[int]) -> list[str]:
-    """The names that log probabilities have for the tokens of an event."""
+    """The names of an event's tokens in its log probabilities."""
     if isinstance(logprobs, dict) and len(logprobs["tokens"]) == len(token_ids):
         return list(logprobs["tokens"])
     return [""] * len(token_ids)
 
 
 def _renamed(logprobs: Any, number: int, name: str) -> Any:
-    """The log probabilities with this name of a token that has none."""
+    """The log probabilities, with this name for a token that has none."""
     if not isinstance(logprobs, dict) or logprobs["tokens"][number]:
         return logprobs
     renamed = {**logprobs, "tokens": [*logprobs["tokens"]]}
@@ -221,7 +221,7 @@ def _renamed(logprobs: Any, number: int, name: str) -> Any:
 
 
 def _names_ids(event: dict[str, Any]) -> bool:
-    """Whether the log probabilities of an event of a chat name its tokens by their ids."""
+    """Whether the log probabilities of a chat event name its tokens by their ids."""
     choice = event["choices"][0] if event.get("choices") else {}
     tokens, ids = (choice.get("logprobs") or {}).get("content"), choice.get("token_ids")
     return bool(tokens and ids and tokens[-1]["token"] == _NAME_BY_ID % ids[-1])
@@ -232,7 +232,7 @@ def _cut_logprobs(logprobs: Any, tokens: int) -> Any:
 
 
 def _text_offset(event: dict[str, Any]) -> int:
-    """Where the next token's text begins, of the log probabilities of a completion."""
+    """The position where the next token's text begins, by the log probabilities of a completion."""
     logprobs = event["choices"][0].get("logprobs") if event.get("choices") else None
     if not isinstance(logprobs, dict) or not logprobs.get("text_offset"):
         return 0

@@ -1,9 +1,9 @@
-"""Which streams cannot be continued at another backend, and why: decided from the call, before it is queued.
+"""Exclusions: the streams that cannot be continued at another backend, decided from the call before it is queued.
 
-A continuation is a completion of token ids: the prompt's and those that were generated. What is not in these ids is
-lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
-any of that is excluded here, and so is one with a field that is not known here. What a backend turns out to do (no
-token ids, a reasoning parser) excludes a stream when its first event is here (gateway/continuation/stream.py).
+A continuation is a completion of token ids: the prompt's and those that were generated. State that is not in these ids
+is lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
+any of that is excluded here, and so is one with a field that is not known here. Some backends (without token ids, or
+with a reasoning parser) exclude a stream when its first event arrives (gateway/continuation/stream.py).
 docs/continue.md has every field of vLLM 0.32.
 
 Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
@@ -20,7 +20,7 @@ from gateway.continuation.body import DONE_OR_CHATS
 
 
 class Exclusion(StrEnum):
-    """Why a stream cannot be continued."""
+    """The reason why a stream cannot be continued."""
 
     DISABLED = "disabled"  # by the configuration
     API = "api"  # no stream of chat completions or completions
@@ -56,7 +56,7 @@ def _if_given(value: Any) -> bool:
 
 
 def _if_not_true(value: Any) -> bool:
-    """Of a flag that is true where it is missing. vLLM reads 0 and "no" as false, too."""
+    """Whether a flag that is true by default is set otherwise. vLLM reads 0 and "no" as false, too."""
     return value is not None and value is not True
 
 
@@ -106,7 +106,7 @@ _AS_THEY_ARE: Final = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED: Final = frozenset(name for name, rule in BODY_FIELDS.items() if rule.rewrite(None) is LEFT_OUT)
 KNOWN: Final = _NAMES | _AS_THEY_ARE | _NOT_FORWARDED | DONE_OR_CHATS
-"""The fields of which it was decided what a continuation does with them."""
+"""The fields for which it was decided how a continuation treats them."""
 # Where such a field excludes nothing after all.
 _UNLESS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     # Tools are a part of the prompt alone.
@@ -117,8 +117,8 @@ _UNLESS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
 
 
 def exclusion(endpoint: Endpoint, call: Mapping[str, Any], *, choices: int) -> Exclusion | None:
-    """Why this stream cannot be continued; None: it can, as far as its call tells. `choices`: sequences in its
-    answer.
+    """The reason why this stream cannot be continued; None: it can, as far as its call shows. `choices` is the number
+    of sequences in its answer.
     """
     if endpoint is not CHAT and endpoint is not COMPLETIONS:
         return Exclusion.API

@@ -1,9 +1,9 @@
-"""HeldBytes: limits the memory of what is kept to continue streams: the token ids of all streams of this process.
+"""HeldBytes: limits the memory of the data for continuing streams: the token ids of all streams of this process.
 
-A stream reserves what it can need when it begins, so nothing is counted for a token. Where the limit is reached, the
-tenant that holds most gives up its oldest stream: that one goes on, but no other backend can continue it. So a tenant
-with little keeps its part, however many streams others have. gateway/forwarding/answers/unread_bytes.py limits whole
-answers.
+A stream reserves the most that it can need when it begins, so tokens are not counted one by one. Where the limit is
+reached, the tenant that holds most gives up the data of its oldest stream: the stream goes on, but no other backend can
+continue it. So a tenant with little keeps its part, however many streams others have.
+gateway/forwarding/answers/unread_bytes.py limits whole answers.
 """
 
 from typing import Final, Protocol
@@ -13,25 +13,25 @@ BYTES_MAX: Final = 256 << 20
 
 
 class HeldStream(Protocol):
-    """A stream that holds bytes."""
+    """A stream whose token ids are held in memory."""
 
     def give_up(self) -> None:
-        """Forget what is held."""
+        """Drop the held token ids."""
         ...
 
 
 class HeldBytes:
-    """What the streams of each tenant hold, oldest first. Mutable."""
+    """The bytes that the streams of each tenant hold, oldest first. Mutable."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        """`bytes_max`: of all tenants together."""
+        """`bytes_max` is the limit for all tenants together."""
         self._bytes_max = bytes_max
         self._tenants: dict[str, dict[HeldStream, int]] = {}
         self._of_tenant: dict[str, int] = {}
         self.bytes = 0
 
     def hold(self, tenant_id: str, stream: HeldStream, bytes_: int) -> None:
-        """The stream needs so many bytes, until it is released or gives up, which it may do at once."""
+        """Reserve bytes for the stream, until it is released or gives up, which may be at once."""
         self._tenants.setdefault(tenant_id, {})[stream] = bytes_
         self._add(tenant_id, bytes_)
         while self.bytes > self._bytes_max:

@@ -1,28 +1,30 @@
-"""LossEvidence: which call is it that ends engines?
+"""LossEvidence: which call makes engines fail?
 
-One request may end every engine that computes it. A loss is evidence against each call that was aboard, and names none
-of them: it counts 1 against each. A call that has lost ENGINES_MAX engines is given up, whatever the others did, so no
-call costs more. Its losses are explained by then, and no longer count against those who shared them.
+One request may end every engine that computes it. A loss is evidence against each call that was aboard: it counts 1
+against each. A call that has lost ENGINES_MAX engines is given up, whatever the others did, so no call costs more. Its
+losses are then explained, and no longer count against the calls that shared them.
 
-The others would reach the same count where they travel with it from engine to engine. So a call whose next loss would
-be its last goes on apart: calls in the same position wait until it has left its engine, or has been there for much
-longer than it needed to lose one.
+Other calls would reach the same count if they moved with it from engine to engine. So a call whose next loss would be
+its last runs apart: calls in the same position wait until it has left its engine, or has been there for much longer
+than it took to lose one.
 
-Pure: facts come in with their times; it does no I/O and reads no clock. It knows the calls of one process.
+Pure: facts come in with their times; it does no I/O and reads no clock. It covers the calls of one process.
 """
 
 from collections import defaultdict
 from typing import Final
 
 ENGINES_MAX: Final = 3
-"""Two losses in a row happen to innocents: two engines are restarted. More than three no call may cost."""
+"""The most engines that a call may lose. Two losses in a row happen to innocent calls: two engines are restarted."""
 TRIAL_RATIO: Final = 2.0
-"""What ends engines takes about as long each time, and another engine may be slower, but hardly by more."""
+"""The length of a trial over the longest loss: a call that ends engines takes about as long each time, and another
+engine is hardly slower by more.
+"""
 
 
 class _Loss:
-    """The loss of one engine: the calls that were aboard, and those of them for which it is one too many. Among several
-    it is that which was on trial.
+    """The loss of one engine: the calls that were aboard, and the calls for which it is the last loss. Among several
+    such calls, only the one on trial counts.
     """
 
     __slots__ = ("aboard", "is_explained", "last_chances")
@@ -37,7 +39,7 @@ class _Loss:
 
 
 class Suspect:
-    """One call, and the losses that it was part of."""
+    """One call, and the losses at which it was aboard."""
 
     __slots__ = ("backend_id", "longest_s", "loss", "losses", "sent_at")
 
@@ -50,33 +52,33 @@ class Suspect:
 
     @property
     def lost(self) -> int:
-        """Engines that it has lost, and no call that was given up explains."""
+        """The number of engines that the call has lost, except losses that a given-up call explains."""
         return sum(not loss.is_explained for loss in self.losses)
 
     @property
     def is_last_chance(self) -> bool:
-        """Whether its next loss ends it."""
+        """Whether the call's next loss ends it."""
         return self.lost >= ENGINES_MAX - 1
 
     @property
     def trial_ends_at(self) -> float:
-        """When it has been at its engine for so long that it hardly is what ends engines."""
+        """The time at which the call has been at its engine too long to be the cause of the losses."""
         return self.sent_at + TRIAL_RATIO * self.longest_s
 
 
 class LossEvidence:
-    """Counts the losses of all calls of one process. Mutable."""
+    """The losses of all calls of one process. Mutable."""
 
     def __init__(self) -> None:
         self._aboard: defaultdict[str, set[Suspect]] = defaultdict(set)  # by backend
 
     def sent(self, call: Suspect, backend_id: str, now: float) -> None:
-        """The call is at this backend from now on."""
+        """The call runs at this backend from now on."""
         call.backend_id, call.sent_at, call.loss = backend_id, now, None
         self._aboard[backend_id].add(call)
 
     def left(self, call: Suspect) -> None:
-        """The call has left its backend: by its end, or because it goes on elsewhere. Idempotent."""
+        """The call has left its backend, because it ended or goes on elsewhere. Idempotent."""
         aboard = self._aboard[call.backend_id]
         aboard.discard(call)
         if not aboard:
@@ -84,7 +86,7 @@ class LossEvidence:
 
     def lost(self, call: Suspect, now: float, *, resends_max: int | None) -> bool:
         """The call has lost the engine that it was at. Returns whether it is given up. `resends_max`: how often it may
-        be sent again, where its client has been sent nothing; beyond that it is sent only if another call aboard has
+        be sent again while its client has been sent nothing; beyond that it is sent only if another call aboard has
         lost as many. None: it is a stream that has begun.
         """
         self.left(call)
@@ -100,12 +102,14 @@ class LossEvidence:
         return is_given_up
 
     def ended(self, call: Suspect) -> None:
-        """The call has ended: what it was part of is not kept for it."""
+        """The call has ended: drop its losses."""
         call.losses.clear()
         call.loss = None
 
     def apart_until(self, call: Suspect, backend_id: str) -> float | None:
-        """Until when the call must not be sent to this backend, because another one is on trial there; None: now."""
+        """The time until which the call must not be sent to this backend, because another call is on trial there; None:
+        now.
+        """
         if not call.is_last_chance:
             return None
         others = [each for each in self._aboard.get(backend_id, ()) if each.is_last_chance]
@@ -113,5 +117,5 @@ class LossEvidence:
 
 
 def _is_shared(loss: _Loss, call: Suspect) -> bool:
-    """Whether another call aboard has lost as many engines, this one included."""
+    """Whether another call aboard has lost as many engines, including this loss."""
     return any(each.lost + (loss not in each.losses) >= call.lost for each in loss.aboard if each is not call)

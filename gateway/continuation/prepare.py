@@ -1,4 +1,4 @@
-"""What a backend is asked for to continue a stream, and how its answer is written."""
+"""Preparation of a continuation: the questions to a backend, and how its answer is written."""
 
 from array import array
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ NOT_NOW: Final = frozenset({404, 408, 429})  # what a router in front, or an eng
 
 
 class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
-    """The backend does not answer now. `is_fault`: by its own fault."""
+    """An error: the backend does not answer a question now. `is_fault`: by its own fault."""
 
     def __init__(self, message: str, *, is_fault: bool) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
 
 
 class Continuing(NamedTuple):
-    """A prepared continuation: its body, and what its meter needs to know."""
+    """A prepared continuation: its body, and the facts that its meter needs."""
 
     body: bytes
     wanted: Wanted
@@ -70,7 +70,7 @@ async def prepare(
 async def ask_json(
     upstream: Upstream, headers: Mapping[str, str], path: str, body: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Post this to a backend, and return the object that it answers with. Raises UpstreamError."""
+    """Post this body to a backend, and return the object that it answers with. Raises UpstreamError."""
     async with await upstream.open("POST", path, headers, orjson.dumps(body)) as exchange:
         answer = json_object(await exchange.read(ASK_BYTES_MAX))
     if exchange.status >= 500 or exchange.status in NOT_NOW:
@@ -81,15 +81,15 @@ async def ask_json(
 
 
 class _LastChoice(NamedTuple):
-    """The text of a stream's last event, and how many tokens it has."""
+    """The text of a stream's last event, and its number of tokens."""
 
     text: str
     tokens: int
 
     @property
     def ends_with_text(self) -> bool:
-        """Whether its text ends where its tokens end: it has one token, and text. A decoder returns no text while the
-        last character is incomplete.
+        """Whether the text of the event ends where its tokens end: it has one token, and text. A decoder returns no
+        text while the last character is incomplete.
         """
         return bool(self.text) and self.tokens == 1
 

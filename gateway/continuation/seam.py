@@ -1,17 +1,18 @@
-"""The seam between two parts of an answer: what the first backend had decoded of its last tokens, and not sent.
+"""The seam between two parts of an answer: the text of the last tokens that the first backend had decoded and not sent.
 
 Text does not end where tokens end. A token may be a part of a character, and vLLM sends nothing of it before the rest
 is there; with stop strings it holds back characters. The client's text is whole only where the next backend continues
 at the right character, so these questions are asked of it before it continues:
 
-- Is the last character complete? `/detokenize` of the last tokens tells: what is not ends in U+FFFD.
-- If it is not: where does the text of the continuation begin? A decoder that begins inside a character returns all
-  text from the beginning of the prompt with the first whole one (DecodeStream of `tokenizers`). How much that is a
-  completion of one known token tells, whose text is known.
+- Is the last character complete? `/detokenize` of the last tokens shows it: the text of an incomplete one ends in
+  U+FFFD.
+- If it is not: where does the text of the continuation begin? A decoder that begins inside a character returns all text
+  from the beginning of the prompt with the first whole one (DecodeStream of `tokenizers`). A completion of one known
+  token, whose text is known, shows how much that is.
 - Which characters were held back? The last ones of the decoded text, if those before them are what the client has.
   They are not where the stream skips special tokens, which `/detokenize` writes: such a stream is given up.
 - Does a special token stand inside a character? `/detokenize` writes it, so the text before it looks whole. Where the
-  client was shown no text of the last event, the completion of one known token tells. Such a stream is given up.
+  client was shown no text of the last event, the completion of one known token shows it. Such a stream is given up.
 
 Most streams break after a whole character and without stop strings: then nothing is asked.
 """
@@ -31,11 +32,13 @@ TOKENS_PER_CHARACTER_MAX: Final = 4
 KNOWN_TEXT: Final = "a"
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Posts a body to a path of the backend; returns the answer. Raises UpstreamError."""
+"""A function that posts a body to a path of the backend and returns the answer. Raises UpstreamError."""
 
 
 class Seam(NamedTuple):
-    """`before`: the end of the decoded text, as long as it was asked for, or all of it. `skip`: so many characters at
+    """The place where the text of a continuation joins the earlier text.
+
+    `before` is the end of the decoded text, as long as it was asked for, or all of it. `skip`: this many characters at
     the beginning of the continuation's text were decoded before. A seam inside a character: the first `cut_chars` of
     what follows end with it, and `cut_tokens` tokens of it were generated before.
     """
@@ -47,8 +50,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of what was generated. `model` is the one that is asked about them; `shared` are
-    fields of the call that a question has, too.
+    """The token ids of a prompt and of the generated output. `model` is the model that is asked about them; `shared`
+    has the fields of the call that a question needs, too.
     """
 
     model: str
@@ -58,14 +61,14 @@ class Generated(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What the client has: the text of the last event, after which so many characters were `held_back`."""
+    """The text that the client has of the last event, after which `held_back` characters were not sent."""
 
     text: str
     held_back: int
 
 
 async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) -> Seam:
-    """The seam after these tokens; `chars`: how much of the text before it is needed. Raises UpstreamError."""
+    """The seam after these tokens; `chars` is the needed length of the text before it. Raises UpstreamError."""
     window = min(len(tokens.output), INCOMPLETE_TOKENS_MAX + TOKENS_PER_CHARACTER_MAX * chars)
     ids = (tokens.prompt[-CONTEXT_TOKENS:] + tokens.output)[-window - CONTEXT_TOKENS :].tolist()
     text = await _detokenize(ask, tokens.model, ids)
@@ -91,9 +94,8 @@ async def find_seam(ask: Ask, tokens: Generated, shown: Shown, *, chars: int) ->
 
 
 def _check(text: str, shown: Shown, *, is_whole: bool) -> None:
-    """Raise UpstreamProtocolError where this is not the text of which the client was shown all but the end.
-
-    `is_whole`: it is that of all tokens, so the last of them has a text.
+    """Raise UpstreamProtocolError where this text does not contain what the client was shown, up to the end.
+    `is_whole`: it is the text of all tokens, so the last of them has a text.
     """
     before = text[: max(0, len(text) - shown.held_back)]
     is_shown = before.endswith(shown.text) or shown.text.endswith(before)
@@ -102,9 +104,8 @@ def _check(text: str, shown: Shown, *, is_whole: bool) -> None:
 
 
 async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending: int) -> int:
-    """The number of characters that a decoder returns besides new ones, where it begins inside a character.
-
-    `pending`: characters for which U+FFFD stands in the text of `ids`.
+    """The number of old characters that a decoder returns besides new ones, where it begins inside a character.
+    `pending` is the number of characters for which U+FFFD stands in the text of `ids`.
     """
     known = (await ask("/tokenize", {"model": tokens.model, "prompt": KNOWN_TEXT, "add_special_tokens": False}))[
         "tokens"

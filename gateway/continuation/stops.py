@@ -1,4 +1,4 @@
-"""StopStrings: finds stop strings in text that comes from two backends, as vLLM does in text of its own.
+"""StopStrings: finds stop strings in text from two backends, as vLLM does in its own text.
 
 A backend that continues an answer sees only its own part of the text, so it would miss a stop string that begins in the
 part before. It would also lose the text that the first backend held back: while there are stop strings, vLLM does not
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Stopped(NamedTuple):
-    """A stop string was found after so many of the tokens of a piece."""
+    """The stop string that ended an answer, and the number of tokens of the piece up to it."""
 
     by: str
     tokens: int
@@ -27,9 +27,9 @@ class StopStrings:
     def __init__(
         self, stops: Sequence[str], *, is_included: bool, tokens_min: int, before: str = "", tokens_before: int = 0
     ) -> None:
-        """`is_included`: a stop string that was found is a part of the answer. `tokens_min`: tokens during which no
-        stop string counts. `before` is the end of the text before, at least `lookback` characters or all of it, of
-        `tokens_before` tokens; where stop strings are not included, its last `lookback` characters were not sent.
+        """`is_included`: a found stop string is a part of the answer. `tokens_min`: stop strings count only after these
+        tokens. `before` is the end of the text before, at least `lookback` characters or all of it, of `tokens_before`
+        tokens; where stop strings are not included, its last `lookback` characters were not sent.
         """
         self._stops = tuple(stops)
         self.lookback = lookback(self._stops)
@@ -41,7 +41,7 @@ class StopStrings:
         self._sent = max(0, len(before) - self._holds_back)  # of `_text`
 
     def passed(self, texts: Sequence[str]) -> tuple[str, Stopped | None]:
-        """Take the texts of the tokens of one event. Return the text to send, and what stopped the answer."""
+        """Take the texts of the tokens of one event. Return the text to send, and the stop that was found."""
         sent = ""
         for number, text in enumerate(texts, start=1):
             piece, by = self._token(text)
@@ -51,7 +51,7 @@ class StopStrings:
         return sent, None
 
     def rest(self) -> str:
-        """The text that was held back, at the end of the answer."""
+        """The text that was held back, for the end of the answer."""
         rest, self._sent = self._text[self._sent :], len(self._text)
         return rest
 
@@ -67,7 +67,7 @@ class StopStrings:
         return sent, by
 
     def _find(self, new_chars: int) -> tuple[str | None, int]:
-        """The stop string that ends first among the new characters, and where the answer then ends."""
+        """The stop string that ends first among the new characters, and the position where the answer then ends."""
         text, found, first_end = self._text, None, len(self._text) + 1
         if not new_chars:
             return None, 0

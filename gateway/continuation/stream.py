@@ -1,4 +1,4 @@
-"""ResumableStream: what is kept of one call's stream over all backends that answer it."""
+"""ResumableStream: the state of one call's stream over all backends that answer it."""
 
 import re
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from policies.types import NO_USAGE, Usage
 # None of them is found inside a text, where quotes are escaped.
 _IDS: Final = re.compile(rb'"prompt_token_ids"\s*:\s*\[')
 _REASONING: Final = re.compile(rb'"reasoning\w*"\s*:(?!\s*null)')
-"""Of a delta, and of the usage of every chat where a parser of it is on."""
+"""The field of a delta that has reasoning, and of the usage of every chat where a reasoning parser is on."""
 _TOKEN_NAME: Final = re.compile(rb'"token_id:\d+"')
-"""Of a completion of a server whose log probabilities name tokens by their ids."""
+"""The token names of a completion, at a server whose log probabilities name tokens by their ids."""
 
 
 # Of the ids of one stream: of a million tokens at up to 7 bytes each. One that may need more is not continued.
@@ -34,10 +34,9 @@ class ContinuationSettings(NamedTuple):
 
 
 class ResumableStream:
-    """One stream, which may be continued where `exclusion` is None. Mutable.
-
-    `usage` is that of all backends so far, as the client sees it; `last` is the last event with tokens. `bytes_max` is
-    what its ids can need. `on_given_up` is called when they are forgotten to save memory.
+    """One stream, which may be continued where `exclusion` is None. Mutable. `usage` is the usage at all backends so
+    far, as the client sees it; `last` is the last event with tokens. `bytes_max` is the most that its ids can need.
+    `on_given_up` is called when they are dropped to save memory.
     """
 
     __slots__ = ("bytes_max", "exclusion", "ids", "last", "on_given_up", "usage")
@@ -52,12 +51,12 @@ class ResumableStream:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the client has been sent a part of it, from which it can be continued."""
+        """Whether the client has been sent a part of the stream, from which it can be continued."""
         return bool(self.last)
 
     def began(self, first: bytes, output_tokens_max: int) -> None:
-        """Its first event with data is here: it tells whether the backend reports token ids, how many the prompt has,
-        and whether reasoning is parsed. The answer has so many tokens at most.
+        """Read the stream's first event with data, for an answer of at most `output_tokens_max` tokens. It shows
+        whether the backend reports token ids, how many the prompt has, and whether reasoning is parsed.
         """
         if self.exclusion is not None:
             return
@@ -74,21 +73,21 @@ class ResumableStream:
                 self.ids.drop()
 
     def give_up(self) -> None:
-        """Forget the ids: others need the memory. The stream goes on, and cannot be continued any more."""
+        """Drop the ids, because others need the memory. The stream goes on, and cannot be continued any more."""
         self.exclusion = Exclusion.MEMORY
         self.ids.drop()
         self.on_given_up()
 
     def left(self) -> None:
-        """No backend answers it now."""
+        """No backend answers the stream now."""
         self.on_given_up = _nothing
 
     def passed(self, meter: ResumableMeter) -> None:
-        """What this meter has counted was sent to the client."""
+        """The output that this meter has counted was sent to the client."""
         self.usage, self.last = meter.usage or self.usage, meter.last or self.last
 
     def may_continue(self) -> bool:
-        """Whether another backend could continue it now."""
+        """Whether another backend could continue the stream now."""
         if self.exclusion is None and self.ids.is_full:  # there are more than it was asked for
             self.exclusion = Exclusion.BYTES
         is_readable = _REASONING.search(self.last) is None

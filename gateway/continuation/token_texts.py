@@ -1,9 +1,9 @@
-"""TokenTexts: which token of an event adds which part of its text, as the decoder of vLLM has found it.
+"""TokenTexts: the part of an event's text that each of its tokens adds, as vLLM's decoder found it.
 
 vLLM may put several tokens into one event, and looks for stop strings after each of them. An event has one text, and
 log probabilities name each token by itself. A token that ends inside a character adds nothing: the next one that ends
 with a whole character adds the text of both. If the character never becomes whole, U+FFFD stands for its bytes. Names
-tell that only in part (v1/engine/logprobs.py): a token that ends inside a character has none, also one that ends a
+show that only in part (v1/engine/logprobs.py): a token that ends inside a character has none, also one that ends a
 character that began in another answer, before the seam.
 
 This is exact where the tokens inside characters are single bytes, and otherwise for events with one such character.
@@ -20,16 +20,16 @@ class TokenTexts:
 
     def __init__(self, seam: Seam) -> None:
         self.completed: tuple[int, str] | None = None
-        """Of the last event: the token that ends the character in which the seam is, and the name that it would have if
-        the tokens before the seam were of its own answer.
+        """The token of the last event that completes the character in which the seam is, and the name that it would
+        have if the tokens before the seam were of its own answer.
         """
         self._is_inside = seam.cut_tokens > 0  # of a character
         self._cut_chars = seam.cut_chars  # 0 from the first text on
         self._cut_tokens = seam.cut_tokens
 
     def of(self, text: str, names: Sequence[str]) -> list[str]:
-        """Split the text of one event into those of its tokens, which have these names. A name that is not in the text
-        is that of a token without one: a special token, or one that ends the answer.
+        """Split the text of one event into the texts of its tokens, which have these names. A name that is not in the
+        text belongs to a token without text: a special token, or one that ends the answer.
         """
         names = [name if (whole := name.lstrip(INCOMPLETE)) and whole in text else "" for name in names]
         completing = self._completing(text, names)
@@ -50,7 +50,7 @@ class TokenTexts:
         return texts
 
     def _completing(self, text: str, names: Sequence[str]) -> int | None:
-        """The token without a name that ends the character in which the seam is."""
+        """The token without a name that completes the character in which the seam is."""
         nameless = next((number for number, name in enumerate(names) if name), len(names))
         character = text[self._cut_chars - 1 : self._cut_chars] if self._cut_chars else ""
         if not nameless or character in ("", INCOMPLETE):
@@ -61,7 +61,7 @@ class TokenTexts:
         return min(max(missing, 1), nameless) - 1
 
     def _end(self, text: str, start: int, name: str, later: Sequence[str]) -> int:
-        """Where the text of the token with this name ends, of a text in which it begins at `start`."""
+        """The position where the text of the token with this name ends, if it begins at `start`."""
         if not self._is_inside and text.startswith(name, start):
             return start + len(name)
         named = sum(map(bool, later))

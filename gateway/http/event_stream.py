@@ -1,5 +1,5 @@
-"""Heartbeat: keeps the connection of a stream open while its call waits; begin_stream: sends the head of a stream;
-beating: keeps the connection of one open that waits to be continued.
+"""Event streams: the head of a stream (begin_stream), and its connection kept open while the call waits (Heartbeat) or
+while the stream waits to be continued (beating).
 
 Load balancers cut connections that are silent for a minute, and a call may wait longer than that for a backend or for
 its first token. A heartbeat sends the head of the stream early, then a comment at intervals, which clients ignore
@@ -30,7 +30,7 @@ class Heartbeat:
     def __init__(
         self, request: HttpRequest, answer: AnswerKind, headers: Callable[[], dict[str, str]], *, every_s: float
     ) -> None:
-        """The head and the first comment are sent after `every_s`, with what `headers` returns then. `answer` is the
+        """The head, with what `headers` then returns, and the first comment are sent after `every_s`. `answer` is the
         API whose format error events have.
         """
         self._request = request
@@ -47,13 +47,13 @@ class Heartbeat:
         return self._stream
 
     def failed(self, message: str, error: Mapping[str, Any]) -> EventStream | None:
-        """End the stream with an error event, if its head was sent, and return it; else None. `error` is the error
+        """End the stream with an error event and return it, if its head was sent; else None. `error` is the error
         object of the API.
         """
         return self._ended(ANSWERS[self._answer].meter(StreamCall()).cut(message, error))
 
     def answered(self, response: Response | EventStream) -> Response | EventStream:
-        """The response for the handler to return: this one, or, if a head was sent, the stream that now carries it."""
+        """The response for the handler to return: this one or, if a head was sent, the stream that now carries it."""
         if isinstance(response, EventStream):
             return response
         body = response.body
@@ -100,7 +100,7 @@ def begin_stream(request: HttpRequest, status: int, headers: Mapping[str, str]) 
 
 @asynccontextmanager
 async def beating(request: HttpRequest, every_s: float | None) -> AsyncIterator[None]:
-    """Send a comment each `every_s` seconds while the block runs, where a part of the stream was sent; None: never."""
+    """Send a comment each `every_s` seconds while the block runs, if a part of the stream was sent; None: never."""
     stream = request.open_stream
     if stream is None or every_s is None:
         yield
@@ -123,8 +123,8 @@ async def _beats(stream: EventStream, every_s: float) -> None:
 def end_open_stream(
     request: HttpRequest, answer: AnswerKind, message: str, error: Mapping[str, Any]
 ) -> EventStream | None:
-    """End the stream of the request with an error event, where its head was sent, and return it; else None. `error` is
-    the error object of the API.
+    """End the stream of the request with an error event and return it, if its head was sent; else None. `error` is the
+    error object of the API.
     """
     heartbeat = request.heartbeat
     if heartbeat is not None and (begun := heartbeat.failed(message, error)) is not None:

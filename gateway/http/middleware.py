@@ -1,7 +1,8 @@
 """CallMiddleware: gives every call a request id, exactly one response and one log line, however the call ends.
 
-Handlers raise what they cannot answer: ProblemError (the gateway rejects the call), Rejected (the scheduler does),
-UpstreamError (the backend failed). The middleware turns each into a response in the format of the called API.
+Handlers raise an error for calls that they cannot answer: ProblemError (the gateway rejects the call), Rejected (the
+scheduler does), UpstreamError (the backend failed). The middleware turns each into a response in the format of the
+called API.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ Run = Callable[[HttpRequest, Endpoint, CallTrace], Coroutine[Any, Any, Response 
 
 
 class CallMiddleware:
-    """Runs the handlers of all calls that are logged."""
+    """The middleware around the handlers of all calls that are logged."""
 
     def __init__(
         self, *, names: RequestIds, hops: TrustedHops, headers: AnswerHeaders, cors: Cors, telemetry: Telemetry
@@ -45,7 +46,7 @@ class CallMiddleware:
         self._rejection_turns = RejectionTurns()
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, run: Run) -> Response | EventStream:
-        """Run the handler and return its response, or the one for the problem that it raised. A disconnect of the
+        """Run the handler and return its response, or the response for the problem that it raised. A disconnect of the
         client, and a bug, are logged and raised again.
         """
         client = self._hops.client_address(request.headers, request.remote)

@@ -1,9 +1,9 @@
 """RejectionTurns: how many calls may get their 429 in one turn of the event loop?
 
-A client that is rejected may ask again at once, and to read and reject a call costs most of what it costs to serve one.
-A gateway that is short of CPU would reject all that a greedy tenant can send, and serve no tenant. So a turn sends
-REJECTS_MAX responses, and the others wait, tenant after tenant. A connection that waits for its response sends nothing
-more. Turns are short while there is CPU enough, and then no rejection waits longer than a few milliseconds.
+A rejected client may call again at once, and to read and reject a call costs nearly as much as to serve one. A gateway
+that is short of CPU would reject all calls of a greedy tenant, and serve no tenant. So a turn sends REJECTS_MAX
+responses, and the others wait, tenant after tenant. A connection that waits for its response sends nothing more. Turns
+are short while there is enough CPU, and then no rejection waits longer than a few milliseconds.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ REJECTS_MAX: Final = 2
 
 
 class RejectionTurns:
-    """The rejections of one gateway that wait. Mutable. Made and used on the gateway's loop."""
+    """The waiting rejections of one gateway. Mutable. Made and used on the gateway's loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -26,7 +26,7 @@ class RequestIds:
         self._in_flight: set[str] = set()
 
     def take(self, headers: Mapping[str, str]) -> str:
-        """The client's own id, or a new one; in flight until it is freed."""
+        """The client's own id, or a new one. It is in flight until it is freed."""
         name = self.name(headers)
         self._in_flight.add(name)
         return name
@@ -40,8 +40,8 @@ class RequestIds:
         return self._new()
 
     def renamed(self, name: str, given: object, headers: Mapping[str, str]) -> str:
-        """The id of a request whose body has a `request_id`: `given`, which replaces `name`, where it is usable and no
-        header has an id; else `name`.
+        """The id of a request whose body has a `request_id`. It is `given` where that is usable and no header has an
+        id; else `name`.
         """
         if type(given) is not str or not _USABLE.fullmatch(given) or given in self._in_flight:
             return name
@@ -61,7 +61,7 @@ class RequestIds:
 
 
 def random_ids() -> Iterator[str]:
-    """Ids: "fl-" and 16 random hex digits."""
+    """Yield ids: "fl-" and 16 random hex digits."""
     while True:
         block = secrets.token_hex(_NAME_BYTES * _NAMES_AT_ONCE)
         for start in range(0, len(block), 2 * _NAME_BYTES):

@@ -140,10 +140,9 @@ class GatewayServer:
         return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
 
     def _without_slash(self, request: HttpRequest) -> Response | None:
-        """A redirect from a path with trailing slashes to the endpoint without them, as vLLM's framework sends; None
-        where there is no such endpoint.
-
-        The location has no host: the gateway knows the client's Host header, not the host of a proxy in front of it.
+        """A redirect from a path with trailing slashes to its endpoint, as vLLM's framework sends; None without an
+        endpoint. The location has no host: the gateway knows the client's Host header, not the host of a proxy in front
+        of it.
         """
         endpoint, path_id = self._paths.find(request.path.rstrip("/"))
         if endpoint is None:

@@ -1,6 +1,6 @@
 """Authentication at the data port: maps the API key, token or trusted proxy header of a request to a tenant id.
 
-Keys are compared as HMACs alone. With auth.mode keys an unknown key costs the same work as a known one, and lookups use
+Keys are only compared as HMACs. With auth.mode keys an unknown key costs the same work as a known one, and lookups use
 the HMAC, which a client cannot choose without the secret. With auth.mode open (for trying out), every distinct key is a
 tenant of its own, named by its HMAC, so that no log or metric holds a key: a person with many keys has many shares.
 
@@ -36,12 +36,12 @@ TENANT_HEADERS = ("x-tenant-id", "x-llm-d-inference-fairness-id", "x-gateway-inf
 
 
 class Unauthorized(Exception):  # noqa: N818 - named as HTTP names it
-    """The request has no valid key."""
+    """An error: the request has no valid key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The authenticated tenant of a request. `models` None: it may use all. `key_id` is the id of its key, "" where it
+    """The authenticated tenant of a request. `models` None: it may use all. `key_id` is the id of its key; "" where it
     has none.
     """
 
@@ -54,7 +54,7 @@ class Identity:
 
 
 class Authenticator(Protocol):
-    """Finds the tenant of a request."""
+    """An authenticator: which tenant does a request belong to?"""
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
         """The identity of a request; `headers` looks names up case-insensitively. Raises Unauthorized."""
@@ -62,7 +62,7 @@ class Authenticator(Protocol):
 
 
 class KnownKeys:
-    """Accepts the keys on this ring alone: those of the key file, and those of the admin API."""
+    """An authenticator that accepts only the keys on this ring: those of the key file, and of the admin API."""
 
     def __init__(self, ring: KeyRing[Identity]) -> None:
         self._ring = ring
@@ -79,7 +79,7 @@ class KnownKeys:
 
 
 class KeysBeside:
-    """Accepts the keys of a ring that is mostly empty, and all that others accept."""
+    """An authenticator that accepts the keys of a mostly empty ring, and all keys that another one accepts."""
 
     def __init__(self, others: Authenticator, ring: KeyRing[Identity]) -> None:
         self._others = others
@@ -94,7 +94,7 @@ class KeysBeside:
 
 
 class KeysOrTokens:
-    """Accepts keys, and tokens of identity providers."""
+    """An authenticator that accepts keys, and tokens of identity providers."""
 
     def __init__(self, keys: Authenticator, tokens: "Tokens[TenantIssuer, Identity]") -> None:
         self._keys = keys
@@ -111,14 +111,14 @@ class KeysOrTokens:
 
 
 def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
-    """The tenant that the claims name; None where there is none with a valid name."""
+    """The tenant that the claims name; None where they name none, or an invalid one."""
     tenant = claim(claims, issuer.tenant_claim)
     return Identity(tenant) if isinstance(tenant, str) and TENANT_NAME.fullmatch(tenant) else None
 
 
 async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer, Identity] | None":
-    """The verifier of these issuers' tokens, after a first attempt to fetch their keys; None where there are no
-    issuers. Raises ValueError where a file of CA certificates cannot be read.
+    """The verifier of these issuers' tokens, after a first attempt to fetch their keys; None without issuers. Raises
+    ValueError where a file of CA certificates cannot be read.
     """
     if not issuers:
         return None
@@ -130,7 +130,7 @@ async def tenant_tokens(issuers: Sequence[TenantIssuer]) -> "Tokens[TenantIssuer
 
 
 def given_token(headers: Mapping[str, str]) -> str | None:
-    """The bearer token (RFC 6750, 2.1), None where there is none, or a key in its place."""
+    """The bearer token (RFC 6750, 2.1); None where there is none, or a key in its place."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     return token if scheme.lower() == "bearer" and looks_like_token(token) else None
@@ -146,7 +146,7 @@ def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity
 
 
 class OpenKeys:
-    """Accepts any key, or none."""
+    """An authenticator that accepts any key, or none."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -169,8 +169,8 @@ class TrustedProxies:
         return bool(self._networks)
 
     def named(self, headers: Mapping[str, str], peer: str | None) -> Identity | None:
-        """The tenant that a trusted proxy names, None where the key decides. Raises Unauthorized where the name that it
-        gives is invalid.
+        """The tenant that a trusted proxy names; None where the key decides. Raises Unauthorized where the given name
+        is invalid.
         """
         tenant = next((headers[name] for name in TENANT_HEADERS if name in headers), None)
         if tenant is None or not is_within(peer, self._networks):
@@ -184,7 +184,8 @@ def make_authenticator(
     auth: AuthSection, process_secret: bytes | None = None
 ) -> tuple[Authenticator, KeyRing[Identity] | None]:
     """The authenticator, from the secret and the key file; and the ring of keys, None where keys are not checked.
-    `process_secret` counts where none is configured; None: a random one. Raises ValueError where a file cannot be read.
+    `process_secret` is used where no secret is configured; None: a random one. Raises ValueError where a file cannot be
+    read.
     """
     if auth.mode == "open":
         return OpenKeys(auth.secret_bytes() or process_secret or secrets.token_bytes(32)), None
@@ -193,7 +194,7 @@ def make_authenticator(
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:
-    """The key, where SDKs send it; None where there is none. Raises Unauthorized where it is malformed."""
+    """The key, from the headers in which SDKs send it; None where there is none. Raises Unauthorized if malformed."""
     authorization = headers.get("authorization")
     if authorization is None:
         key = next((headers[name] for name in KEY_HEADERS if name in headers), None)

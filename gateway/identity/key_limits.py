@@ -1,4 +1,4 @@
-"""Key limits: the limits of API keys by their tenants, as the tenants' settings have them."""
+"""Key limits: the limits of API keys by tenant, as the tenants' settings have them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from policies.types import KeyLimits
 
 
 class KeyLimitsByTenant:
-    """The limits of those keys that have any. Mutable."""
+    """The limits of the keys that have any. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, str] = {}  # by key
@@ -18,8 +18,8 @@ class KeyLimitsByTenant:
         return self._limits.get(tenant_id, {})
 
     def put(self, key_id: str, tenant_id: str | None, limits: KeyLimits | None) -> Collection[str]:
-        """Set the limits of a tenant's key; None: it has none, or is gone. Returns the tenants with other limits than
-        before.
+        """Set the limits of a tenant's key; None: the key has none, or was removed. Returns the tenants whose limits
+        have changed.
         """
         before = self._tenants.get(key_id)
         if before == tenant_id and tenant_id is not None and self.of(tenant_id).get(key_id) == limits:

@@ -24,10 +24,10 @@ class _Known(Generic[T]):
 
 
 class KeyRing(Generic[T]):
-    """Keys and their owners. Mutable."""
+    """A ring of API keys, as HMACs, and their owners. Mutable."""
 
     def __init__(self, secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
+        """`clock` gives seconds since 1970."""
         self._secret = secret
         self._clock = clock
         self._nobodys = secrets.token_bytes(32)

@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 
 class SecretMismatch(ValueError):  # noqa: N818 - named as what it finds
-    """The state holds keys made with another secret."""
+    """An error: the state holds keys made with another secret."""
 
 
 def fingerprint_of(secret: bytes) -> str:
-    """64 hex digits that identify the secret."""
+    """The 64 hex digits that identify the secret."""
     return hmac.new(secret, PURPOSE, "sha256").hexdigest()
 
 
 class FingerprintCheck:
-    """Compares one gateway's secret with the fingerprint in its open store. Call `start` and `stop`."""
+    """The check of one gateway's secret against the fingerprint in its open store. Call `start` and `stop`."""
 
     def __init__(self, store: Store, secret: bytes) -> None:
         self._store = store
@@ -43,8 +43,9 @@ class FingerprintCheck:
         self._later = Periodic(self._try_again, RETRY_S, "compare the secret of API keys")
 
     async def start(self) -> None:
-        """Compare, or write the fingerprint where there is none. Raises SecretMismatch. A store that is unavailable is
-        checked once it is back: a mismatch is then an error in the log, because the gateway serves already.
+        """Compare the fingerprints, or write one where there is none. Raises SecretMismatch. A store that is
+        unavailable is checked once it is back: a mismatch is then an error in the log, because the gateway serves
+        already.
         """
         if not await self._is_kept():
             self._later.start()
@@ -62,7 +63,7 @@ class FingerprintCheck:
             self._later.finish()
 
     async def _is_kept(self) -> bool:
-        """Whether the store has the fingerprint of this secret now. Raises SecretMismatch."""
+        """Whether the store now has the fingerprint of this secret. Raises SecretMismatch."""
         try:
             if await _fingerprint(self._store) is None:
                 with contextlib.suppress(VersionConflict):  # another gateway wrote it first
@@ -80,8 +81,8 @@ class FingerprintCheck:
 
 
 def accept(config: Config, config_file: Path | None) -> None:
-    """Replace the fingerprint in the state by that of the configured secret. Raises ValueError where there is no
-    secret; StateFileError, StoreUnavailable.
+    """Replace the fingerprint in the state by the fingerprint of the configured secret. Raises ValueError where there
+    is no secret; StateFileError, StoreUnavailable.
     """
     secret = config.auth.secret_bytes()
     if secret is None:

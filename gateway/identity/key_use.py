@@ -1,6 +1,6 @@
-"""KeyUse: on which day each API key was last used, from usage: of all gateways that share the state, over restarts.
+"""KeyUse: the day on which each API key was last used, by the stored usage of all gateways that share the state.
 
-All days are read once; from then on only those that can still change, at most every REFRESH_S.
+All days are read once; after that, only the days that can still change, at most every REFRESH_S.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,10 +12,10 @@ REFRESH_S = 5.0
 
 
 class KeyUse:
-    """The days of last use. Mutable; used on one loop."""
+    """The days of last use of all keys. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float], today: Callable[[], str]) -> None:
-        """`clock`: seconds of any clock that only grows; `today` is the day in UTC."""
+        """`clock` gives seconds of any clock that only grows; `today` gives the day in UTC."""
         self._store = store
         self._clock = clock
         self._today = today
@@ -24,7 +24,7 @@ class KeyUse:
         self._read_at: float | None = None
 
     async def last_days(self) -> Mapping[str, str]:
-        """The last day of use (UTC, like 2026-11-20) by key, of those that are in usage. Raises StoreUnavailable."""
+        """The last day of use (UTC, like 2026-11-20) by key, for keys in the stored usage. Raises StoreUnavailable."""
         now = self._clock()
         if self._read_at is None or now - self._read_at >= REFRESH_S:
             today = date.fromisoformat(self._today())

@@ -15,13 +15,13 @@ OPEN_TENANTS_MAX = 10_000  # chosen: their state is bounded, and calls cost the 
 
 
 class TenantDirectory(Protocol):
-    """Finds the settings of a tenant."""
+    """A directory of tenants: what are the settings of this tenant?"""
 
     reject_reason: Reason
     """The reason of the Reject where `find` returns None."""
 
     def find(self, tenant_id: str) -> Tenant | None:
-        """Return the tenant, None where there is no such tenant, or no room for one more."""
+        """Return the tenant; None where there is no such tenant, or no room for one more."""
         ...
 
     def put(self, tenant: Tenant) -> None:
@@ -34,7 +34,7 @@ class TenantDirectory(Protocol):
 
 
 class ConfiguredTenants:
-    """The configured tenants and no others."""
+    """A directory of the configured tenants only."""
 
     reject_reason = Reason.TENANT_UNKNOWN
 
@@ -52,7 +52,7 @@ class ConfiguredTenants:
 
 
 class OpenTenants:
-    """Any tenant, with weight 1 unless configured otherwise. Mutable."""
+    """A directory of any tenant, with weight 1 unless configured otherwise. Mutable."""
 
     reject_reason = Reason.QUEUE_FULL  # as many tenants as are kept are busy
 
@@ -63,8 +63,8 @@ class OpenTenants:
         forget_if_idle: Callable[[str], bool],
         open_tenants_max: int = OPEN_TENANTS_MAX,
     ) -> None:
-        """`forget_if_idle` drops all state of this tenant unless it has requests queued or in flight, and returns
-        whether it did.
+        """`forget_if_idle` drops all state of a tenant unless it has requests queued or in flight, and returns whether
+        it did.
         """
         self._configured = {tenant.id: tenant for tenant in tenants}
         self._open: dict[str, Tenant] = {}  # the least recently seen is first
@@ -91,7 +91,9 @@ class OpenTenants:
         self._configured.pop(tenant_id, None)
 
     def _evict(self) -> bool:
-        """Forget the tenant that was idle longest. Busy ones on the way count as seen just now."""
+        """Forget the tenant that was idle longest; return whether one was found. Busy ones on the way count as just
+        seen.
+        """
         for _ in range(min(EVICTION_TRIES_MAX, len(self._open))):
             tenant_id = next(iter(self._open))
             tenant = self._open.pop(tenant_id)

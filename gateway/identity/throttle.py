@@ -1,9 +1,9 @@
-"""Failure throttle: limits how often one address can fail to authenticate.
+"""Failure throttle: a limit on how often one address can fail to authenticate.
 
 Guessing a key of 256 random bits is hopeless, so this limits load and logs: an address that fails repeatedly gets 429.
 Each address has a token bucket (a burst, refilled slowly). A valid key is always accepted: otherwise one bad client
-could lock out all others behind the same address. IPv6 addresses count by their /64, which is one customer's. There are
-at most ADDRESSES_MAX buckets; the one whose last failure is oldest is dropped first.
+could lock out all others behind the same address. IPv6 addresses count by their /64, which belongs to one customer.
+There are at most ADDRESSES_MAX buckets; the one whose last failure is oldest is dropped first.
 """
 
 from collections import OrderedDict
@@ -16,8 +16,8 @@ _HOST_BITS = 64
 
 
 class Buckets:
-    """A token bucket for each name: a burst, refilled at a rate. Mutable; the name that was asked for least recently is
-    forgotten first.
+    """A token bucket for each name: a burst, refilled at a rate. Mutable. The name that was asked for least recently is
+    dropped first.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
@@ -45,7 +45,7 @@ class FailureThrottle:
         self._buckets = Buckets(FAILURES_BURST, FAILURES_PER_S)
 
     def failed(self, peer: str | None, now: float) -> float | None:
-        """Count a failure. Returns None, or where there were too many the seconds until the next one is answered."""
+        """Count a failure. Returns None or, after too many, the seconds until the next one is answered."""
         return self._buckets.take(_source(peer), now)
 
     def __len__(self) -> int:

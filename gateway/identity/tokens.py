@@ -1,4 +1,4 @@
-"""Token verification: JSON Web Tokens (RFC 7519) of identity providers, checked as RFC 8725 requires.
+"""Token verification: the check of identity providers' JSON Web Tokens (RFC 7519), as RFC 8725 requires.
 
 A token is valid if it is signed by a key that its issuer publishes, with an allowed algorithm, names our audience, and
 has not expired. Keys are fetched in the background every REFRESH_S, and once more when a token names an unknown key: no
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class KeysUnavailableError(Exception):
-    """An issuer's keys could not be fetched."""
+    """An error: an issuer's keys could not be fetched."""
 
 
 class Tokens(Generic[I, T]):
-    """Verifies tokens of these issuers and caches what `read` makes of their claims (None: rejected). Call `start` and
-    `stop`.
+    """The verifier of these issuers' tokens; it caches the result of `read` for their claims (None: rejected). Call
+    `start` and `stop`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Tokens(Generic[I, T]):
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: seconds since 1970. Raises ValueError where a file of CA certificates cannot be read."""
+        """`clock` gives seconds since 1970. Raises ValueError where a file of CA certificates cannot be read."""
         self._issuers = {each.issuer: _Keys(each, self._forget) for each in issuers}
         self._read = read
         self._clock = clock
@@ -70,7 +70,7 @@ class Tokens(Generic[I, T]):
         await asyncio.gather(*(keys.stop() for keys in self._issuers.values()))
 
     def find(self, token: str) -> T | None:
-        """What `read` made of a valid token; None where the token is invalid."""
+        """The result of `read` for a valid token; None where the token is invalid."""
         if not looks_like_token(token):
             return None
         digest, now = hashlib.sha256(token.encode(errors="surrogateescape")).digest(), self._clock()
@@ -90,11 +90,13 @@ class Tokens(Generic[I, T]):
         return found
 
     def _forget(self) -> None:
-        """Clear the cache: an issuer has changed its keys."""
+        """Clear the cache, because an issuer has changed its keys."""
         self._remembered.clear()
 
     def _claims(self, token: str) -> tuple[dict[str, Any], "_Keys[I]"]:
-        """Raises PyJWTError, and KeyError for an issuer or a key that is not known."""
+        """The claims of a valid token, and the keys of its issuer. Raises PyJWTError; KeyError for an unknown issuer or
+        key.
+        """
         unverified = jwt.decode(token, options={"verify_signature": False})
         keys = self._issuers[unverified["iss"]]
         header, issuer = jwt.get_unverified_header(token), keys.issuer
@@ -177,7 +179,7 @@ class _Keys(Generic[I]):
             self._on_change()
 
     async def _fetch(self) -> Mapping[str, Any]:
-        """Raises KeysUnavailableError."""
+        """Fetch the issuer's keys. Raises KeysUnavailableError."""
         issuer = self.issuer
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=FETCH_S_MAX)) as session:

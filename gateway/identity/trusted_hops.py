@@ -1,9 +1,9 @@
 """Trusted hops: the address of a client behind proxies, from X-Forwarded-For.
 
-Every proxy appends the address of its own client to the header, so only what trusted proxies have written can be
-believed: reading from the right, the first address that is none of theirs is the client's. Whatever is left of it the
-client may have made up. Without trusted hops, and for a peer that is none, the peer itself is the client. The PROXY
-protocol is not read: it is no HTTP, and gets 400.
+Every proxy appends the address of its own client to the header, so only the entries of trusted proxies can be believed:
+reading from the right, the first address that is not a trusted proxy's is the client's. The client may have invented
+all entries to its left. Without trusted hops, or where the peer is not one of them, the peer itself is the client. The
+PROXY protocol is not read: it is not HTTP, and gets 400.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,8 @@ class TrustedHops:
 
     def client_address(self, headers: Headers, peer: str | None) -> str | None:
         """The address of the client: the right-most hop that is not trusted; where all are, the left-most. None where
-        the connection has no address. An entry that is no address ends the search: it names no client that a proxy saw.
+        the connection has no address. An entry that is not an address ends the search, because it names no client that
+        a proxy saw.
         """
         if not self._networks or not is_within(peer, self._networks) or HEADER not in headers:
             return peer
@@ -40,15 +41,14 @@ class TrustedHops:
 
 
 def is_within(peer: str | None, networks: Networks) -> bool:
-    """Whether this address is in one of the networks; False where it is no address, as that of a unix socket."""
+    """Whether this address is in one of the networks; False for a text that is not an address, as of a unix socket."""
     address = _address(peer or "")
     return address is not None and any(address in network for network in networks)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in "a.b.c.d", "a.b.c.d:port", "::1" or "[::1]:port", None for anything else.
-
-    A listener on all addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
+    """The address in "a.b.c.d", "a.b.c.d:port", "::1" or "[::1]:port"; None for any other text. A listener on all
+    addresses of both families sees IPv4 peers as ::ffff:a.b.c.d.
     """
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""RequestAdmission: turns a parsed HTTP request into a call that may be queued, or raises the problem to answer with.
+"""RequestAdmission: turns a parsed HTTP request into a call that may be queued, or raises a problem as the answer.
 
 Every fault of a call that the gateway can detect is found here, before the call is queued, forwarded or charged. Only
 the backend can detect others (a context that is too long by its tokenizer); its error response costs nothing.
@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
 
 class RequestAdmission:
-    """Checks calls and determines their size: prompt tokens and most output tokens."""
+    """The admission of calls: it checks them and determines their size, in prompt tokens and most output tokens."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class RequestAdmission:
         self._continues = continues
 
     async def take(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
-        """Parse, check and size a call, and reserve its part of the budgets. Facts are noted in the trace as they
-        become known. Raises ProblemError.
+        """Parse, check and size a call, and reserve its part of the budgets. Raises ProblemError. Facts are written to
+        the trace as they become known.
         """
         arrival = await self._request_parser.receive(request, endpoint, trace)
         return await self._admit(arrival, request, endpoint, trace)
@@ -180,7 +180,7 @@ class RequestAdmission:
 
     def copy(self, arrival: ParsedRequest, endpoint: Endpoint, model: str, request_id: str) -> Call | None:
         """A copy of an admitted call for this model, of the tenant of copies; None where no backend of its pool is
-        idle. It reserves nothing of any budget.
+        idle. It reserves no part of any budget.
         """
         route = self._pools.routes.find(model)
         if route is None:
@@ -211,11 +211,11 @@ class RequestAdmission:
         return Call(parsed, queued, SHADOW_TENANT, dispatcher, SHADOW_TENANT.id, usage_max=most)
 
     def _usage_max(self, parsed: ParsedCall, model: str, arrival: ParsedRequest) -> Usage:
-        """The most that a backend can use for the call, of which it may report less: a context for each sequence, and
-        no more output than was asked for.
+        """The most that a backend can use for the call, of which it may report less.
 
-        Some calls take a context for each of their parts: of a text that is embedded, where a token has at least one
-        byte; of a sound, where it has many more; of a response, for each tool that the backend itself runs.
+        That is a context for each sequence, and no more output than the call asks for. Some calls take a context for
+        each of their parts: of a text that is embedded, where a token has at least one byte; of a sound, where it has
+        many more; of a response, for each tool that the backend itself runs.
         """
         context = self._pools.routes.context_tokens_max(model)
         if parsed.answer is AnswerKind.TRANSCRIPTION:
@@ -232,8 +232,8 @@ class RequestAdmission:
         return exclusion(endpoint, values, choices=parsed.choices) if parsed.stream else Exclusion.API
 
     async def _spend(self, claims: BudgetClaims, trace: CallTrace, claim: BudgetClaim) -> None:
-        """Reserve what the call may use of the budgets of its tenant and its key. Raises ProblemError where one is
-        spent.
+        """Reserve the most that the call may use from the budgets of its tenant and its key. Raises ProblemError where
+        one is spent.
         """
         claimed = await claims.claim(claim)
         if isinstance(claimed, Overrun):
@@ -254,7 +254,7 @@ class RequestAdmission:
         return self._cache_salts.salt(tenant_id=tenant.id, tier_id=tenant.tier_id, own=own)
 
     async def _previous(self, arrival: ParsedRequest) -> StoredResponse | None:
-        """The stored response that the call continues, None where it continues none. Raises ProblemError."""
+        """The stored response that the call continues; None where it continues none. Raises ProblemError."""
         previous = arrival.body.values.get("previous_response_id")
         if previous is None:
             return None
@@ -284,12 +284,14 @@ class RequestAdmission:
 
 
 def _may_be_copied(arrival: ParsedRequest, endpoint: Endpoint) -> bool:
-    """Whether a shadow may get the call. A backend may store responses; and a long body would have to be held twice."""
+    """Whether a shadow may get a copy of the call. Not where backends may store responses, nor for a long body, which
+    would have to be held twice.
+    """
     return arrival.alias is not None and endpoint is not RESPONSES and arrival.body_bytes < LONG_BYTES
 
 
 def _runs_tools(values: Mapping[str, Any]) -> bool:
-    """Whether the backend runs tools of its own for the response, and generates again with what they return."""
+    """Whether the backend runs tools of its own for the response, and generates again with their results."""
     tools = values.get("tools")
     return type(tools) is list and any(type(tool) is dict and tool.get("type") != "function" for tool in tools)
 
@@ -304,7 +306,7 @@ def _in_background(values: Mapping[str, Any]) -> bool:
 
 
 def _output_tokens_max(parsed: ParsedCall, card: ModelCard, prompt_tokens: int) -> int:
-    """The most output tokens of all choices together: the call's own limit, or what the context has room for."""
+    """The most output tokens of all choices together: the call's own limit, or the room in the context."""
     context = card.max_model_len or CONTEXT_TOKENS_UNKNOWN
     room = max(context - prompt_tokens // parsed.prompts, 1) * parsed.choices
     if parsed.output_tokens_max is None:

@@ -1,4 +1,4 @@
-"""Envelopes: the SLO envelope of a request: its tenant's, else its tier's, or tighter targets from its headers.
+"""Envelopes: the SLO envelope of a request, from its tenant or else its tier, with tighter targets from its headers.
 
 A header can only tighten a configured target; it cannot create or widen one. A TPOT target has a lower bound, because
 an engine sizes its steps for the tightest request that runs, at the expense of all others' throughput. A TTFT target
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Envelopes:
-    """The configured envelopes. A tenant's own overrides its tier's, target by target. Mutable."""
+    """The configured envelopes. A tenant's own envelope overrides its tier's, target by target. Mutable."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Envelopes:
         tiers: Mapping[str, SloEnvelope],
         header_tpot_ratio_min: float = HEADER_TPOT_RATIO_MIN,
     ) -> None:
-        """`header_tpot_ratio_min`: the least part of the configured TPOT target that a header can ask for."""
+        """`header_tpot_ratio_min` is the least part of the configured TPOT target that a header can ask for."""
         self._tpot_ratio_min = header_tpot_ratio_min
         self._tenants = tenants
         self._tiers = tiers
@@ -40,7 +40,6 @@ class Envelopes:
         self._warned: set[str] = set()
 
     def replace(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
-        """Replace all envelopes."""
         self._tenants, self._tiers = tenants, tiers
         self.any = bool(self._tenants or self._tiers)
 
@@ -65,7 +64,7 @@ class Envelopes:
         *,
         ratio_min: float = 0.0,
     ) -> float | None:
-        """The configured target, or the header's where that is less, but at least `ratio_min` of the configured one."""
+        """The configured target, or the header's if that is less, but at least `ratio_min` of the configured one."""
         if given_s is None:
             return None
         name = next((name for name in names if name in headers), None)
@@ -78,7 +77,7 @@ class Envelopes:
         return min(given_s, max(int(asked) / 1000, ratio_min * given_s))
 
     def _warn(self, tenant: Tenant, name: str) -> None:
-        """Warn once for each tenant that a target is invalid; the configured one applies."""
+        """Warn, once for each tenant, that a target is invalid; the configured one applies."""
         if tenant.id not in self._warned and len(self._warned) < _TENANTS_WARNED_MAX:
             self._warned.add(tenant.id)
             log.warning("tenant %s: %s is no number of milliseconds, and is ignored", tenant.id, name)

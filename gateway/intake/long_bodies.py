@@ -1,8 +1,8 @@
-"""LongBodies: reads long bodies without blocking the event loop for long.
+"""Long bodies: a reader that does not block the event loop for long.
 
 A body of LONG_BYTES or more is read in slices with a turn of the loop between them (gateway/api/long_json.py), and its
-values are counted. A body with too many is rejected at that cost: a backend would stop for even longer, and with it all
-of its streams. What else takes long for a long body is done in a thread. One body is read at a time, so that the loop
+values are counted. A body with too many values is rejected then, because a backend would stop for even longer, and all
+of its streams with it. Other slow work on a long body is done in a thread. One body is read at a time, so that the loop
 waits for one at most.
 """
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class LongBodies:
-    """Reads long bodies, one at a time. Mutable; used on one loop."""
+    """A reader of long bodies, one at a time. Mutable; used on one loop."""
 
     def __init__(self, values_max: int = VALUES_MAX) -> None:
         self._values_max = values_max
@@ -37,7 +37,7 @@ class LongBodies:
             return JsonBody(body, await in_turns(read_object(body, self._values_max)))
 
     async def run(self, read: Callable[Taken, Result], *args: Taken.args, **kwargs: Taken.kwargs) -> Result:
-        """Call the function in a thread and return its result. Raises what it raises."""
+        """Call the function in a thread and return its result, or raise its error."""
         async with self._reading:
             return await asyncio.to_thread(read, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""RequestParser: turns an HTTP request into its caller, body, pool and tenant, or raises the problem to answer with.
+"""RequestParser: turns an HTTP request into its caller, body, pool and tenant, or raises a problem as the answer.
 
 Every call that reaches a backend, queued or not, is checked in this order: the caller is known (401), the body is
 complete (408, 413) and valid for its path (400), the model exists (404), the tenant exists (403).
@@ -50,7 +50,7 @@ class ParsedRequest(NamedTuple):
 
 
 class _Received(NamedTuple):
-    """A call that has been received, and not yet routed."""
+    """A call that has been received and is not yet routed."""
 
     identity: Identity
     headers: Mapping[str, str]
@@ -59,7 +59,9 @@ class _Received(NamedTuple):
 
 
 class RequestParser:
-    """Identifies callers, reads bodies and finds the pool and tenant of a call. Mutable; used on one loop."""
+    """The parser of calls: it identifies callers, reads bodies and finds the pool and the tenant. Mutable; used on one
+    loop.
+    """
 
     def __init__(
         self,
@@ -75,8 +77,8 @@ class RequestParser:
         long_bodies: LongBodies,
         memory: MemoryGuard,
     ) -> None:
-        """`tenant_is_model`: the tenant of a call is its model or adapter, not its caller. `body_timeout_s`: seconds
-        that a body may take to arrive.
+        """`tenant_is_model`: the tenant of a call is its model or adapter, not its caller. `body_timeout_s` is the
+        number of seconds that a body may take to arrive.
         """
         self._auth = auth
         self._proxies = proxies if proxies.any else None
@@ -92,7 +94,7 @@ class RequestParser:
         self.draining = False  # new calls are rejected: the gateway shuts down
 
     def identify(self, request: HttpRequest, trace: CallTrace) -> Identity:
-        """The caller, noted in the trace. Raises ProblemError."""
+        """The caller, which is also written to the trace. Raises ProblemError."""
         try:
             named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
             identity = named or self._auth.identify(request.headers)
@@ -105,7 +107,7 @@ class RequestParser:
         return identity
 
     async def receive(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
-        """Identify, read and route a call. Facts are noted in the trace as they become known. Raises ProblemError."""
+        """Identify, read and route a call. Raises ProblemError. Facts are written to the trace as they become known."""
         identity = self.enter(request, trace)
         try:
             with self._memory.body() as expected:
@@ -132,7 +134,7 @@ class RequestParser:
         *,
         alias: str | None = None,
     ) -> ParsedRequest:
-        """The call for a pool that `Pools` has looked up, which its client knows as `alias`. Raises ProblemError where
+        """The call for a pool that `Pools` has found; its client knows the model as `alias`. Raises ProblemError where
         there is no pool for the model, the caller may not use the model, or the tenant does not exist.
         """
         if route is None:
@@ -151,7 +153,7 @@ class RequestParser:
         return ParsedRequest(identity.tenant_id, body, body_bytes, tenant, dispatcher, card, alias)
 
     async def _of_alias(self, arrival: _Received, alias: str, trace: CallTrace) -> ParsedRequest:
-        """The call at the first model of its alias that has a live backend; without any, at the first that is known.
+        """The call at the first model of its alias that has a live backend; without any, at the first known model.
         Raises ProblemError.
         """
         routes, models = self._pools.routes, await self._models_of(arrival, alias)
@@ -163,8 +165,8 @@ class RequestParser:
         return await self._at(found, models[place + 1 :])
 
     async def _models_of(self, arrival: _Received, alias: str) -> tuple[str, ...]:
-        """The models of an alias in the order in which the call tries them. A call that continues a stored response
-        stays at the model that has it.
+        """The models of an alias in the order of trial for this call. A call that continues a stored response stays at
+        the model that has it.
         """
         values, caller = arrival.body.values, arrival.identity.tenant_id
         previous = values.get("previous_response_id")
@@ -193,7 +195,7 @@ class RequestParser:
         return any(map(self._pools.routes.is_live, arrival.others))
 
     async def _at(self, arrival: ParsedRequest, others: tuple[str, ...]) -> ParsedRequest:
-        """The call with its model's name in its body."""
+        """The call with the name of its present model in its body."""
         with_model, model = arrival.body.with_model, arrival.card.id
         is_long = arrival.body_bytes >= LONG_BYTES
         body = await self.long_bodies.run(with_model, model) if is_long else with_model(model)
@@ -206,7 +208,7 @@ class RequestParser:
         return self.identify(request, trace)
 
     async def _body(self, request: HttpRequest, endpoint: Endpoint, expected: ExpectedBody) -> tuple[Body, int]:
-        """The body and its bytes. Raises BadRequest, TooComplexError, OutOfMemory, ProblemError."""
+        """The body, and its number of bytes. Raises BadRequest, TooComplexError, OutOfMemory, ProblemError."""
         data = await self._data(request, expected)
         if not data and endpoint.may_be_empty:
             return NO_BODY, 0

@@ -26,9 +26,9 @@ ID_CHARS_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens` are its
-    prompt and its output tokens: the context of a response that continues it. `alias` is the name that its client asked
-    for, where that is not the model's own.
+    """A response made through this gateway. `owner` is the caller, even where the tenant is the model. `context_tokens`
+    are its prompt and its output tokens: the context of a response that continues it. `alias` is the name that its
+    client asked for, where that is not the model's own.
     """
 
     owner: str
@@ -71,7 +71,7 @@ class StoredResponses:
         self._responses[response_id] = kept
 
     async def fetch(self, response_id: str) -> None:
-        """Ask for it where it may have been made, if it is not known here."""
+        """Ask the process that may have made the response, if it is not known here."""
         if response_id not in self._responses and len(response_id) <= ID_CHARS_MAX:
             with suppress(StoreUnavailable, StoreFull):  # then it is not found
                 ask = self._known_anywhere if self._others.is_leading else partial(self._others.ask_leader, "response")
@@ -79,11 +79,11 @@ class StoredResponses:
                     self.keep(response_id, _KEPT.decode(body))
 
     def known(self, response_id: str) -> StoredResponse | None:
-        """The response with this id, whatever tenant owns it."""
+        """The response with this id, whichever tenant owns it."""
         return self._responses.get(response_id)
 
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
-        """The response with this id, None where it is unknown or has another owner."""
+        """The response with this id; None where it is unknown or has another owner."""
         kept = self._responses.get(response_id)
         if kept is None or kept.owner != owner:
             return None

@@ -1,1 +1,3 @@
-"""Money: price lists, what calls cost, and usage with its cost for other programs. Not the service that orders."""
+"""Money: price lists, the cost of calls, and usage with its cost for other programs. It is not the service that orders
+calls.
+"""

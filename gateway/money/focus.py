@@ -1,8 +1,8 @@
 """Usage as rows of a cost report, with the column names of FOCUS 1.2 (FinOps Open Cost and Usage Specification).
 
-A row is what one tenant has used on one day with one key of one model, of one meter: prompt tokens that were computed,
-prompt tokens from the cache, output tokens, and requests. Quantities and costs are exact, so a sum over rows is what
-the counters say. Columns that FOCUS does not have begin with x_.
+A row is the usage of one tenant on one day with one key of one model, by one meter: prompt tokens that were computed,
+prompt tokens from the cache, output tokens, and requests. Quantities and costs are exact, so a sum over rows equals the
+counters. Columns that FOCUS does not have begin with x_.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from gateway.store.base import Totals, UsageKey
 
 
 class ColumnKind(Enum):
-    """What a column holds."""
+    """The type of the values in a column."""
 
     TEXT = "text"
     COST = "cost"  # a decimal of at most 12 places, in the billing currency
@@ -63,7 +63,7 @@ FREE: Final = TokenPrices(0, 0, 0)
 def focus_rows(
     used: Iterable[tuple[UsageKey, Totals]], prices: PriceBook, group_of: Callable[[str], str]
 ) -> Iterator[Row]:
-    """The rows of this usage. `group_of`: the group of a tenant, "" where it is in none."""
+    """Yield the rows of this usage. `group_of` gives the group of a tenant; "" where it is in none."""
     for of, totals in used:
         price = prices.prices(of.model, of.day)
         for meter, unit, quantity, per_token in _meters(totals, price or FREE):
@@ -87,7 +87,7 @@ def focus_rows(
 
 
 def _meters(totals: Totals, price: TokenPrices) -> Iterator[tuple[str, str, int, int]]:
-    """The meters of a row of usage that are not zero: name, unit, quantity, and the price of one in picos."""
+    """Yield the meters of a row of usage that are not zero: name, unit, quantity, and the price of one in picos."""
     cached_tokens = min(totals.cached_tokens, totals.prompt_tokens)  # as TokenPrices.cost has it
     meters = (
         ("Prompt tokens", TOKENS, totals.prompt_tokens - cached_tokens, price.prompt),
@@ -99,7 +99,7 @@ def _meters(totals: Totals, price: TokenPrices) -> Iterator[tuple[str, str, int,
 
 
 def _periods(day: str) -> tuple[datetime, datetime, datetime, datetime]:
-    """Start and end of the month and of the day."""
+    """The start and end of the month, and the start and end of the day."""
     this = date.fromisoformat(day)
     next_month = date(this.year + this.month // 12, this.month % 12 + 1, 1)
     first, second = _time(this.replace(day=1)), _time(next_month)

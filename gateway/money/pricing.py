@@ -1,4 +1,4 @@
-"""PriceBook: the price lists in force, and what tokens cost by them.
+"""PriceBook: the price lists in force, and the cost of tokens by them.
 
 Cost is not counted: it is tokens times the price of their day, so it agrees with the counters of tokens by
 construction. A day's price is the one that the lists have for it now. A planned change is a period that begins on a
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class TokenPrices(NamedTuple):
-    """What one token costs, in picos (amounts.py)."""
+    """The prices of one token, in picos (amounts.py)."""
 
     prompt: int
     cached: int
     output: int
 
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """What these tokens cost, in picos; cached tokens are a part of the prompt's. The cost of a sum is the sum of
+        """The cost of these tokens in picos; cached tokens are a part of the prompt's. The cost of a sum is the sum of
         the costs.
         """
         fresh_tokens = max(prompt_tokens - cached_tokens, 0)  # a backend may report anything
@@ -43,13 +43,13 @@ class PriceBook:
         self._sections: dict[str, PriceSection] = {}
         self._periods: dict[str, tuple[list[str], list[TokenPrices]]] = {}  # first days, and the prices from then on
         self.currency: str | None = None
-        """ISO 4217; None: there are no prices."""
+        """The currency of the prices (ISO 4217); None: there are no prices."""
         self.version = ""
-        """Differs between books with other prices."""
+        """A number that changes with the prices."""
 
     def replace(self, sections: Mapping[str, PriceSection]) -> None:
-        """Take these price lists, by model, for the present ones. Lists in another currency than most have no effect:
-        the file and the admin API may disagree.
+        """Replace the present price lists by these, which are given by model. Lists in another currency than most have
+        no effect: the file and the admin API may disagree.
         """
         currencies = Counter(section.currency for section in sections.values())
         self.currency = max(sorted(currencies), key=currencies.__getitem__, default=None)

@@ -20,21 +20,21 @@ Columns = Mapping[str, ColumnKind]
 
 
 class TableWriter(Protocol):
-    """Makes the bytes of a file. Mutable."""
+    """A writer of a table as a file: it makes the bytes. Mutable."""
 
     media_type: str
 
     def write(self, rows: Sequence[Row]) -> bytes:
-        """The bytes of these rows, and of what stands before the first ones."""
+        """The bytes of these rows, preceded by the head of the file on the first call."""
         ...
 
     def close(self) -> bytes:
-        """The bytes at the end."""
+        """The bytes at the end of the file."""
         ...
 
 
 class CsvWriter:
-    """A table as CSV, in UTF-8."""
+    """A writer of a table as CSV, in UTF-8."""
 
     media_type = "text/csv"
 
@@ -56,7 +56,7 @@ class CsvWriter:
 
 
 class ParquetWriter:
-    """A table as Parquet, with a row group for each write. Raises ModuleNotFoundError without pyarrow."""
+    """A writer of a table as Parquet, with a row group for each write. Raises ModuleNotFoundError without pyarrow."""
 
     media_type = "application/vnd.apache.parquet"
 
@@ -92,7 +92,7 @@ WRITERS: Mapping[str, type[CsvWriter | ParquetWriter]] = {"csv": CsvWriter, "par
 
 
 class _Sink(RawIOBase):
-    """A file that gives away what is written to it. Mutable."""
+    """A file that hands over the bytes written to it. Mutable."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -110,7 +110,7 @@ class _Sink(RawIOBase):
         return self._size
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """The bytes that were written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
 

@@ -1,1 +1,1 @@
-"""Notices: budgets that reach a threshold are told to a webhook, once over all gateways that share the state."""
+"""Notices: messages to a webhook about budgets at a threshold, sent once for all gateways that share the state."""

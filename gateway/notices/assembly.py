@@ -1,4 +1,4 @@
-"""BudgetNotices: the watch on budgets, and the webhook that is told, put together."""
+"""BudgetNotices: the watch on budgets, together with the webhook that gets the notices."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,7 @@ LOOK_S = 0.5
 
 
 class BudgetNotices:
-    """Tells of budgets that reach thresholds. Create it on the loop that runs it; call `start` and `stop`."""
+    """The notices of budgets that reach thresholds. Create it on the loop that runs it; call `start` and `stop`."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class BudgetNotices:
         place: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`replica` is the name of this gateway among those that share the state, and `place` where it has its own.
-        Raises ValueError where the secret or the CA of the webhook cannot be read.
+        """`replica` is the name of this gateway among those that share the state, and `place` the location of its own
+        state. Raises ValueError where the secret or the CA of the webhook cannot be read.
         """
         self._watch = BudgetWatch(budgets, settings.thresholds, today)
         self._sender: NoticeSender | None = None
@@ -70,7 +70,7 @@ class BudgetNotices:
 def _make_sender(
     hook: WebhookSection, store: Store, prices: PriceBook, *, replica: str, place: str, clock: Callable[[], float]
 ) -> "NoticeSender":
-    """Raises ValueError where the secret or the CA of the webhook cannot be read."""
+    """Make the sender. Raises ValueError where the secret or the CA of the webhook cannot be read."""
     # What sends is loaded where a webhook is set, and by no other start.
     from gateway.notices.claims import NoticeClaims  # noqa: PLC0415
     from gateway.notices.sender import NoticeSender  # noqa: PLC0415

@@ -1,10 +1,11 @@
-"""NoticeClaims: which notices are told already, and which process tells one now, over all that share the state.
+"""NoticeClaims: the notices that were sent, and the processes that are sending one, over all processes that share the
+state.
 
 A budget has one document in the store, with its period, the thresholds that were told, and the claims of those that are
-being told. A claim is a change that expects the document's version, so of several processes one gets it. It is for
-LEASE_S: after a process that died without giving its claims up, another one tells the notice after that time, or the
-same replica at once when it starts again. If the dead one had told it already, and could not write that down, it is
-told twice, with the same id.
+being told. A claim is a change that expects the document's version, so only one of several processes gets it. It holds
+for LEASE_S: if a process dies without giving up its claims, another one sends the notice after that time, or the same
+replica at once when it starts again. If the dead process had sent it, and could not record that, it is sent twice, with
+the same id.
 """
 
 import secrets
@@ -23,7 +24,7 @@ PROCESS_BYTES = 8
 
 
 class Claimed(Enum):
-    """What came of a claim."""
+    """The result of trying to claim a notice."""
 
     MINE = "mine"
     THEIRS = "theirs"
@@ -31,11 +32,11 @@ class Claimed(Enum):
 
 
 class NoticeClaims:
-    """The documents of notices. Mutable; used on one loop."""
+    """The claims on notices, as documents of the store. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, replica: str, clock: Callable[[], float], place: str = "") -> None:
-        """`place` is where this replica has its own state: two of one machine may have one name. `clock`: seconds since
-        1970.
+        """`place` is the location of this replica's own state: two replicas of one machine may have one name. `clock`
+        gives seconds since 1970.
         """
         self._store = store
         self._replica = replica
@@ -46,7 +47,7 @@ class NoticeClaims:
         self._documents: dict[str, Document] = {}
 
     async def refresh(self) -> None:
-        """Read what others have written. Raises StoreUnavailable."""
+        """Read the documents that others have written. Raises StoreUnavailable."""
         news = await self._store.news(self._cursor)
         self._cursor = news.cursor
         for document in news.documents:
@@ -54,7 +55,7 @@ class NoticeClaims:
                 self._take(document)
 
     async def claim(self, notice: Notice) -> Claimed:
-        """Claim a notice for LEASE_S from now, or say why it cannot be. Raises StoreUnavailable."""
+        """Claim a notice for LEASE_S from now; otherwise, return why it cannot be claimed. Raises StoreUnavailable."""
         for _ in range(TRIES_MAX):
             body = self._body(notice)
             if notice.threshold in body["told"]:
@@ -68,16 +69,16 @@ class NoticeClaims:
         raise StoreUnavailable("the notice is being changed by too many at once")
 
     def holds_for_s(self, notice: Notice) -> float:
-        """For how many seconds the notice is claimed, by whomever."""
+        """The seconds for which any process still claims the notice."""
         claim = self._body(notice)["claims"].get(str(notice.threshold))
         return 0.0 if claim is None else float(claim["until"]) - self._clock()
 
     async def told(self, notice: Notice) -> None:
-        """Write down that the notice was told. Raises StoreUnavailable."""
+        """Record that the notice was sent. Raises StoreUnavailable."""
         await self._settle(notice, is_told=True)
 
     async def give_up(self, notice: Notice) -> None:
-        """Let another process tell the notice. Raises StoreUnavailable."""
+        """Let another process send the notice. Raises StoreUnavailable."""
         await self._settle(notice, is_told=False)
 
     async def _settle(self, notice: Notice, *, is_told: bool) -> None:
@@ -107,12 +108,12 @@ class NoticeClaims:
             self._documents[document.name] = document
 
     def _body(self, notice: Notice) -> dict[str, Any]:
-        """The document of the notice's budget, empty where it is of another period."""
+        """The document of the notice's budget; empty where it is of another period."""
         known = self._documents.get(notice.name)
         if known is None or known.body is None or known.body.get("start") != notice.start:
             return {"start": notice.start, "told": [], "claims": {}}
         return dict(known.body)
 
     def _may_claim(self, claim: Mapping[str, Any] | None) -> bool:
-        """Whether a claim is none, one's own, one of an earlier process of this replica, or over."""
+        """Whether a claim leaves the notice free: there is none, it has ended, or this replica made it."""
         return claim is None or claim["by"] == self._claimant or claim["until"] <= self._clock()

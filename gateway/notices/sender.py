@@ -1,7 +1,8 @@
-"""NoticeSender: tells notices to the webhook until it takes them, each by one process at a time (claims.py).
+"""NoticeSender: sends notices to the webhook until it accepts them, each by one process at a time (claims.py).
 
-A notice that was not taken is sent again after 1 s, then 2, 4 ... up to 5 minutes, each with up to half of it by chance
-on top, for a day. Of what several processes find, the others wait until the one that has claimed it has told it.
+A notice that was not accepted is sent again after 1 s, then 2, 4 ... up to 5 minutes, each plus up to half of it by
+chance, for a day. Where several processes find the same notice, the others wait until the one with the claim has sent
+it.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Pending:
-    """A notice that is to be told. Mutable."""
+    """A notice that is to be sent. Mutable."""
 
     notice: Notice
     since_s: float
@@ -41,7 +42,7 @@ class _Pending:
 
 
 class NoticeSender:
-    """Tells notices. Mutable; used on one loop."""
+    """The sender of notices. Mutable; used on one loop."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class NoticeSender:
         clock: Callable[[], float],
         rng: Random,
     ) -> None:
-        """`currency` is that of costs; `clock`: seconds since 1970."""
+        """`currency` gives the currency of costs; `clock` gives seconds since 1970."""
         self._webhook = webhook
         self._claims = claims
         self._currency = currency
@@ -60,10 +61,10 @@ class NoticeSender:
         self._rng = rng
         self._pending: dict[str, _Pending] = {}
         self.outcomes: Counter[str] = Counter({DELIVERED: 0, FAILED: 0, GIVEN_UP: 0})
-        """How many notices were delivered or given up here, and how many attempts failed."""
+        """The number of notices that were delivered or given up here, and of attempts that failed."""
 
     def offer(self, notices: Iterable[Notice]) -> None:
-        """Tell these notices, unless that is done or under way."""
+        """Send these notices, unless they were sent or are being sent."""
         now_s = self._clock()
         for notice in notices:
             if len(self._pending) < PENDING_MAX:
@@ -72,7 +73,7 @@ class NoticeSender:
                 self._end(notice, GIVEN_UP)
 
     async def send_due(self) -> None:
-        """Send what is due now, and write down what was taken."""
+        """Send the notices that are due now, and record those that were accepted."""
         now_s = self._clock()
         due = [each for each in self._pending.values() if each.next_at_s <= now_s][:AT_ONCE_MAX]
         if due:
@@ -83,7 +84,7 @@ class NoticeSender:
             await asyncio.gather(*map(self._try, due))
 
     async def stop(self) -> None:
-        """Let other processes tell what is not told yet."""
+        """Let other processes send the notices that are not sent yet."""
         for each in self._pending.values():
             if each.is_mine and not each.is_taken:
                 try:
@@ -106,7 +107,7 @@ class NoticeSender:
             self._end(pending.notice, GIVEN_UP)
 
     async def _tell(self, pending: _Pending) -> None:
-        """Raises StoreUnavailable, StoreFull, WebhookFailed."""
+        """Send one notice. Raises StoreUnavailable, StoreFull, WebhookFailed."""
         notice = pending.notice
         if not pending.is_taken:
             if not pending.is_mine or self._claims.holds_for_s(notice) < CLAIM_AGAIN_S:

@@ -1,8 +1,8 @@
-"""BudgetWatch: which budgets have reached which of their thresholds.
+"""BudgetWatch: the budgets that have reached thresholds.
 
-Every process looks at what it knows of usage, its own and others'. So several find the same; claims.py decides
-which of them tells it. A notice names its budget, period and threshold, and has an id made of just these: whichever
-process tells it, and however often, it is the same notice.
+Every process checks the usage that it knows, its own and others'. So several find the same notice; claims.py decides
+which of them sends it. A notice names its budget, period and threshold, and has an id made of these only: it is the
+same notice in every process, however often it is sent.
 """
 
 import hashlib
@@ -32,18 +32,18 @@ class Notice:
 
     @property
     def name(self) -> str:
-        """The budget, whatever its period. No part contains a space."""
+        """The name of the budget, whatever its period. No part contains a space."""
         tenant, key = self.use.holder
         return f"{tenant} {key or '-'} {self.use.unit.value} {self.use.period}"
 
     @property
     def id(self) -> str:
-        """The same for the same budget, period and threshold, in every process."""
+        """The id of the notice, equal for the same budget, period and threshold in every process."""
         named = f"{self.name} {self.start} {self.threshold}"
         return ID_PREFIX + hashlib.sha256(named.encode()).hexdigest()[:ID_CHARS]
 
     def document(self, now_s: float, currency: str | None) -> dict[str, Any]:
-        """The notice as it is sent. `now_s`: seconds since 1970."""
+        """The notice as it is sent. `now_s` is in seconds since 1970."""
         use = self.use
         is_cost, group = use.unit is Unit.COST, group_of(use.holder)
         return {
@@ -65,10 +65,10 @@ class Notice:
 
 
 class BudgetWatch:
-    """Finds budgets that reach thresholds. Mutable."""
+    """A watch that finds budgets which reach thresholds. Mutable."""
 
     def __init__(self, budgets: Budgets, thresholds: Sequence[int], today: Callable[[], str]) -> None:
-        """`thresholds` are percents; `today` is the day in UTC."""
+        """`thresholds` are percents; `today` gives the day in UTC."""
         self._budgets = budgets
         self._thresholds = tuple(thresholds)
         self._today = today
@@ -78,7 +78,7 @@ class BudgetWatch:
         self._day = ""
 
     def look(self) -> list[Notice]:
-        """The notices since the last look, by budget, the lowest threshold first."""
+        """The new notices since the last call, by budget, the lowest threshold first."""
         today = self._today()
         if today != self._day:
             self._day = today
@@ -97,8 +97,8 @@ class BudgetWatch:
         return notices
 
     def values(self, shown: Collection[str]) -> Mapping[Family, Values]:
-        """How much of their budgets these tenants have used, and the others' most, of those at a threshold; and the
-        first GROUPS_SHOWN_MAX groups, and the others' most.
+        """The used part of the budgets of these tenants, and of the first GROUPS_SHOWN_MAX groups. All others at a
+        threshold share one label, with their largest part.
         """
         holders = {(tenant, "") for tenant in shown}
         tenants = {holder: holder[0] if holder in holders else OTHER for holder in holders | self._reached}
@@ -109,7 +109,7 @@ class BudgetWatch:
         return {TENANT_BUDGET: self._ratios(tenants), GROUP_BUDGET: self._ratios(groups)}
 
     def _ratios(self, labels: Mapping[Holder, str]) -> Values:
-        """How much of their budgets holders have used, of several with one label the most."""
+        """The used part of the holders' budgets; of several holders with one label, the largest part."""
         values: Values = {}
         for holder, label in labels.items():
             for use in self._budgets.uses(holder):

@@ -7,8 +7,8 @@
 The signature is HMAC-SHA256 over "ID.TIMESTAMP.BODY", in base64; of several secrets there is one each, with a space
 between. A receiver rejects an old timestamp, and an id that it has seen.
 
-What answers is not trusted: redirects are not followed, nothing of the answer is read, and addresses of metadata
-services are refused, whatever name they are behind.
+The receiver is not trusted: redirects are not followed, its answer is not read, and addresses of metadata services are
+refused, whatever name they are behind.
 """
 
 import base64
@@ -28,11 +28,11 @@ TIMEOUT_S: Final = 10.0
 
 
 class WebhookFailed(Exception):  # noqa: N818 - named as what happened
-    """The document was not taken, or it is not known whether it was."""
+    """An error: the document was not accepted, or it is not known whether it was."""
 
 
 class Webhook:
-    """Sends documents to one URL. Call `close` at the end."""
+    """A webhook: it sends documents to one URL. Call `close` at the end."""
 
     def __init__(self, url: str, secrets: Sequence[bytes], *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
@@ -42,7 +42,7 @@ class Webhook:
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
 
     async def send(self, id_: str, document: dict[str, Any], now_s: float) -> None:
-        """Send a document under this id. `now_s`: seconds since 1970. Raises WebhookFailed."""
+        """Send a document under this id. Raises WebhookFailed. `now_s` is in seconds since 1970."""
         body = orjson.dumps(document)
         headers = {"content-type": "application/json", **signature_headers(id_, body, self._secrets, now_s)}
         try:
@@ -71,7 +71,7 @@ def signature_headers(id_: str, body: bytes, secrets: Sequence[bytes], now_s: fl
 
 
 class _CheckedResolver(AbstractResolver):
-    """Resolves names to addresses that are allowed; others are an error."""
+    """A resolver of names to allowed addresses; others are an error."""
 
     def __init__(self) -> None:
         self._resolver = ThreadedResolver()

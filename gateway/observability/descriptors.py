@@ -1,6 +1,6 @@
-"""Descriptors: logs when file descriptors are short, and the ports accept no connection (ports/listener.py).
+"""Descriptors: a log line when file descriptors are short, so that the ports accept no connection (ports/listener.py).
 
-Clients then only see that connections take long, and metrics cannot be read either where each read is a connection.
+Clients then only see that connections take long, and metrics cannot be read where each read is a connection.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """Logs an error when descriptors are short, once a minute at most. Mutable; `start` it on its loop, `stop` it."""
+    """A check that logs an error when descriptors are short, once a minute at most. Mutable; `start` it on its loop,
+    `stop` it.
+    """
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None

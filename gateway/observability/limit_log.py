@@ -1,7 +1,6 @@
-"""LimitLog: logs where a backend's size is from, if nothing gives it, and that the limit of a backend binds, so that
-requests wait.
+"""LimitLog: log lines about the limits of backends: the source of a learnt size, and a limit that makes requests wait.
 
-There is one line when it begins and one when it is over, not one for each look. A limit that binds at intervals of
+There is one line when waiting begins and one when it is over, not one for each look. A limit that binds at intervals of
 less than QUIET_S counts as binding throughout.
 """
 
@@ -34,13 +33,13 @@ class _Logged:
 
 
 class LimitLog:
-    """The log lines about all backends. Mutable."""
+    """The log lines about the limits of all backends. Mutable."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}
 
     def see(self, pool: str, backend_id: str, view: BackendView, *, queued_requests: int, now: float) -> None:
-        """Log what has changed at this backend; `now` is in seconds."""
+        """Log the changes at this backend; `now` is in seconds."""
         logged = self._logged.setdefault((pool, backend_id), _Logged())
         if view.available and view.size is not logged.size:
             logged.size = view.size

@@ -23,9 +23,8 @@ Record = TypeVar("Record")
 
 
 class LineLog(Generic[Record]):
-    """Takes records (dicts or dataclasses) on the event loop and writes them in a thread of its own.
-
-    Mutable; `close` writes the rest.
+    """A log of records (dicts or dataclasses), taken on the event loop and written in a thread. Mutable. `close` writes
+    the rest.
     """
 
     def __init__(
@@ -36,8 +35,8 @@ class LineLog(Generic[Record]):
         interval_s: float = FLUSH_INTERVAL_S,
         writes_lines: bool = False,
     ) -> None:
-        """`path`: a file to append to, or "-" for standard output. `writes_lines`: other processes write there, too,
-        so each line is a write of its own, which a pipe keeps whole. Raises OSError where it cannot be opened.
+        """`path` is a file to append to, or "-" for standard output. Raises OSError where it cannot be opened.
+        `writes_lines`: other processes write there, too, so each line is a write of its own, which a pipe keeps whole.
         """
         self._writes_lines = writes_lines
         self._path = path

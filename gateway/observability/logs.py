@@ -1,4 +1,4 @@
-"""The gateway's own log on standard error: a time, a level and a message, as text or as JSON.
+"""Logs: the gateway's own log on standard error, with a time, a level and a message, as text or as JSON.
 
 Requests are in the access log (access_log.py). Control characters in a message are escaped, so a name from outside can
 neither begin a line of its own nor colour a terminal (CWE-117).
@@ -30,7 +30,7 @@ def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO 
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
+    """The format `2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = record.getMessage().splitlines() or [""]
@@ -41,7 +41,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and exception where there is one."""
+    """The format of one JSON object per line: time, level, logger, message, and exception where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {

@@ -1,4 +1,4 @@
-"""LoopLag: measures how late the event loop runs what is due, which adds to the latency of every call.
+"""LoopLag: the delay of the event loop, which adds to the latency of every call.
 
 A timer every INTERVAL_S observes by how many seconds it fires late.
 """
@@ -12,7 +12,7 @@ INTERVAL_S: Final = 0.1
 
 
 class LoopLag:
-    """Measures the loop that it is made on. Mutable; `start` it, `stop` it."""
+    """A measurement of the delay of the loop on which it is made. Mutable; `start` it, `stop` it."""
 
     def __init__(self, into: Histogram) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""CallTrace: the facts of one call, gathered while it runs. Telemetry: reports each call once, when it has ended.
+"""Telemetry: the facts of each call, gathered while it runs (CallTrace) and reported once, when it has ended.
 
 The request path only stores times and numbers in a CallTrace. The access log, the trace log, the tracer and the meters
 get it at the end, off the path of the tokens.
@@ -20,17 +20,17 @@ from policies.types import Cause, Outcome, RateLimits, Reason, Request, Timing, 
 
 @dataclass(slots=True)
 class CallTrace:
-    """One call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
+    """The facts of one call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
-    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun;
-    `pauses` are the causes and seconds of its interruptions that are over. `not_continued` is in what the next backend
-    differed, where none served the same model. `answer_id` is set where the API has answers to fetch later. `cors` are
-    the CORS headers of the response. `usage_max` is the most that the call can use, by what it asks for; None: not
-    known. A backend that reported more has `overstated` it, and the most is charged. `passed_on` are the models of the
-    alias that did not serve the call, and why it went on from each. `rate_limits` returns the present state of the
-    tenant's limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other,
-    `traceparent` is the header for the backend, None where the client's own is passed on.
+    the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun; `pauses`
+    are the causes and seconds of its interruptions that are over. `not_continued` is in what the next backend differed,
+    where none served the same model. `answer_id` is set where the API has answers to fetch later. `cors` are the CORS
+    headers of the response. `usage_max` is the most that the call can use, by what it asks for; None: not known. A
+    backend that reported more has `overstated` it, and the most is charged. `passed_on` are the models of the alias
+    that did not serve the call, and why it went on from each. `rate_limits` returns the present state of the tenant's
+    limits; None: it has no limits. `spans` is set for a call that OpenTelemetry samples. For any other, `traceparent`
+    is the header for the backend, None where the client's own is passed on.
     """
 
     endpoint: str
@@ -80,7 +80,7 @@ class CallTrace:
         self.usage = usage
 
     def believed(self, usage: Usage) -> Usage:
-        """The usage that a backend reported, within what the call can use."""
+        """The usage that a backend reported, limited to what the call can use."""
         if self.usage_max is None:
             return usage
         within = usage.within(self.usage_max)
@@ -89,14 +89,16 @@ class CallTrace:
         return within
 
     def timed(self, timing: Timing) -> Timing:
-        """Set the timing of the answer, and return what is believed of it."""
+        """Set the timing of the answer, and return it, limited to the tokens that the call can use."""
         if self.overstated and self.usage_max is not None:
             timing = timing.within(self.usage_max.output_tokens)
         self.timing = timing
         return timing
 
     def interrupted(self, cause: Cause) -> None:
-        """The stream's client gets nothing from now on, until `continued`. Of several in a row the first one counts."""
+        """The stream's client gets no data from now on, until `continued`. Of several interruptions in a row the first
+        counts.
+        """
         if self.interruption is None:
             self.interruption = cause, time.perf_counter()
 
@@ -108,14 +110,14 @@ class CallTrace:
             self.interruption = None
 
     def over(self, outcome: Outcome) -> None:
-        """Set the outcome of a call that was dispatched. A failure before the first output token is free."""
+        """Set the outcome of a dispatched call. A failure before the first output token is free."""
         self.outcome = outcome
         if outcome is Outcome.BACKEND_FAILED and self.usage is not None and not self.usage.output_tokens:
             self.usage = None
 
     @property
     def is_routed(self) -> bool:
-        """Whether its pool was found: until then `model` is whatever the client wrote."""
+        """Whether the call's pool was found. Until then, `model` is the client's text."""
         return self.tier_id is not None
 
     def propagate(self, headers: MutableMapping[str, str]) -> None:
@@ -131,7 +133,7 @@ class CallTrace:
 
 
 class Tracer(Protocol):
-    """Follows sampled calls from their arrival to their end."""
+    """A tracer: it follows sampled calls from their arrival to their end."""
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
         """A call has arrived."""
@@ -143,7 +145,7 @@ class Tracer(Protocol):
 
 
 class CallObserver(Protocol):
-    """Counts calls when they have ended."""
+    """A counter of calls that have ended."""
 
     def ended(self, trace: CallTrace) -> None:
         """A call has ended."""
@@ -151,7 +153,7 @@ class CallObserver(Protocol):
 
 
 class Telemetry:
-    """Reports calls to the logs, the tracer and the meters. The trace log gets only calls that were admitted."""
+    """The reports of calls to the logs, the tracer and the meters. The trace log gets only admitted calls."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class Telemetry:
         meters: Sequence[CallObserver] = (),
         shadow_meters: Sequence[CallObserver] = (),
     ) -> None:
-        """`shadow_meters` count copies of calls, which all others never hear of."""
+        """`shadow_meters` count copies of calls; the other meters do not get these."""
         self._access_log = access_log
         self._trace_log = trace_log
         self._tracer = tracer

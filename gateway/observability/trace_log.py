@@ -1,4 +1,4 @@
-"""The trace log: the gateway's own traffic for `fairlead simulate run`: arrival, size and tenant of each call.
+"""Trace log: the gateway's own traffic for `fairlead simulate run`, with the arrival, size and tenant of each call.
 
 One JSON line per admitted call, written when the call has ended (so lines are in order of ends), in the format that
 gateway/simulate/trace/formats.py reads. It has no text and no key: a prompt is a number of tokens and hashes of its
@@ -16,10 +16,9 @@ RECORDS_MAX = 10_000  # that wait for the disk; each may hold some hundred hashe
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that would triple what making one costs
 class TraceRecord:
-    """One call. `arrival_s` is Unix time in seconds; `outcome` is how it ended, or the reason of its rejection.
-
-    Prompt tokens are the backend's count, or an estimate where it reported none. Output tokens are those produced: 0
-    for a rejected call.
+    """The trace log's record of one call. `arrival_s` is Unix time in seconds. `outcome` is how it ended, or the reason
+    of its rejection. Prompt tokens are the backend's count, or an estimate where it reported none. Output tokens are
+    those produced: 0 for a rejected call.
     """
 
     arrival_s: float
@@ -41,7 +40,7 @@ TraceLog = LineLog[TraceRecord]
 
 
 def make_trace_log(path: str) -> TraceLog:
-    """A log to this file, or to standard output ("-"). Raises OSError where it cannot be opened."""
+    """Make a trace log to this file, or to standard output ("-"). Raises OSError where it cannot be opened."""
     return TraceLog(path, records_max=RECORDS_MAX)
 
 

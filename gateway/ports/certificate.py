@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """`context` is for the listener. Mutable: new connections get the newest certificate while it is watched."""
+    """The certificate of a port; `context` is for the listener. Mutable: new connections get the newest certificate
+    while it is watched.
+    """
 
     def __init__(self, tls: ServerTls, *, look_s: float = LOOK_S) -> None:
         """Raises ValueError where the files hold no certificate."""

@@ -1,16 +1,16 @@
 """Listener: binds one port to a server, with its certificate, and accepts its connections.
 
 An event loop accepts one connection at a port in a turn. Where the gateway is short of CPU, turns are long, and more
-connections arrive than that. They would wait in the order of their arrival, and then be dropped by the kernel, before
-the gateway can know whose they are: the calls of all others wait in the fair queue. So a turn in which a connection
-arrives accepts the others that wait, too.
+than one connection arrives in each. They would wait in the order of their arrival, and the kernel would drop them
+before the gateway could know their tenants and use the fair queue. So a turn in which a connection arrives accepts all
+waiting connections.
 
 Without a free file descriptor, uvloop (libuv) accepts a connection and closes it at once, and other loops try again in
 every turn. Here accepting pauses while descriptors are short, and `pause` is for other reasons. Connections then wait
 in the kernel.
 
-At a port where clients prove themselves by TLS, whoever can reach it can begin a handshake, so only a few of these are
-under way at once.
+At a port where clients prove themselves by TLS, any machine that can reach it can begin a handshake, so only a few
+handshakes are in progress at once.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """TLS of a port at which clients prove themselves.
+    """The TLS handshakes of a port at which clients prove themselves. `context` is called for each connection.
 
-    `context` is asked for each connection. At most `at_once_max` handshakes are under way, each for at most `s_max`: a
-    new one ends the oldest, because that of a client which can prove itself is over within two round trips. `failed` is
-    told of those that end without a proof.
+    At most `at_once_max` handshakes are in progress, each for at most `s_max`. A new one ends the oldest, because a
+    client that can prove itself needs no more than two round trips. `failed` is called for each handshake that ends
+    without a proof.
     """
 
     context: Callable[[], ssl.SSLContext]
@@ -71,7 +71,7 @@ class PortServer(Protocol):
 
 
 class Listener:
-    """One port. Call `start` on the loop that runs it, and `stop`."""
+    """The listener of one port. Call `start` on the loop that runs it, and `stop`."""
 
     def __init__(
         self,
@@ -85,10 +85,12 @@ class Listener:
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
         handshakes: Handshakes | None = None,
     ) -> None:
-        """`stop_s_max`: the time for responses in progress when it stops. `inherited` is a socket that listens there
-        already, for several processes: none of them takes more connections at once than it asks for. Accepting pauses
-        when more than `descriptors_ratio_max` of the process's file descriptors are in use. With `handshakes` clients
-        prove themselves, and `tls` is None. Raises ValueError where there is no certificate.
+        """`stop_s_max` is the time for responses in progress when it stops. Raises ValueError where there is no
+        certificate.
+
+        `inherited` is a socket that listens there already, for several processes: none of them takes more connections
+        at once than it asks for. Accepting pauses when more than `descriptors_ratio_max` of the process's file
+        descriptors are in use. With `handshakes` clients prove themselves, and `tls` is None.
         """
         self._server = server
         self._inherited = inherited
@@ -106,7 +108,7 @@ class Listener:
         self._context = None if self._certificate is None else self._certificate.context
 
     async def start(self) -> str:
-        """Listen; return the URL. Raises OSError where the port is in use."""
+        """Listen, and return the URL. Raises OSError where the port is in use."""
         self._loop = asyncio.get_running_loop()
         self._sockets = await self._bind() if self._inherited is None else [self._inherited.dup()]
         if self._certificate is not None:
@@ -142,7 +144,7 @@ class Listener:
         self._pauses.add(reason)
 
     def resume(self, reason: str) -> None:
-        """The reason to pause is gone. Idempotent."""
+        """Remove a reason to pause. Idempotent."""
         if reason in self._pauses:
             self._pauses.discard(reason)
             self._listen_again()
@@ -162,7 +164,7 @@ class Listener:
         return sockets
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept the connections that wait there."""
+        """Accept the connections that wait at this socket."""
         for _ in range(self._accepts_max):
             try:
                 connection, _address = listening.accept()
@@ -208,7 +210,7 @@ class Listener:
 
 
 def descriptors_max(ratio: float) -> float:
-    """So many file descriptors are this part of the process's limit."""
+    """The number of file descriptors that makes up this part of the process's limit."""
     return ratio * resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

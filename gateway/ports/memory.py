@@ -1,8 +1,8 @@
-"""MemoryGuard: refuses work before the process runs out of memory and is killed with all that it serves.
+"""MemoryGuard: refuses new work before the process runs out of memory and is killed with all its calls.
 
-Above REFUSE_RATIO of the limit new bodies are refused (503), above PAUSE_RATIO no connection is accepted. What runs
-goes on: it is small beside the bodies. A body that is being received counts with what it will take when it is whole, so
-that many that arrive together do not pass the mark together.
+Above REFUSE_RATIO of the limit new bodies are refused (503), above PAUSE_RATIO no connection is accepted. Running calls
+go on: they need little memory compared with bodies. A body that is being received counts with its final size, so that
+many bodies that arrive together do not pass the mark together.
 
 The limit is configured (`limits.memory_bytes_max`), or that of the process's control group (cgroups(7)), as a container
 has it. It is compared with the resident memory of this process.
@@ -28,11 +28,11 @@ NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where 
 
 
 class OutOfMemory(Exception):  # noqa: N818 - a state of the process, not an error
-    """The process may take no further body."""
+    """An error: the process may take no further body."""
 
 
 class ExpectedBody:
-    """Memory that one body will take, counted within a `with` block. `expect` before it is allocated."""
+    """The memory that one body will take, counted within a `with` block. Call `expect` before it is allocated."""
 
     __slots__ = ("_guard", "bytes")
 
@@ -41,7 +41,7 @@ class ExpectedBody:
         self.bytes = 0
 
     def expect(self, body_bytes: int) -> None:
-        """The body will have at least so many bytes. Raises OutOfMemory."""
+        """Count a body of at least this many bytes. Raises OutOfMemory."""
         more = BODY_COPIES * body_bytes - self.bytes
         if more > 0:
             self._guard.check(more)
@@ -64,7 +64,7 @@ class Accepting(Protocol):
 
 
 class MemoryGuard:
-    """Guards this process. Without a limit it refuses nothing. `start` it on its loop, `stop` it."""
+    """The guard of this process's memory. Without a limit it refuses no body. `start` it on its loop, `stop` it."""
 
     def __init__(self, limit_bytes: int | None, *, resident: Callable[[], int] | None = None) -> None:
         """`resident` returns the resident bytes of the process; the default asks the system."""
@@ -86,12 +86,12 @@ class MemoryGuard:
             self._timer.cancel()
 
     def body(self) -> ExpectedBody:
-        """A body that is received and parsed within the `with` block of this. Raises OutOfMemory."""
+        """The count of a body that is received and parsed within its `with` block. Raises OutOfMemory."""
         self.check(0)
         return ExpectedBody(self)
 
     def check(self, more_bytes: int) -> None:
-        """Raise OutOfMemory if so many bytes more would pass the mark."""
+        """Raise OutOfMemory if this many more bytes would pass the mark."""
         if self._used_bytes + self.expected_bytes + more_bytes > REFUSE_RATIO * self.limit_bytes:
             self.refused += 1
             raise OutOfMemory
@@ -117,7 +117,7 @@ def resident_bytes() -> int:
 
 
 def trim() -> None:
-    """Have glibc give back what is free within its heap (malloc_trim(3))."""
+    """Have glibc return free memory of its heap to the system (malloc_trim(3))."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -125,8 +125,8 @@ def trim() -> None:
 def memory_limit(
     configured_bytes: int | None, *, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """The configured limit, or the lowest of this process's control group and those above it; None without any.
-    `proc` and `root` are where the system tells of groups.
+    """The configured limit, or the lowest of this process's control group and those above it; None without any. `proc`
+    and `root` are the system's paths with the groups.
     """
     if configured_bytes is not None:
         return configured_bytes

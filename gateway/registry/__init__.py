@@ -1,1 +1,1 @@
-"""The desired configuration: what the file declares, what the admin API has set, what discovery found."""
+"""Registry: the desired configuration, from the file, the admin API and discovery."""

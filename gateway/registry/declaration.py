@@ -1,6 +1,6 @@
 """Declared state: the file as last read, its keys, and the backends that discovery found.
 
-Each of them may change while the gateway runs; the registry gets their sum. A backend in the file overrides a
+Each of them may change while the gateway runs; the registry gets all of them. A backend in the file overrides a
 discovered one of the same id, and a source overrides the later ones.
 """
 
@@ -28,7 +28,6 @@ class Declaration:
         self._found: dict[int, frozenset[str]] = {}  # by source: the URLs there
 
     def declared(self) -> Declared:
-        """All declared entries."""
         backends: dict[str, BackendSection] = {backend.id: backend for backend in self.config.backends}
         for number, source in enumerate(self.config.discovery):
             for url in sorted(self._found.get(number, ())):
@@ -37,12 +36,12 @@ class Declaration:
         return declared_by(self.config.model_copy(update={"backends": tuple(backends.values())}), self._keys)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        """Set the servers that the source of this number has found."""
+        """Set the servers that the discovery source with this number has found."""
         self._found[number] = urls
 
     def read_anew(self, config: Config) -> list[str]:
-        """Take over a reloaded configuration. Returns the changed fields (`queue.wait_s_max`) that wait for the next
-        start. Raises ValueError, and then nothing has changed.
+        """Apply a reloaded configuration. Returns the changed fields (`queue.wait_s_max`) that wait for the next start.
+        Raises ValueError; then nothing has changed.
         """
         keys = _keys(config)
         late = sorted(dotted_path(path) for path in _differing(self.config, config) if not _is_live(path))
@@ -52,7 +51,7 @@ class Declaration:
 
 
 def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[Loc]:
-    """The paths of all fields that differ."""
+    """Yield the paths of all fields that differ."""
     for name in type(before).model_fields:
         one, other = getattr(before, name), getattr(after, name)
         if isinstance(one, BaseModel) and type(one) is type(other):

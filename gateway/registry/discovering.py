@@ -1,4 +1,4 @@
-"""Makes a discovery source that watches for backends, from its configuration."""
+"""Discovering: makes a discovery source from its configuration."""
 
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def make_source(section: Discovery) -> Source:
-    """The source of a section. Raises ValueError outside a cluster, or where the Kubernetes client is not installed."""
+    """Make the source of a section. Raises ValueError outside a cluster, or without the Kubernetes client."""
     if section.dns is not None:
         assert isinstance(section.port, int), "checked with the configuration"
         return Dns(section.dns, section.port, scheme=section.scheme)

@@ -1,8 +1,8 @@
-"""Entries of the registry: what the file declares, and what the API has written over it.
+"""Entries of the registry: the file's declarations, and the documents that the API has written over them.
 
-The API overrides the file. What it writes of a name replaces the file's declaration of it as a whole, until the API
-deletes its own; then the declaration of that time applies again. An entry that only the file declares can be
-overridden, but not deleted.
+The API overrides the file. A document replaces the whole declaration of its name, until the API deletes the document;
+then the declaration of that time applies again. An entry that only the file declares can be overridden, but not
+deleted.
 """
 
 import json
@@ -93,7 +93,7 @@ class View:
         return None if entry is None else entry.body
 
     def names(self, kind: str) -> list[str]:
-        """The names of a kind, sorted; not to be modified."""
+        """The names of one kind, sorted. They must not be modified."""
         return self._sorted[kind]
 
     def page(self, kind: str, *, after: str = "", limit: int | None = None) -> list[Entry]:
@@ -120,7 +120,7 @@ class View:
         return frozenset(changed)
 
     def wrote(self, document: Document, section: Section | None) -> bool:
-        """Apply a document; `section` is its body, None where it is deleted. Returns whether the entry changed."""
+        """Apply a document with its `section`; None: it is deleted. Returns whether the entry changed."""
         kind, name = document.kind, document.name
         before = self._written[kind].get(name)
         if before is not None and before.version >= document.version:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def merged(body: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a merge patch on an object, which stays as it was; the two share what the patch does not change."""
+    """The result of a merge patch on an object, which is not changed. Unchanged parts are shared by both."""
     result = dict(body)
     for name, value in patch.items():
         if value is None:

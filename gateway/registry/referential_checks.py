@@ -1,6 +1,7 @@
 """Referential checks: changes must not break references between entries (a tenant's tier exists, a tier in use stays).
 
-Only what a change can break is checked, so that its cost grows with the change and not with the number of entries.
+Only references that a change can break are checked, so that its cost grows with the change and not with the number of
+entries.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ class _After:
         return None if entry is None else entry.body
 
     def before(self, kind: str, name: str) -> Mapping[str, Any] | None:
-        """The body as it is now."""
+        """The body before the changes."""
         entry = self._view.get(kind, name)
         return None if entry is None else entry.body
 

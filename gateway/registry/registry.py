@@ -6,7 +6,7 @@
     watching  the store is polled for changes of other gateways every WATCH_S; listeners are called with what differs
 
 A write names the etag that it expects, or none: then it is retried when another write was committed first. While the
-store is unavailable, reads go on and writes raise StoreUnavailable.
+store is unavailable, reads still work and writes raise StoreUnavailable.
 """
 
 import asyncio
@@ -30,36 +30,36 @@ TRIES_MAX = 5  # of a write without an etag, against concurrent writes to the sa
 log = logging.getLogger(__name__)
 
 Changed = frozenset[tuple[str, str]]
-"""The kinds and names of entries that are new, different or gone."""
+"""The kinds and names of entries that are new, changed or removed."""
 
 
 class RegistryError(Exception):
-    """A rejected change."""
+    """An error: a change was rejected."""
 
 
 class NotFound(RegistryError):  # noqa: N818 - named as HTTP names them
-    """There is no such entry."""
+    """An error: there is no such entry."""
 
 
 class AlreadyThere(RegistryError):  # noqa: N818
-    """An entry of this name exists."""
+    """An error: an entry of this name exists."""
 
 
 class EtagMismatch(RegistryError):  # noqa: N818
-    """The entry does not have the etag that the change expects."""
+    """An error: the entry does not have the etag that the change expects."""
 
     def __init__(self, etag: str | None) -> None:
-        """`etag` is the entry's etag, None where there is no entry."""
+        """`etag` is the entry's present etag; None where there is no entry."""
         super().__init__("the entry has changed meanwhile")
         self.etag = etag
 
 
 class DeclaredInFile(RegistryError):  # noqa: N818
-    """Only the file declares the entry: the API can override it, but not delete it."""
+    """An error: only the file declares the entry, so the API can override it, but not delete it."""
 
 
 class Invalid(RegistryError):  # noqa: N818
-    """The change would make the configuration invalid; `problems` lists every reason (their paths are in the body)."""
+    """An error: the change would make the configuration invalid. `problems` has every reason, by paths in the body."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("; ".join(problem.describe(None) for problem in problems))
@@ -79,8 +79,8 @@ NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The desired state of one entry; `body` None: deleted. `etag`: the etag it must have now; None: any, or no
-    entry.
+    """The desired state of one entry; `body` None: deleted. `etag` is the etag that the entry must have now; None: any,
+    or no entry.
     """
 
     kind: str
@@ -91,8 +91,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What has to hold when a change is made, and depends on other entries: `check` raises where it does not. It knows
-    all changes under this name that were made before, at any gateway.
+    """A condition on a change that depends on other entries: `check` raises where it does not hold. It sees all changes
+    under this name that were made earlier, at any gateway.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Registry:
     def __init__(
         self, store: Store, declared: Declared, *, replica: str = "", clock: Callable[[], float] = time.time
     ) -> None:
-        """`replica` names this gateway in the audit log; `clock`: seconds since 1970, for it too."""
+        """`replica` names this gateway in the audit log; `clock` gives seconds since 1970, also for the log."""
         self._store = store
         self._view = View(declared)
         self._replica = replica
@@ -118,7 +118,7 @@ class Registry:
         self._is_readable = True
 
     async def start(self) -> None:
-        """Open the store, read it, start to watch it. Raises StateFileError, and StoreUnavailable where there is no
+        """Open and read the store, and start to watch it. Raises StateFileError; StoreUnavailable where there is no
         local copy either.
         """
         await self._store.open()
@@ -137,7 +137,7 @@ class Registry:
     # -- reads, from memory --------------------------------------------------------------------------------
 
     def get(self, kind: str, name: str) -> Entry | None:
-        """The entry of this kind and name, None where there is none."""
+        """The entry of this kind and name; None where there is none."""
         return self._view.get(kind, name)
 
     def page(self, kind: str, *, after: str = "", limit: int = 100) -> list[Entry]:
@@ -160,7 +160,7 @@ class Registry:
     async def create(
         self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, guard: Guard | None = None
     ) -> Entry:
-        """Create an entry. Raises AlreadyThere and what `apply` raises."""
+        """Create an entry. Raises AlreadyThere, and the errors of `apply`."""
         if self.get(kind, name) is not None:
             raise AlreadyThere
         try:
@@ -178,7 +178,7 @@ class Registry:
         etag: str | None = None,
         guard: Guard | None = None,
     ) -> Entry:
-        """Replace the whole body of an entry, which must have this etag (as in Edit). Raises what `apply` raises."""
+        """Replace the whole body of an entry, which must have this etag (as in Edit). Raises the errors of `apply`."""
         return await self._one(Edit(kind, name, body, etag), actor, guard)
 
     async def patch(
@@ -191,7 +191,7 @@ class Registry:
         etag: str | None = None,
         guard: Guard | None = None,
     ) -> Entry:
-        """Merge `patch` into the body (RFC 7396: null removes a field). Raises NotFound and what `apply` raises."""
+        """Merge `patch` into the body (RFC 7396: null removes a field). Raises NotFound, and the errors of `apply`."""
         for _ in range(TRIES_MAX):
             entry = self.get(kind, name)
             if entry is None:
@@ -206,8 +206,8 @@ class Registry:
         raise StoreUnavailable(f"{kind}/{name} is being changed by too many at once")
 
     async def delete(self, kind: str, name: str, *, actor: str, etag: str | None = None) -> None:
-        """Delete what the API has written of an entry, and with a tenant or group its keys. Raises NotFound,
-        DeclaredInFile where only the file declares it, and what `apply` raises.
+        """Delete the API's document of an entry and, with a tenant or a group, its keys. Raises NotFound,
+        DeclaredInFile where only the file declares the entry, and the errors of `apply`.
         """
         entry = self.get(kind, name)
         if entry is None:
@@ -256,7 +256,7 @@ class Registry:
         raise StoreUnavailable("the same entries are being changed by too many at once")
 
     async def note_cancelled(self, request_id: str, *, actor: str) -> None:
-        """Write into the audit log that this request is cancelled. Raises StoreUnavailable, StoreFull."""
+        """Record in the audit log that this request is cancelled. Raises StoreUnavailable, StoreFull."""
         await self._note(REQUESTS, request_id, actor)
 
     async def note(self, text: str, *, actor: str) -> None:
@@ -276,7 +276,7 @@ class Registry:
         return await self._store.audit(before=before, limit=limit, kind=kind, name=name)
 
     async def refresh(self) -> None:
-        """Read what other gateways have written. Raises StoreUnavailable."""
+        """Read the changes that other gateways have written. Raises StoreUnavailable."""
         async with self._writing:
             await self._refresh()
 
@@ -296,7 +296,7 @@ class Registry:
         return entry
 
     def _change(self, edit: Edit) -> Change:
-        """The edit as a change of the present document. Raises EtagMismatch, Invalid."""
+        """The change of the present document that the edit makes. Raises EtagMismatch, Invalid."""
         entry = self.get(edit.kind, edit.name)
         etag = None if entry is None else entry.etag
         if not _is_meant(edit.etag, entry):
@@ -320,7 +320,7 @@ class Registry:
             raise Invalid(problems)
 
     def _take(self, documents: Sequence[Document]) -> None:
-        """Apply documents from the store. One that cannot be read (from a newer gateway) leaves the entry as it was."""
+        """Apply documents from the store. An unreadable one (from a newer gateway) leaves its entry unchanged."""
         changed = set()
         for document in documents:
             if document.kind == GUARDS:

@@ -1,7 +1,7 @@
-"""Resource kinds: the class of body per kind, the same sections that the configuration file is read with.
+"""Resource kinds: the class of the body of each kind, which is a section of the configuration file.
 
-A body holds the fields that were set; the others have their defaults. Bodies hold no secrets: of an API key they have
-the HMAC and the last four characters, of a backend's credential the place to read it from.
+A body holds the fields that were set; the others have their defaults. Bodies hold no secrets: they have the HMAC and
+the last four characters of an API key, and the place of a backend's credential.
 """
 
 import re
@@ -75,7 +75,7 @@ class CaSection(Section):
 
 
 class ManagedBackend(CaSection, DrainedSection, BackendSection):
-    """A backend as in the file, and what the API alone sets."""
+    """A backend as in the file, with the settings that only the API sets."""
 
     @model_validator(mode="after")
     def _has_one_ca(self) -> Self:
@@ -91,7 +91,7 @@ class ManagedBackend(CaSection, DrainedSection, BackendSection):
 
 
 class KeySection(LimitedSection):
-    """What can change of an API key. Its limits and budgets are its alone, within those of its tenant."""
+    """The settings of an API key that can change. Its limits and budgets apply to it, within those of its tenant."""
 
     label: Annotated[
         str, Field(max_length=LABEL_CHARS_MAX, description="what it is for"), FormField("Label", example="for people")
@@ -103,7 +103,7 @@ class KeySection(LimitedSection):
 
 
 class KeyHolder(Section):
-    """A tenant (data port) or a role (admin port)."""
+    """The holder of a key: a tenant (data port) or a role (admin port)."""
 
     tenant: Annotated[TenantName | None, Field(description="with it the key is for the data port")] = None
     role: Annotated[Role | None, Field(description="with it the key is for the admin port")] = None
@@ -111,7 +111,7 @@ class KeyHolder(Section):
 
 
 class ApiKey(KeySection, KeyHolder):
-    """An API key as it is kept."""
+    """An API key as it is stored."""
 
     hmac: Hmac
     last_four: Annotated[str, Field(min_length=4, max_length=4)]
@@ -130,7 +130,7 @@ class ApiKey(KeySection, KeyHolder):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of document: its body, its name pattern, and how many there may be."""
+    """A kind of document: its body, its name pattern, and the largest number of such documents."""
 
     section: type[Section]
     name: re.Pattern[str]
@@ -150,11 +150,12 @@ RESOURCE_KINDS: Mapping[str, ResourceKind] = {
 
 
 GROUP_ENTRIES_MAX: Mapping[str, int] = {"tenants": 1_000, "keys": 1_000}
-"""How many of all entries a group's administrator may make for its group: a hundredth. An operator may make more."""
+"""The most entries that a group's administrator may make for its group: a hundredth of all. An operator may make more.
+"""
 
 
 def read_body(kind: str, body: Mapping[str, Any]) -> tuple[Section | None, list[ConfigProblem]]:
-    """Return the body as its section, or all problems with it."""
+    """Return the body as an instance of its section, or all problems with it."""
     section = RESOURCE_KINDS[kind].section
     try:
         return section.model_validate(body), []

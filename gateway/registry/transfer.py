@@ -1,7 +1,7 @@
-"""Export and import: what the API has written, as a file to back up or to move to another gateway.
+"""Transfer: export and import of the API's documents, as a file to back up or to move to another gateway.
 
-The export holds no declarations, usage or audit log. Keys are exported as HMACs, which are useless without the secret
-that they were made with.
+The export holds no declarations, usage or audit log. Keys are exported as HMACs, which are useless without their
+secret.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ def export_from(config: Config, config_file: Path | None) -> str:
 
 
 def import_into(config: Config, config_file: Path | None, file: Path) -> int:
-    """Import the file; return the number of entries created or changed. Raises OSError, and what `export_from` and
-    `import_entries` raise.
+    """Import the file; return the number of entries created or changed. Raises OSError, and the errors of `export_from`
+    and `import_entries`.
     """
     with file.open("rb") as opened:
         edits = read_export(opened.read(IMPORT_BYTES_MAX))
@@ -92,9 +92,9 @@ def read_export(data: bytes) -> list[Edit]:
 
 
 async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -> int:
-    """Apply the edits that differ, in transactions of CHANGES_MAX; entries that are not in the export stay. Returns the
-    number of entries created or changed. Raises what `Registry.apply` raises: transactions before the failed one stay
-    applied, and repeating the import continues from there.
+    """Apply the edits that differ, in transactions of CHANGES_MAX; return the number of entries created or changed.
+    Entries that are not in the export stay. Raises the errors of `Registry.apply`: transactions before the failed one
+    stay applied, and repeating the import continues from there.
     """
     differing = [edit for edit in edits if not _is_there(registry, edit)]
     problems = [problem for edit in differing for problem in _problems(edit)]

@@ -1,4 +1,5 @@
-"""Parses the policies to compare from options of the command line, such as `--policy drr:quantum_service=200`.
+"""Choices: the policies to compare, parsed from options of the command line, such as `--policy
+drr:quantum_service=200`.
 
 A policy is parsed by the same sections as in the gateway's configuration, and made by the same function: names,
 parameters and error messages are the same. Several policies, predictions or placements are run in every combination.
@@ -41,7 +42,7 @@ class Choices:
     seed: int = 0
 
     def tried(self, config: Config, pool: str) -> list[TriedPolicy]:
-        """Every combination, each under its own name. Raises ValueError, which lists what there is."""
+        """All combinations of the choices, each under its own name. Raises ValueError, listing the possible names."""
         kinds = (self.policies, self.predictions, self.placements)
         combinations = list(product(*(names or (None,) for names in kinds)))
         if len(combinations) > RUNS_MAX:
@@ -89,7 +90,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """The settings of a trace's tenant: as configured, or one of weight 1 with these limits."""
+    """The settings of a trace's tenant: the configured ones, or weight 1 with these limits."""
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class TenantChoices:
 
 
 def read_weights(texts: Iterable[str]) -> dict[str, float]:
-    """Weights typed as TENANT=WEIGHT, or in files of such lines. Raises ValueError and OSError."""
+    """Read weights typed as TENANT=WEIGHT, or given in files of such lines. Raises ValueError and OSError."""
     weights: dict[str, float] = {}
     for text in texts:
         if "=" in text:
@@ -118,7 +119,7 @@ def read_weights(texts: Iterable[str]) -> dict[str, float]:
 
 
 def _read(kind: str, text: str) -> dict[str, str]:
-    """NAME or NAME:PARAMETER=VALUE,... as the configuration's mapping. Raises ValueError."""
+    """Parse NAME or NAME:PARAMETER=VALUE,... to a mapping as in the configuration. Raises ValueError."""
     name, _, rest = text.partition(":")
     chosen = {POLICY: name}
     for pair in rest.split(",") if rest else ():

@@ -1,4 +1,4 @@
-"""`fairlead simulate`: its commands. Each imports what it needs when it runs, so that --help is quick."""
+"""`fairlead simulate`: its commands. Each command imports its modules when it runs, so that --help is quick."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -155,7 +155,7 @@ def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """A bar per policy on a terminal, nothing elsewhere: `begin(label, total)` gives what is told how far it is."""
+    """A progress bar per policy, only on a terminal. `begin(label, total)` returns the function that advances it."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 

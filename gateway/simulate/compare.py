@@ -1,4 +1,4 @@
-"""PolicyComparison: checks all options first, then runs policy after policy, and returns the findings.
+"""PolicyComparison: checks all options first, then runs one policy after another, and returns the findings.
 
 Each policy gets engines, a Scheduler and a reading of the trace of its own; the calls and their tenants are the same
 for all.
@@ -25,7 +25,7 @@ Progress = Callable[[str, int], Callable[[int], None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyComparison:
-    """What to compare on which trace. The names are those of the command line's options."""
+    """A comparison of policies on a trace. Its fields have the names of the command line's options."""
 
     trace: Path
     tenants: str | None = None
@@ -52,7 +52,7 @@ class PolicyComparison:
     seed: int = 0
 
     def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
-        """Run every policy. Raises TraceError, ConfigError, OSError, and ValueError for what there is not."""
+        """Run every policy. Raises TraceError, ConfigError, OSError; ValueError for an unknown name."""
         config = load_config(self.config, check_files=False)
         choices = TenantChoices(
             configured={tenant.id: tenant for tenant in config.policy_tenants()},
@@ -121,7 +121,7 @@ def _grouped_by(rule: str | None) -> str:
 
 
 def _ends(run: Findings) -> Mapping[str, str]:
-    """The tenants that asked for most and for least: their TTFT is in the table."""
+    """The tenants that asked for the most and for the least service; the table shows their TTFT."""
     return {
         end: f"{name} asked for {run.tenants[name].asked_service:.0f} service in {run.tenants[name].requests} calls"
         for end, name in (("loudest", run.loudest), ("quietest", run.quietest))

@@ -1,9 +1,9 @@
 """RunExposure: the service bound that a policy guarantees in a run, with U as the run determined it.
 
-U is the exposure: how far counters can diverge although every choice was right. It is the price of the longest prompt,
-or of the output of all requests in flight at once: the actual output, and the expected output, which the engines' KV
-tokens limit. The charge for a prompt until its cached part is known counts, too. The bound is a multiple of U + K, and
-larger where tenants are capped or charges are refunded (policies/fairness/bounds.py).
+U is the exposure: the distance by which counters can diverge although every choice was right. It is the price of the
+longest prompt, or of the output of all requests in flight at once: the actual output, and the expected output, which
+the engines' KV tokens limit. The charge for a prompt until its cached part is known counts, too. The bound is a
+multiple of U + K, and larger where tenants are capped or charges are refunded (policies/fairness/bounds.py).
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from policies.types import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedBound:
-    """A policy's bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight;
-    `is_per_engine`: calls wait for one engine each, and the bound holds of each.
+    """A policy's bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight.
+    `is_per_engine`: calls wait for one engine each, and the bound holds for each engine.
     """
 
     bound: FairnessBound
@@ -26,7 +26,7 @@ class ReportedBound:
 
 
 class RunExposure:
-    """The U of a run on `engines` that hold so many KV tokens together. Mutable: grows as requests are sent."""
+    """The U of a run on `engines` that hold `kv_tokens` together. Mutable: it grows as requests are sent."""
 
     def __init__(self, price: Price, *, kv_tokens: int, engines: int = 1) -> None:
         self._price = price
@@ -38,7 +38,7 @@ class RunExposure:
 
     @property
     def service(self) -> float:
-        """U, where requests wait for all engines together."""
+        """The value of U where requests wait for all engines together."""
         return max(self._expected, self._prompt_max, self._open.highest)
 
     def promised(self, promise: ReportedBound) -> float | None:
@@ -72,7 +72,7 @@ class RunExposure:
         )
 
     def _cached_at_most(self, request: Request) -> float:
-        """What is given back of a prompt if all of it is found in a cache."""
+        """The refund for a prompt if all of it is found in a cache."""
         if not request.prefix:
             return 0.0
         prompt_tokens = request.prompt_tokens
@@ -80,7 +80,7 @@ class RunExposure:
 
 
 class _GapPeak:
-    """A sum that changes, and the highest it has been."""
+    """A sum that changes, and the highest value that it has had."""
 
     __slots__ = ("_now", "highest")
 

@@ -1,4 +1,4 @@
-"""Observer: wraps the Scheduler of a run and samples queues, the load of engines, and the differences of service.
+"""Observer: a wrapper of a run's Scheduler that samples queues, the load of engines, and the differences of service.
 
 It passes every event on unchanged; it does not inspect tokens, which are most of them. At intervals it reads the
 Scheduler's accounts and the engines' gauges.
@@ -36,16 +36,15 @@ SHARE_WINDOW_S = 60.0  # as long as the windows of the VTC paper
 
 @dataclass(slots=True)
 class _ObservedSpan:
-    """How far one tenant was ahead of another since both have been waiting."""
+    """The range in which one tenant was ahead of another since both have been waiting."""
 
     low: float
     high: float
 
 
 class Shares:
-    """Jain's index of the service of tenants that waited all the time, over windows of a minute (or a bin, if longer).
-
-    (sum x)^2 / (n sum x^2), x being service over weight: 1 where all got alike, 1/n where one got everything.
+    """Jain's index of the service of tenants that waited all the time, over windows of a minute (or a longer bin). (sum
+    x)^2 / (n sum x^2), x being service over weight: 1 where all got the same, 1/n where one got everything.
     """
 
     def __init__(self) -> None:
@@ -56,7 +55,7 @@ class Shares:
 
     @property
     def jain(self) -> float | None:
-        """The mean over all windows; None where no two tenants ever waited through one."""
+        """The mean of the index over all windows; None where no two tenants ever waited through one."""
         return self._indices / self.windows if self.windows else None
 
     def looked(self, now: float, service: Mapping[str, float], waiting_since: Mapping[str, float]) -> None:
@@ -76,7 +75,7 @@ class Shares:
         self._began_at, self._service = now, service
 
     def interrupted(self) -> None:
-        """Fewer than two tenants wait: the window ends with nothing to compare."""
+        """End the window without a comparison, because fewer than two tenants wait."""
         self._began_at = None
 
 
@@ -86,9 +85,7 @@ def jain(got: Sequence[float]) -> float:
 
 
 class Observer:
-    """A Scheduler that is observed. `tenant_of` returns a tenant that the Scheduler does not know yet, and `groups` has
-    its group.
-    """
+    """An observed Scheduler. `tenant_of` returns a tenant that the Scheduler does not know; `groups` has its group."""
 
     def __init__(
         self,
@@ -182,7 +179,7 @@ class Observer:
             del self._waiting[tenant_id], self._waiting_since[tenant_id]
 
     def _sample(self, now: float) -> None:
-        """Look once per bin, however often the engines are measured."""
+        """Sample the accounts once per bin, however often the engines are measured."""
         number = self._timeline.bin_at(now)
         self._gauge(number)
         if number == self._sampled_bin:
@@ -205,7 +202,7 @@ class Observer:
         self.kv_ratio.put(number, sum(gauge.kv_used_ratio for gauge in gauges) / len(gauges))
 
     def _judge(self, service: Mapping[str, float], now: float) -> float:
-        """The largest difference of any pair so far, from now on over those that have waited longest."""
+        """The largest difference of any pair so far, updated for the pairs of tenants that have waited longest."""
         longest = sorted(service, key=lambda tenant_id: (self._waiting_since[tenant_id], tenant_id))
         spans: dict[tuple[str, str], _ObservedSpan] = {}
         largest = 0.0
@@ -221,7 +218,7 @@ class Observer:
         return largest
 
     def _span(self, pair: tuple[str, str], ahead: float) -> _ObservedSpan:
-        """The pair's span, a new one where one of them had nothing waiting for a while since the last look."""
+        """The pair's span; a new one where one of both had no waiting request at some time since the last look."""
         span = self._spans.get(pair)
         began = max(self._waiting_since[tenant_id] for tenant_id in pair)
         return span if span is not None and began <= self._looked_at else _ObservedSpan(ahead, ahead)

@@ -1,4 +1,4 @@
-"""Simulates one policy on one trace: the production Scheduler, simulated engines and a virtual clock.
+"""Run: the simulation of one policy on one trace, with the production Scheduler, simulated engines and a virtual clock.
 
 Only the surroundings of the Scheduler are simulated: `TriedPolicy.make_scheduler` is the gateway's own function. Two
 runs with equal arguments give equal findings.
@@ -32,8 +32,8 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The engines of the simulated pool: all alike, but for their `paces`, by which the step times of each are
-    multiplied (empty: 1).
+    """The engines of the simulated pool. They are equal except for their `paces`, which multiply the step times (empty:
+    1).
     """
 
     coefficients: str
@@ -55,13 +55,13 @@ class SimulatedFleet:
 
     @property
     def request_tokens_max(self) -> int:
-        """Prompt and output of the largest request that an engine can run."""
+        """The prompt and output tokens of the largest request that an engine can run."""
         if self.reserves_by_oracle:
             return self.kv_tokens - OracleMemory(kv_tokens_max=self.kv_tokens).tenant_tokens - 1
         return self.kv_tokens // self.block_tokens * self.block_tokens
 
     def make(self) -> dict[str, Engine]:
-        """New engines, empty."""
+        """Make new, empty engines."""
         paces = self.paces or [1.0] * self.engines
         return {f"engine-{number}": self._engine(pace) for number, pace in enumerate(paces, start=1)}
 
@@ -84,8 +84,7 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPolicy:
-    """A policy to simulate: how to make the gateway's own Scheduler with it, its price and its bound.
-
+    """A policy to simulate: the function that makes the gateway's own Scheduler with it, its price and its bound.
     `promise` is its bound on the difference between two tenants; None: it has none.
     """
 
@@ -104,8 +103,8 @@ def simulate(
     tenant_of: Callable[[str], Tenant],
     groups: Mapping[str, Group] = MappingProxyType({}),
 ) -> Findings:
-    """Run the arrivals under the policy until the last request has ended. `groups` has those of the tenants, by id.
-    Raises ValueError without arrivals.
+    """Run the arrivals under the policy until the last request has ended. Raises ValueError without arrivals. `groups`
+    has the tenants' groups, by id.
     """
     timeline = Timeline()
     engines = fleet.make()
@@ -248,7 +247,7 @@ def _points(timeline: Timeline, series: Series, bins: int) -> Points:
 
 
 def _rates(timeline: Timeline, several: list[Series], bins: int) -> Points:
-    """Their sum per second."""
+    """The sum of these series, per second."""
     sums: Mapping[int, float] = {
         number: sum(series.bins.get(number, 0.0) for series in several) for number in range(bins)
     }

@@ -1,1 +1,1 @@
-"""What an operator sees of single requests and does to them, and what a change would do."""
+"""Steering: single requests, as an operator sees and cancels them, and the effects of a planned change."""

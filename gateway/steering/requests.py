@@ -1,7 +1,8 @@
-"""The requests of a gateway, one by one: those that wait and run, and the last that ended; and the end of one of them.
+"""Requests of a gateway, one by one: the waiting, the running and the last ended ones, and the cancelling of one.
 
-Each process knows those that it accepted (`OwnRequests`), and asks the others for theirs (`AllRequests`). The one that
-leads knows why queued ones wait. Nothing is kept of a call that is not in its access log anyhow; there is no text.
+Each process knows those that it accepted (`OwnRequests`), and asks the others for theirs (`AllRequests`). The process
+that leads knows why queued requests wait. Only facts that are also in the access log are stored of a call; there is no
+text.
 """
 
 import asyncio
@@ -32,12 +33,14 @@ SERVICE, CANCEL_SERVICE, WAITS_SERVICE = "requests", "cancel", "waits"
 
 State = Literal["queued", "running", "ended"]
 Place = tuple[float, str]
-"""Where a row stands in a list: lists go up by time and id. Times of ended ones are negative, the newest first."""
+"""The place of a row in a list: lists are ascending by time and id. Times of ended requests are negative, so the newest
+comes first.
+"""
 
 
 class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
-    """One request. Times are seconds, `arrived_at` and `ended_at` since 1970. `scheduler_id` is its id at the Scheduler
-    that decides.
+    """One request. Times are in seconds, `arrived_at` and `ended_at` since 1970. `scheduler_id` is its id at the
+    Scheduler that decides.
     """
 
     id: str
@@ -70,7 +73,9 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Which rows: of this state (None: queued and running), tenant, pool and id, after this place; at most `limit`."""
+    """The query for rows: of this state (None: queued and running), tenant, pool and id, after this place; at most
+    `limit`.
+    """
 
     state: State | None = None
     tenant: str | None = None
@@ -81,7 +86,7 @@ class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class Cancelling(StrEnum):
-    """What became of a wish to cancel a request."""
+    """The result of trying to cancel a request."""
 
     DONE = "done"
     ENDED = "ended"  # before
@@ -89,7 +94,7 @@ class Cancelling(StrEnum):
 
 
 class EndedRequests:
-    """The last ENDED_MAX requests that ended here. Mutable; a CallObserver."""
+    """The last ENDED_MAX requests that ended in this process. Mutable; a CallObserver."""
 
     def __init__(self, process: str, pool_of: Callable[[str], str | None], *, rows_max: int = ENDED_MAX) -> None:
         """`pool_of` finds the pool of a model."""
@@ -100,7 +105,7 @@ class EndedRequests:
         self._newest: dict[str, RequestRow] = {}  # by id, which clients may use again
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended. Those of unknown callers and models are left out."""
+        """Store a call that has ended. Calls of unknown callers and models are left out."""
         if trace.tenant_id is None or not trace.is_routed:
             return
         row = self._row(trace, trace.tenant_id)
@@ -112,7 +117,7 @@ class EndedRequests:
         self._newest[row.id] = row
 
     def find(self, request_id: str) -> RequestRow | None:
-        """The one that ended last with this id."""
+        """The request that ended last with this id."""
         return self._newest.get(request_id)
 
     def newest_first(self) -> Iterator[RequestRow]:
@@ -148,7 +153,7 @@ class EndedRequests:
 
 
 class OwnRequests:
-    """The requests that this process accepted."""
+    """The requests that this process has accepted."""
 
     def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
         self._others = others
@@ -175,14 +180,16 @@ class OwnRequests:
         return [self._row(call, pools.get(id(call.dispatcher))) for _, _, call in shown]
 
     def cancel(self, request_id: str) -> Cancelling:
-        """Cancel the request of this id, where it has not ended."""
+        """Cancel the request with this id, if it has not ended."""
         call = self._active.find(request_id)
         if call is not None and call.dispatcher.cancel(request_id):
             return Cancelling.DONE
         return Cancelling.UNKNOWN if self._ended.find(request_id) is None else Cancelling.ENDED
 
     async def waits(self, queued: Mapping[str, Sequence[str]]) -> dict[str, WaitView]:
-        """Why requests wait, by their ids at the Scheduler; these are given by pool. Where this process leads."""
+        """The reasons why requests wait, by their ids at the Scheduler, which are given by pool. Called where this
+        process leads.
+        """
         waits: dict[str, WaitView] = {}
         for pool, ids in queued.items():
             for start in range(0, len(ids), VIEWS_AT_ONCE):
@@ -238,8 +245,8 @@ class OwnRequests:
 
 
 class FoundRequests(NamedTuple):
-    """Rows of all processes, why the queued ones among them wait (by id at the Scheduler), and the processes that did
-    not answer.
+    """The rows found in all processes, and the processes that did not answer. `waits` tells why the queued requests
+    wait, by id at the Scheduler.
     """
 
     rows: list[RequestRow]
@@ -255,7 +262,7 @@ class AllRequests:
     others: Others
 
     async def find(self, query: RequestQuery) -> FoundRequests:
-        """The rows that are asked for. Without a leader that answers it is not known why they wait."""
+        """The rows that match the query. Without an answer of the leader, the reasons for waiting are not known."""
         answers, missing = await self.others.ask_all(self.others.names(), SERVICE, _pack(query))
         rows = self.own.rows(query)
         for answer in answers:
@@ -264,7 +271,7 @@ class AllRequests:
         return FoundRequests(rows, await self._waits(rows), missing)
 
     async def cancel(self, request_id: str) -> Cancelling:
-        """Cancel the request of this id, wherever it is."""
+        """Cancel the request with this id, in whichever process it is."""
         found = self.own.cancel(request_id)
         if found is Cancelling.DONE:
             return found
@@ -285,7 +292,7 @@ class AllRequests:
 
 
 class Phases(NamedTuple):
-    """What a request has spent its time on, in seconds; None: it has not come so far."""
+    """The phases of a request in seconds; None: it has not reached this phase."""
 
     queue_s: float | None
     prefill_s: float | None
@@ -293,8 +300,8 @@ class Phases(NamedTuple):
 
 
 def _phases(trace: CallTrace, now_s: float, *, is_dispatched: bool) -> Phases:
-    """Seconds in the queue, from its dispatch to its first token, and since then: as far as it has come. An answer that
-    is not streamed has its first token at its end.
+    """The seconds in the queue, from dispatch to first token, and since then, as far as the request has come. An answer
+    that is not streamed has its first token at its end.
     """
     queued_s, sent_s, first_s = trace.queued_s, trace.dispatched_s if is_dispatched else None, trace.first_token_s
     queue_s = None if queued_s is None else (now_s if sent_s is None else sent_s) - queued_s
@@ -304,7 +311,7 @@ def _phases(trace: CallTrace, now_s: float, *, is_dispatched: bool) -> Phases:
 
 
 def _at_most(request: Request, usage: Usage | None) -> int:
-    """The most output tokens of a request. Where the model's context limits it, it was computed from the estimated
+    """The most output tokens of a request. Where the model's context limits them, they were computed from the estimated
     prompt; the backend counts the true one, and may give some tokens more.
     """
     return max(request.output_tokens_max, usage.output_tokens if usage else 0)

@@ -1,6 +1,6 @@
-"""Steering: the parts of one process by which an operator sees and steers single requests, and tries changes out.
+"""Steering: the parts of one process by which an operator sees and cancels single requests, and tries out changes.
 
-The meters observe calls from the start; `connect` it when all other parts are there, `stop` it.
+The meters observe calls from the start. Call `connect` when all other parts exist, and `stop` at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
 
 class Steering:
-    """Made on the loop."""
+    """The steering of one process. Made on the loop."""
 
     def __init__(self, others: Others, catalog: Catalog) -> None:
         self._others = others
@@ -55,7 +55,7 @@ class Steering:
         queue: QueueSection,
         demo: Demo,
     ) -> None:
-        """All other parts are there."""
+        """Connect it with the other parts, which all exist now."""
         self._pools = pools
         self.demo = demo
         self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
@@ -78,13 +78,13 @@ class Steering:
         await self.what_ifs.stop()
 
     async def _calls(self, seconds: float) -> bytes:
-        """The recorded calls of all processes."""
+        """The recorded calls of all processes in the last `seconds`."""
         body = str(seconds).encode()
         answers, _ = await self._others.ask_all(self._others.names(), RECORDED, body)
         return b"".join((await self._recorded.lines(body), *answers))
 
     def _engine_of(self, pool: str) -> EngineSpec:
-        """Engines like the backends of this pool, as their Scheduler knows them now."""
+        """The specification of engines like the backends of this pool, as their Scheduler knows them now."""
         overview = self._pools.overviews().get(pool)
         views = [] if overview is None else [each for _, each in sorted(overview.backends.items())]
         views = [each for each in views if each.available] or views
@@ -106,8 +106,8 @@ class Steering:
 
 
 def _paces(usual: StepTimeModel, models: Sequence[StepTimeModel | None], running: int) -> list[float]:
-    """The time of a step of each backend in which half of its slots decode, over that of `usual`; 1 where nothing is
-    known. Empty where all are alike.
+    """The pace of each backend: its step time with half of its slots decoding, over that of `usual`. It is 1 for an
+    unknown model. Empty where all are equal.
     """
     half = max(1, running // 2)
 
@@ -119,7 +119,7 @@ def _paces(usual: StepTimeModel, models: Sequence[StepTimeModel | None], running
 
 
 def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """A configuration of these sections and entries, as a file has it."""
+    """A configuration of these sections and entries, in the form of a file."""
     found: dict[str, Any] = {name: section.model_dump(mode="json") for name, section in sections.items()}
     for kind, of in entries.items():
         found[kind] = {entry.name: _section(entry.section) for entry in of}
@@ -129,7 +129,7 @@ def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -
 
 
 def _section(section: Section) -> dict[str, Any]:
-    """As in a file: a tenant with a group names no tier."""
+    """A section in the form of a file, where a tenant with a group names no tier."""
     fields: dict[str, Any] = section.model_dump(mode="json")
     if fields.get("group") is not None:
         del fields["tier"]

@@ -1,1 +1,3 @@
-"""Stores of what outlives the process: versioned documents, their audit log, usage, and opaque learned data by name."""
+"""Stores of state that outlives the process: versioned documents, their audit log, usage, and opaque learnt data by
+name.
+"""

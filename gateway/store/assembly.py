@@ -1,6 +1,6 @@
-"""Assembly of the store: a file alone, or a file that mirrors the Redis that gateways share.
+"""Assembly of the store: a file only, or a file that mirrors the Redis that gateways share.
 
-What needs Redis is imported where one is configured: its client takes a fifth of the time of a start.
+Modules that need Redis are imported only where one is configured: its client takes a fifth of the time of a start.
 """
 
 from pathlib import Path
@@ -18,8 +18,8 @@ FILE_NAME = "fairlead.db"
 
 
 def make_store(state: StateSection, config_file: Path | None) -> Store:
-    """The store of a gateway. The file is beside the configuration by default; without either, state is in memory
-    alone. Raises ValueError where a password cannot be read.
+    """Make the store of a gateway. Raises ValueError where a password cannot be read. The file is beside the
+    configuration by default; without either, state is in memory alone.
     """
     own = SqliteStore(_file(state, config_file))
     if state.redis is None:
@@ -30,7 +30,9 @@ def make_store(state: StateSection, config_file: Path | None) -> Store:
 
 
 def make_tool_store(state: StateSection, config_file: Path | None) -> Store:
-    """The same state for a command that runs briefly beside the gateways. Raises ValueError where there is none."""
+    """Make a store of the same state for a command that runs briefly beside the gateways. Raises ValueError where there
+    is no state.
+    """
     if state.redis is not None:
         return _shared(state.redis)
     file = _file(state, config_file)

@@ -35,28 +35,28 @@ Body = Mapping[str, Any]
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - named as HTTP names it
-    """The store cannot be written or read now: disk full, an I/O error, no connection. The change was not made, or its
-    outcome is unknown; a retry is safe.
+    """An error: the store cannot be written or read now (disk full, an I/O error, no connection). The change was not
+    made, or its outcome is unknown; a retry is safe.
     """
 
 
 class StateFileError(Exception):
-    """The state file is damaged, in use, of a newer version, or no state file. It is left unchanged; the text
-    names it.
+    """An error: the state file is damaged, in use, of a newer version, or not a state file. It is left unchanged; the
+    text names it.
     """
 
 
 class VersionConflict(Exception):  # noqa: N818 - an answer to a question, not a fault
-    """The document has another version than the change expects; the transaction changed nothing."""
+    """An error: the document has another version than the change expects. The transaction changed nothing."""
 
     def __init__(self, kind: str, name: str, version: int) -> None:
-        """`version` is the document's version, 0 where there is no document."""
+        """`version` is the document's version; 0 where there is no document."""
         super().__init__(f"{kind}/{name} has version {version}")
         self.kind, self.name, self.version = kind, name, version
 
 
 class StoreFull(Exception):  # noqa: N818
-    """The change or the answer would exceed a limit of the store; nothing was changed."""
+    """An error: the change or the answer would exceed a limit of the store. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a transaction. `expected`: the version the document must have (0: it must not exist); None: any.
-    `is_audited`: it is written to the audit log.
+    """One change of a transaction. `is_audited`: it is written to the audit log. `expected` is the version that the
+    document must have (0: it must not exist); None: any.
     """
 
     kind: str
@@ -84,8 +84,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change with its author (`actor`) and time (`at_s`, seconds since 1970). Written in the transaction of the
-    change. `replica` is the gateway that made it, "" where that is not known.
+    """One change with its author (`actor`) and time (`at_s`, seconds since 1970), written in the same transaction.
+    `replica` is the gateway that made it; "" where that is not known.
     """
 
     revision: int
@@ -100,7 +100,7 @@ class AuditEntry:
 
 
 class Totals(NamedTuple):
-    """The counts of a usage row; each only grows."""
+    """The counts of a usage row. Each of them only grows."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -109,7 +109,7 @@ class Totals(NamedTuple):
 
 
 class UsageKey(NamedTuple):
-    """The key of a usage row. `key` is the id of an API key, "" where there was none; `day` like 2026-11-20, in UTC."""
+    """The key of a usage row. `key` is the id of an API key, "" without one; `day` is like 2026-11-20, in UTC."""
 
     day: str
     tenant: str
@@ -118,7 +118,7 @@ class UsageKey(NamedTuple):
 
 
 class UsagePlace(NamedTuple):
-    """The place of a usage row in the order of all."""
+    """The place of a usage row in the order of all rows."""
 
     day: str
     tenant: str
@@ -160,8 +160,8 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The documents that arrived after a cursor, deleted ones included. `cursor` is where to continue: it counts
-    arrivals at this copy, in any order, while a version counts changes.
+    """The documents that arrived after a cursor, deleted ones included. `cursor` is the position to continue from. It
+    counts arrivals at this copy, in any order, while a version counts changes.
     """
 
     cursor: int
@@ -169,7 +169,7 @@ class News:
 
 
 def check_size(changes: Sequence[Change]) -> None:
-    """Raises StoreFull where a transaction exceeds the limits of all stores."""
+    """Raise StoreFull where a transaction exceeds the limits of all stores."""
     if len(changes) > CHANGES_MAX:
         raise StoreFull(f"more than {CHANGES_MAX} changes at once")
     for change in changes:
@@ -180,12 +180,12 @@ def check_size(changes: Sequence[Change]) -> None:
 
 
 def to_json(body: Body) -> bytes:
-    """Serialize; equal bodies give equal bytes."""
+    """Serialize a body; equal bodies give equal bytes."""
     return orjson.dumps(dict(body), option=orjson.OPT_SORT_KEYS)
 
 
 def from_json(text: bytes | str | None) -> Body | None:
-    """Parse what `to_json` wrote; None gives None."""
+    """Parse a body that `to_json` wrote; None gives None."""
     return None if text is None else orjson.loads(text)
 
 
@@ -202,10 +202,8 @@ def action_of(before: Body | None, after: Body | None) -> str:
 
 
 class Store(Protocol):
-    """Where the state of a gateway is kept.
-
-    Every method may raise StoreUnavailable, and none takes longer than the store's own timeout. No request waits for
-    one.
+    """The store of a gateway's state. Every method may raise StoreUnavailable. None takes longer than the store's own
+    timeout. No request waits for one.
     """
 
     @property
@@ -214,7 +212,7 @@ class Store(Protocol):
         ...
 
     async def open(self) -> None:
-        """Raises StateFileError where there is a file that must not be changed."""
+        """Open the store. Raises StateFileError where there is a file that must not be changed."""
         ...
 
     async def close(self) -> None: ...
@@ -222,8 +220,8 @@ class Store(Protocol):
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
-        """Apply all changes with the audit entries of those that are audited, or none. They are durable in this store
-        when it returns. Raises VersionConflict, StoreFull.
+        """Apply all changes, with the audit entries of the audited ones, or none. Raises VersionConflict, StoreFull.
+        They are durable in this store when it returns.
         """
         ...
 
@@ -232,15 +230,15 @@ class Store(Protocol):
         ...
 
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
-        """Take over documents and audit entries of another copy that are newer than this one's. Nothing is validated or
-        audited again; the next revision is above all merged ones.
+        """Take over the documents and audit entries of another copy that are newer than this one's. They are not
+        validated or audited again; the next revision is above all merged ones.
         """
         ...
 
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:
-        """Audit entries, newest first, with a revision below `before`."""
+        """The audit entries with a revision below `before`, newest first."""
         ...
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
@@ -254,18 +252,18 @@ class Store(Protocol):
         ...
 
     async def last_days(self, since: str) -> dict[str, str]:
-        """The last day with usage of each API key that has any on `since` or later, by its id."""
+        """The last day with usage of each API key that has any on `since` or later, by the key's id."""
         ...
 
     async def put_learnt(self, learnt: Learnt) -> None:
-        """Write, unless something newer of that name is stored."""
+        """Write the data, unless newer data of that name is stored."""
         ...
 
     async def learnt(self, name: str) -> Learnt | None: ...
 
 
 class SharedStore(Store, Protocol):
-    """A store that other gateways write too, and that may lose data."""
+    """A store to which other gateways write, too, and which may lose data."""
 
     @property
     def epoch(self) -> str:
@@ -274,7 +272,7 @@ class SharedStore(Store, Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Changes whenever the store may have lost data."""
+        """The present incarnation of the data, which changes whenever the store may have lost data."""
         ...
 
     @property

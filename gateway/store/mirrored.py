@@ -4,8 +4,8 @@
     reads     use the local copy: no read waits for the shared store
     syncing   every SYNC_S, documents of the shared store are copied here, and usage of this gateway is copied there
 
-While the shared store is unavailable, changes are rejected and everything else goes on. When it may have lost data (its
-`incarnation` has changed), both copies are merged completely, in both directions: any gateway fills an empty store
+While the shared store is unavailable, changes are rejected and everything else still works. When it may have lost data
+(its `incarnation` has changed), both copies are merged completely, in both directions: any gateway fills an empty store
 again, and where copies differ the higher version wins.
 """
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class MirroredStore:
-    """See `Store`. Mutable; used on one loop."""
+    """A store that mirrors a shared store on this gateway's disk (see `Store`). Mutable; used on one loop."""
 
     def __init__(self, shared: SharedStore, own: Store, *, sync_s: float = SYNC_S) -> None:
         self._shared = shared
@@ -133,7 +133,7 @@ class MirroredStore:
             self.is_shared_available = True
 
     async def _sync(self) -> None:
-        """Bring the local copy up to the shared store's. Raises StoreUnavailable; nothing is lost then."""
+        """Bring the local copy up to the state of the shared store. Raises StoreUnavailable, without any loss."""
         news = await self._shared.news(self._cursor)
         incarnation = self._shared.incarnation
         if incarnation != self._merged:

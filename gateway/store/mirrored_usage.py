@@ -1,7 +1,7 @@
-"""Mirrored usage: usage on this gateway's disk, and in the shared store, which has that of all gateways.
+"""Mirrored usage: usage on this gateway's disk, and in the shared store, which has the usage of all gateways.
 
-Usage counted here is written to the shared store with the next sync; that of others is read every USAGE_PULL_S. Both
-copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
+Usage counted here is written to the shared store with the next sync; the usage of others is read every USAGE_PULL_S.
+Both copies keep the larger of two totals, so a write whose outcome is unknown is repeated.
 """
 
 import time
@@ -33,10 +33,10 @@ Rows = Sequence[UsageRow]
 
 
 class MirroredUsage:
-    """Copies usage both ways. Mutable; used on one loop, one call at a time."""
+    """The copying of usage in both directions. Mutable; used on one loop, one call at a time."""
 
     def __init__(self, shared: SharedStore, own: Store, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since 1970."""
+        """`clock` gives seconds since 1970."""
         self._shared = shared
         self._own = own
         self._clock = clock
@@ -54,13 +54,13 @@ class MirroredUsage:
             self.compare(has_lost=False)
 
     def compare(self, *, has_lost: bool) -> None:
-        """Compare both copies day by day at the next sync: all days if the shared store has lost data."""
+        """Compare both copies day by day at the next sync; all days if the shared store has lost data."""
         self._compares = True
         self._has_lost |= has_lost
 
     async def sync(self) -> None:
-        """Write new usage to the shared store; every USAGE_PULL_S, read that of others. Raises StoreUnavailable: what
-        was not written stays queued.
+        """Write new usage to the shared store and, every USAGE_PULL_S, read the usage of others. Raises
+        StoreUnavailable: rows that were not written stay queued.
         """
         today = self._day(0)
         if self._compares:
@@ -93,7 +93,7 @@ class MirroredUsage:
         self._told_day = today
 
     async def _exchange(self, first_day: str, last_day: str) -> None:
-        """Merge both copies on these days, both inclusive, part by part in the order of rows: any number is merged."""
+        """Merge both copies on these days, both inclusive, part by part in the order of rows, whatever their number."""
         query = UsageQuery(first_day, last_day, limit=ROWS_COMPARED)
         while True:
             theirs, ours = await self._shared.usage(query), await self._own.usage(query)

@@ -1,4 +1,4 @@
-"""Periodic work: runs an async function again and again, with a pause between, until it is stopped.
+"""Periodic work: an async function that runs again and again, with a pause between, until it is stopped.
 
 `stop` waits for the work in progress (a transaction, an exchange with a server) instead of cancelling it; the work has
 its own time limit.
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Runs `work` on one loop. An exception that it raises is logged, and it runs again."""
+    """A task that runs `work` again and again on one loop. An exception from it is logged, and it runs again."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], pause_s: float, name: str) -> None:
         self._work = work

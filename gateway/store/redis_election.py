@@ -21,14 +21,14 @@ SECRET_BYTES: Final = 32
 
 
 class RedisElection:
-    """See `ElectionStore`. Made and used on one loop."""
+    """The election in one Redis or Valkey server (see `ElectionStore`). Made and used on one loop."""
 
     def __init__(
         self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None
     ) -> None:
-        """Arguments as for RedisStore."""
+        """The arguments are those of RedisStore."""
         self.on_connected: Callable[[], None] = lambda: None
-        """Called with every new connection: it may lead to a server that knows less."""
+        """A function that is called with every new connection, which may lead to a server that knows less."""
         self._name = f"{{{prefix}}}:cluster-".__add__
         given = options or {}
         elects = {"redis_connect_func": self._connected, **given}
@@ -37,7 +37,7 @@ class RedisElection:
         script = resources.files("gateway.store").joinpath("data", "elect.lua").read_text(encoding="utf-8")
         self._script = self._redis.register_script(script)
         self.version = VERSION
-        """Of this member's protocol, which it says in the list before its address."""
+        """The version of this member's protocol, which precedes its address in the list."""
         self._secret: str | None = None  # of all members, where only the server knows one
 
     async def call(self, call: StoreCall) -> StoreView:
@@ -64,8 +64,8 @@ class RedisElection:
         return StoreView(leader.decode() or None, epoch, listed, counter, frozenset(strangers), silent_s, agreed)
 
     async def put_checkpoint(self, body: bytes) -> None:
-        """Keep this checkpoint in place of the one before, and the members' secret: the server may have lost both.
-        Raises StoreUnavailable.
+        """Store this checkpoint in place of the previous one, and the members' secret. Raises StoreUnavailable. The
+        server may have lost both.
         """
         kept: dict[str, bytes | str] = {self._name("checkpoint"): body}
         if self._secret is not None:
@@ -79,7 +79,7 @@ class RedisElection:
             raise _unavailable(error) from error
 
     async def checkpoint(self) -> bytes | None:
-        """The checkpoint that was kept last. Raises StoreUnavailable."""
+        """The checkpoint that was stored last. Raises StoreUnavailable."""
         try:
             body: Any = await self._besides.get(self._name("checkpoint"))
         except (RedisError, OSError) as error:
@@ -87,7 +87,9 @@ class RedisElection:
         return None if body is None else bytes(body)
 
     async def shared_secret(self) -> bytes:
-        """A secret of all that use this server and prefix, made by the first that asks. Raises StoreUnavailable."""
+        """The secret of all processes that use this server and prefix, made by the first that asks. Raises
+        StoreUnavailable.
+        """
         key = self._name("secret")
         try:
             await self._besides.set(key, secrets.token_hex(SECRET_BYTES), nx=True)

@@ -1,9 +1,9 @@
 """Redis store: documents, usage and learned data in one Redis or Valkey server, shared by gateways. Each write is one
 atomic script.
 
-No call waits longer than the timeout, and nothing is retried here: the caller knows whether a retry is still of use. A
+No call waits longer than the timeout, and no call is retried here: the caller knows whether a retry is still useful. A
 new connection may lead to a server that has restarted with old data, or with none: then `incarnation` changes, and the
-caller has to compare what it knows with the server again.
+caller has to compare its data with the server again.
 
 Rights that it needs: docs/operations.md.
 """
@@ -64,7 +64,7 @@ FIELD_END = "\x1f"  # between the parts of a row's name, none of which contains 
 
 
 class RedisStore:
-    """See `Store`. Mutable; used on one loop."""
+    """A store in one Redis or Valkey server (see `Store`). Mutable; used on one loop."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class RedisStore:
 
     @property
     def incarnation(self) -> str:
-        """Changes whenever the server may have lost data."""
+        """The present incarnation of the data, which changes whenever the server may have lost data."""
         return f"{self._epoch}/{self._connections}"
 
     @property
@@ -112,7 +112,7 @@ class RedisStore:
         return self._epoch != ""
 
     async def open(self) -> None:
-        """Does nothing: a server that is unavailable is no error, it may come back."""
+        """Do nothing: an unavailable server is no error, because it may come back."""
 
     async def close(self) -> None:
         await close(self._redis)
@@ -262,7 +262,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _mapped(self) -> AsyncIterator[None]:
-        """Converts redis-py's errors to StoreUnavailable."""
+        """Convert redis-py's errors to StoreUnavailable."""
         try:
             yield
         except (RedisError, OSError) as error:
@@ -270,7 +270,7 @@ class RedisStore:
 
 
 async def close(redis: Redis) -> None:
-    """Close its connections. One that takes longer than the timeout is waited for no more: it has been told to end."""
+    """Close its connections. A connection that takes longer than the timeout is left to close by itself."""
     with suppress(RedisError):
         await redis.aclose()
         await redis.connection_pool.aclose()
@@ -314,7 +314,7 @@ def _fields(fields: dict[str, Any]) -> bytes:
 
 
 def _entry_text(entry: AuditEntry) -> bytes:
-    """The same bytes as commit.lua writes, so that a merged entry is stored once."""
+    """The text of an entry, in the same bytes as commit.lua writes, so that a merged entry is stored once."""
     before, after = (b"null" if body is None else to_json(body) for body in (entry.before, entry.after))
     head = _fields({"revision": entry.revision, "action": entry.action})
     tail = _fields({**_made_by(entry.at_s, entry.actor, entry.replica), "kind": entry.kind, "name": entry.name})
@@ -322,12 +322,14 @@ def _entry_text(entry: AuditEntry) -> bytes:
 
 
 def _made_by(at_s: float, actor: str, replica: str) -> dict[str, Any]:
-    """Fields of an audit entry. Those that name no replica keep the bytes that they were stored with."""
+    """The fields of an audit entry about its author. Entries without a replica keep the bytes that they were stored
+    with.
+    """
     return {"at_s": at_s, "actor": actor, **({"replica": replica} if replica else {})}
 
 
 def _entry(text: bytes) -> AuditEntry:
-    """Read an entry; fields of a later version are left out."""
+    """Read an audit entry; fields of a later version are left out."""
     return AuditEntry(**{name: value for name, value in orjson.loads(text).items() if name in ENTRY_FIELDS})
 
 

@@ -1,4 +1,4 @@
-"""Tables of the state file, and the migrations that bring an older file to the present schema.
+"""Schema: the tables of the state file, and the migrations that bring an older file to them.
 
 Each migration takes the file from one version to the next, in one transaction. Migrations are only ever appended:
 existing files were made by the earlier ones.

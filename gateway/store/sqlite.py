@@ -50,11 +50,11 @@ log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """See `Store`. Mutable; used on one loop."""
+    """A store in one SQLite file (see `Store`). Mutable; used on one loop."""
 
     def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
-        """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway: it neither locks,
-        creates nor migrates it.
+        """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway. It neither locks,
+        creates nor migrates the file.
         """
         self._path = path
         self._is_tool = is_tool
@@ -143,7 +143,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Converts SQLite's errors to StoreUnavailable: a full disk, an I/O error, a damaged file."""
+        """Run the work, converting SQLite's errors to StoreUnavailable: a full disk, an I/O error, a damaged file."""
         if self._database is None:
             raise StoreUnavailable("the state file is closed")
         try:
@@ -211,7 +211,9 @@ class SqliteStore:
             _prune(database, -1)
 
     def _put_usage(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
-        """Write the rows in one transaction. One that SQLite cannot represent is left out, and does not hold others."""
+        """Write the rows in one transaction. A row that SQLite cannot represent is left out, and the others are
+        written.
+        """
         try:
             self._put_usage_at_once(rows, database)
         except (OverflowError, UnicodeEncodeError) as error:
@@ -248,7 +250,7 @@ def _next(database: sqlite3.Connection, counter: str) -> int:
 
 
 def _prune(database: sqlite3.Connection, before: int) -> None:
-    """Forget what is too much. `before`: the revision before this transaction."""
+    """Delete surplus entries and rows. `before` is the revision before this transaction."""
     (revision,) = database.execute(READ_REVISION).fetchone()
     if revision // AUDIT_LOOK != before // AUDIT_LOOK:
         _prune_audit(database)
@@ -256,8 +258,8 @@ def _prune(database: sqlite3.Connection, before: int) -> None:
 
 
 def _prune_audit(database: sqlite3.Connection) -> None:
-    """Forget audit entries that are too old, and the oldest of the author with the most while there are too many: no
-    author pushes out the entries of others that have fewer.
+    """Delete audit entries that are too old and, while there are too many, the oldest of the author with the most. So
+    no author pushes out the entries of others that have fewer.
     """
     (newest_s,) = database.execute("SELECT max(at_s) FROM audit").fetchone()
     database.execute("DELETE FROM audit WHERE at_s < ?", ((newest_s or 0.0) - AUDIT_DAYS_MAX * DAY_S,))
@@ -281,7 +283,7 @@ def _audit_entry(row: tuple[Any, ...]) -> AuditEntry:
 
 
 def _where(given: dict[str, Any]) -> tuple[str, list[Any]]:
-    """The WHERE clause of the conditions that have a value, and the values."""
+    """The WHERE clause of the conditions that have a value, and these values."""
     asked = {condition: value for condition, value in given.items() if value is not None}
     return ("WHERE " + " AND ".join(asked) if asked else ""), list(asked.values())
 

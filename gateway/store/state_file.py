@@ -1,6 +1,6 @@
 """State file: opens it only if it is a complete file of fairlead, of a known schema, and locked by no other gateway.
 
-Any other file is named in the error and left unchanged: it may be the only copy of something. A new file is written
+Any other file is named in the error and left unchanged: it may be the only copy of its data. A new file is written
 under a temporary name and renamed when complete, so that there are no partial files. One gateway uses a file: the lock
 ends with the process.
 """
@@ -39,8 +39,8 @@ def lock_state_file(path: Path) -> int:
 
 
 def connect(path: Path | None, *, is_tool: bool = False) -> sqlite3.Connection:
-    """Open the file; create or migrate it if need be (a tool does neither and gets an error); None: in memory. Raises
-    StateFileError.
+    """Open the file; None: in memory. Raises StateFileError. A missing or older file is created or migrated, except by
+    a tool, which gets an error.
     """
     try:
         if path is None:
@@ -103,7 +103,7 @@ def _make(path: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path, *, is_tool: bool) -> None:
-    """Check schema and integrity before anything is written. Raises StateFileError."""
+    """Check schema and integrity before the first write. Raises StateFileError."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise StateFileError(
@@ -131,7 +131,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit everything inside, or nothing of it."""
+    """Commit everything inside the block, or nothing of it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,7 +1,7 @@
-"""Text of one cell: numbers with units for people, and names that a terminal cannot mistake for commands.
+"""Cells: the text of one cell, with numbers and their units, and names that a terminal cannot mistake for commands.
 
-A tenant's name, a model and a request id are a client's choice. No control character, escape sequence, bidirectional
-override or invisible character of them reaches the terminal.
+A tenant's name, a model and a request id are a client's choice. None of their control characters, escape sequences,
+bidirectional overrides or invisible characters reaches the terminal.
 """
 
 from typing import Any
@@ -13,12 +13,12 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 def printable(text: str) -> str:
-    """The text without what moves a cursor or cannot be seen: `?` stands in its place."""
+    """The text with `?` in place of characters that move a cursor or cannot be seen."""
     return "".join(each if each.isprintable() else "?" for each in text[:NAME_CHARS_MAX])
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a printable text takes."""
+    """The number of terminal columns that a printable text takes."""
     if text.isascii():
         return len(text)
     return sum(_columns_of(each) for each in text)
@@ -31,7 +31,7 @@ def _columns_of(character: str) -> int:
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
-    """The text in exactly `width` columns: cut with `~` where it is longer, filled with spaces where it is shorter."""
+    """The text in exactly `width` columns: a longer one is cut with `~`, a shorter one is filled with spaces."""
     columns = columns_of(text)
     if columns > width:
         text, columns = _cut(text, width)
@@ -50,7 +50,7 @@ def _cut(text: str, width: int) -> tuple[str, int]:
 
 
 def count(value: float | None) -> str:
-    """A number of things: 950, 12.3k, 4.5M."""
+    """A count as text: 950, 12.3k, 4.5M."""
     if value is None:
         return EMPTY
     for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
@@ -60,7 +60,7 @@ def count(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: 85ms, 3.2s, 4m05s, 2h10m."""
+    """A duration as text: 85ms, 3.2s, 4m05s, 2h10m."""
     if value is None:
         return EMPTY
     if abs(value) < 1:
@@ -73,7 +73,7 @@ def seconds(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A ratio in percent."""
+    """A ratio as text, in percent."""
     return EMPTY if value is None else f"{100 * value:.1f}%"
 
 

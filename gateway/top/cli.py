@@ -1,4 +1,4 @@
-"""The command `fairlead top`. It imports what it needs when it runs, so that --help is quick."""
+"""The command `fairlead top`. It imports its modules when it runs, so that --help is quick."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which columns each view has, and how its rows are ordered and filtered.
+"""Columns: the columns of each view, and the order and the filter of its rows.
 
 A row is an object of the live document (gateway/live) or of `/admin/v1/requests`, with its `id`. A field that a gateway
 does not send is an empty cell, so that a client of one version shows gateways of another.
@@ -26,9 +26,8 @@ class TopView(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a view. `width` is in columns of the terminal; `value` orders the rows, None comes last.
-
-    `rank`: on a narrow terminal the columns of the highest rank are left out first.
+    """A column of a view. `width` is in columns of the terminal; `value` orders the rows, with None last. `rank`: on a
+    narrow terminal the columns of the highest rank are left out first.
     """
 
     title: str
@@ -41,22 +40,22 @@ class Column:
 
 
 def columns_of_view(view: TopView, window: int) -> Sequence[Column]:
-    """`window` is the index in WINDOWS that shares are shown for."""
+    """The columns of a view. Shares are shown for the window with the index `window` in WINDOWS."""
     return _COLUMNS[view](window)
 
 
 def is_of_group(document: Mapping[str, Any]) -> bool:
-    """Whether it is the part of one group: of processes, tiers, backends and requests it has nothing."""
+    """Whether the document is one group's part, which has no processes, tiers, backends and requests."""
     return "group" in document
 
 
 def views_of(document: Mapping[str, Any]) -> Sequence[TopView]:
-    """The views that the document has something for."""
+    """The views for which the document has data."""
     return (TopView.TENANTS, TopView.GROUPS) if is_of_group(document) else tuple(TopView)
 
 
 def ordered(rows: Iterable[LiveRow], column: Column, *, descending: bool) -> list[LiveRow]:
-    """Rows by the column, then by id, so that equal rows keep their place from second to second."""
+    """The rows ordered by the column, then by id, so that equal rows keep their place from second to second."""
     found: list[tuple[Any, str, LiveRow]] = []
     empty: list[tuple[Any, str, LiveRow]] = []
     for row in rows:
@@ -68,18 +67,18 @@ def ordered(rows: Iterable[LiveRow], column: Column, *, descending: bool) -> lis
 
 
 def is_match(row: LiveRow, needle: str) -> bool:
-    """Whether a text of the row contains the needle, in lower case."""
+    """Whether a text of the row contains the needle, which is in lower case."""
     return any(needle in value.lower() for value in row.values() if isinstance(value, str))
 
 
 def rows_of(document: Mapping[str, Any], view: TopView, pool: str) -> list[LiveRow]:
-    """Rows of a pool in the live document, for all views but the queue."""
+    """The rows of a pool in the live document, for all views but the queue."""
     things = document.get("pools", {}).get(pool, {}).get(view.value, {})
     return [{"id": name, **thing} for name, thing in things.items()]
 
 
 def _field(row: LiveRow, name: str) -> Any:
-    """The value of a field; with a dot, that of one inside."""
+    """The value of a field; a name with a dot is a field inside another."""
     found: Any = row
     for part in name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
@@ -103,7 +102,7 @@ def _at(row: LiveRow, name: str, index: int) -> float | None:
 
 
 def _of_list(title: str, name: str, index: int, rank: int, shown: Callable[[float | None], str]) -> Column:
-    """A column of one value in a list, as the share of one window or one percentile."""
+    """A column of one value in a list, such as the share of one window or one percentile."""
     value = partial(_at, name=name, index=index)
     return Column(title, 7, value, lambda row: shown(value(row)), rank)
 
@@ -113,7 +112,7 @@ def _shares(window: int) -> tuple[Column, Column]:
 
 
 def _pair(title: str, first: str, second: str, width: int, rank: int) -> Column:
-    """`in use/limit`, ordered by the part in use."""
+    """A column that shows `in use/limit`, ordered by the part in use."""
 
     def value(row: LiveRow) -> float | None:
         used, limit = row.get(first), row.get(second)

@@ -1,4 +1,4 @@
-"""What the operator of `fairlead top` has chosen, by keys: a view, an order, a filter, a row, a pause."""
+"""Controls: the choices of the operator of `fairlead top`, made by keys: a view, an order, a filter, a row, a pause."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ HELP = (
 
 @dataclass
 class Ordering:
-    """By which column a view is sorted."""
+    """The column by which a view is sorted, and whether it is descending."""
 
     title: str
     descending: bool
@@ -34,7 +34,7 @@ class Ordering:
 
 @dataclass
 class Controls:
-    """`selected` is the id of a row: the choice follows its row when the order changes."""
+    """The operator's choices. `selected` is the id of a row: it follows its row when the order changes."""
 
     view: TopView = TopView.TENANTS
     orderings: dict[TopView, Ordering] = field(
@@ -55,7 +55,7 @@ class Controls:
     page_rows: int = 1
 
     def pressed(self, key: str) -> None:
-        """`key` is a character, or one of the names above."""
+        """Handle a key: a character, or one of the names above."""
         if self.is_typing:
             self._typed(key)
         elif self.is_help:
@@ -65,7 +65,7 @@ class Controls:
             action(self)
 
     def ordering(self) -> tuple[Column, bool]:
-        """The column that the present view is sorted by, and whether descending."""
+        """The column that the present view is sorted by, and whether it is descending."""
         chosen = self.orderings[self.view]
         columns = columns_of_view(self.view, self.window)
         return next(column for column in columns if column.title == chosen.title), chosen.descending
@@ -85,7 +85,7 @@ class Controls:
         return {"pool": pool, "tenant": self.opened} if self.view is TopView.TENANTS and self.opened else None
 
     def settle(self, rows: Sequence[LiveRow], height: int) -> Sequence[LiveRow]:
-        """Choose a row where the chosen one is gone, and scroll to it. The rows that are on the screen."""
+        """Scroll to the chosen row, or choose another if it is gone; return the rows that are on the screen."""
         ids = [str(row.get("id", "")) for row in rows]
         at = ids.index(self.selected) if self.selected in ids else min(self._position(), max(0, len(ids) - 1))
         self.selected = ids[at] if ids else None
@@ -123,7 +123,7 @@ class Controls:
         self.window = (self.window + 1) % len(WINDOWS)
 
     def move(self, rows: int) -> None:
-        """Choose the row that is so many rows below; scroll, where the fields of one row are shown."""
+        """Choose the row that is `rows` rows below; where the fields of one row are shown, scroll."""
         if self.opened is not None:
             self.first_row = max(0, self.first_row + rows)
         elif self.shown_ids:
@@ -131,7 +131,7 @@ class Controls:
             self.selected = self.shown_ids[at]
 
     def sort_by(self, step: int) -> None:
-        """Sort by the column that is so many columns to the right, of those on the screen."""
+        """Sort by the column on the screen that is `step` columns to the right."""
         titles = list(self.shown_titles)
         if not titles or self.opened is not None:
             return
@@ -149,7 +149,7 @@ class Controls:
             self.opened, self.first_row = self.selected, 0
 
     def leave(self) -> None:
-        """Back from the fields of a row; else remove the filter."""
+        """Go back from the fields of a row; otherwise, remove the filter."""
         if self.opened is not None:
             self.opened, self.first_row = None, 0
         else:

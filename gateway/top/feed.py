@@ -1,7 +1,7 @@
-"""What `fairlead top` reads of the admin API: the live stream in a thread, and requests in another while it shows them.
+"""Feed: what `fairlead top` reads from the admin API, the live stream in one thread and the shown requests in another.
 
-A connection that is lost is made again, with pauses that grow to RETRY_S_MAX, for as long as the program runs. The key
-is read again for each, because a gateway that was set up anew has another.
+A lost connection is made again, with pauses that grow to RETRY_S_MAX, for as long as the program runs. The key is read
+again for each connection, because a new gateway has another key.
 """
 
 import threading
@@ -23,7 +23,7 @@ BACK_NOTICE_S = 10.0  # for which a connection that is back is mentioned
 
 
 class LiveFeed:
-    """The newest state of a gateway, kept by threads. `connect` makes a client; it raises UnreachableError."""
+    """The newest state of a gateway, read by threads. `connect` makes a client; it raises UnreachableError."""
 
     def __init__(self, connect: Callable[[], AdminClient]) -> None:
         self._connect = connect
@@ -40,18 +40,18 @@ class LiveFeed:
         self._asking: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read until the program ends. Returns with the first document; raises UnreachableError where there is none."""
+        """Read until the program ends. Returns with the first document; raises UnreachableError if none arrives."""
         threading.Thread(target=self._read_on, daemon=True, name="live stream").start()
         self._begun.wait()
         if not self._document:
             raise UnreachableError(self._error)
 
     def on_news(self, call: Callable[[], None]) -> None:
-        """`call` is called, in another thread, when `known` has changed."""
+        """Set the function that is called, in another thread, when `known` has changed."""
         self._news = call
 
     def known(self) -> Known:
-        """What is known now."""
+        """The state that is known now."""
         notice, now = "", time.monotonic()
         lost_at, back_at = self._lost_at, self._back_at
         if lost_at is not None:
@@ -61,7 +61,9 @@ class LiveFeed:
         return Known(self._document, self._requests, self._requests_error, notice=notice, is_lost=lost_at is not None)
 
     def want_requests(self, query: Mapping[str, str] | None) -> bool:
-        """Keep the requests of this query, like {"tenant": "a"}; None: of no query. Whether that is another query."""
+        """Read the requests of this query, like {"tenant": "a"}; None: no requests. Returns whether the query is a new
+        one.
+        """
         if query == self._wanted:
             return False
         self._wanted, self._requests = query, None

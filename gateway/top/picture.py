@@ -1,6 +1,7 @@
-"""Lines of one screen of `fairlead top`, from what is known and what is chosen. It reads no terminal and no clock.
+"""Picture: the lines of one screen of `fairlead top`, from the known state and the operator's choices. It reads no
+terminal and no clock.
 
-Only the rows that are on the screen become text: of 1,000 tenants as many as the terminal has lines.
+Only the rows on the screen become text, however many tenants there are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,7 @@ Line = Sequence[tuple[str, Look]]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the client knows: the live document, requests for the present view, and how the connection is.
-
+    """The state that the client knows: the live document, the requests for the present view, and the connection.
     `requests` None: not known yet; `requests_error` says why they cannot be known. `notice` is a sentence about the
     connection, `is_lost` whether it is broken now.
     """
@@ -58,7 +58,7 @@ class Known:
 
 
 def picture(known: Known, controls: Controls, *, width: int, height: int) -> list[Line]:
-    """At most `height` lines of at most `width` columns. Moves `controls` to what is there to choose."""
+    """At most `height` lines of at most `width` columns. Moves the choices in `controls` to existing rows."""
     if width < WIDTH_MIN or height < HEIGHT_MIN:
         return [[(fitted("too small", width), Look.WARNING)]] if height > 0 else []
     if controls.is_help:
@@ -80,7 +80,7 @@ def picture(known: Known, controls: Controls, *, width: int, height: int) -> lis
 
 
 def listing(document: Mapping[str, Any], *, width: int) -> str:
-    """All tenants of all pools as text, once, for `--once`."""
+    """All tenants of all pools as text, for `--once`."""
     blocks = []
     for index, pool in enumerate(sorted(document.get("pools", {}))):
         controls = Controls(pool_index=index)
@@ -161,7 +161,7 @@ def _bottom(controls: Controls, width: int) -> Line:
 
 
 def _table(known: Known, controls: Controls, width: int, height: int) -> list[Line]:
-    """Titles, and the rows that fit below them."""
+    """The titles, and the rows that fit below them."""
     columns = _shown_columns(columns_of_view(controls.view, controls.window), width)
     controls.shown_titles = [column.title for column, _ in columns]
     rows = _rows(known, controls)
@@ -203,7 +203,7 @@ def _nothing(known: Known, controls: Controls) -> str:
 
 
 def _shown_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit, with their widths; the last and the first take what is left over."""
+    """The columns that fit, with their widths; the last and the first take the remaining width."""
     shown = list(columns)
     while len(shown) > 1 and sum(column.width + 1 for column in shown) - 1 > width:
         worst = max(shown, key=lambda column: column.rank)
@@ -266,7 +266,7 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
 
 
 def _flat(row: Mapping[str, Any], above: str) -> list[tuple[str, str]]:
-    """Fields with their values as text, those inside of others with a dot."""
+    """The fields with their values as text; a field inside another has a dotted name."""
     found = []
     for name, value in row.items():
         label = printable(f"{above}{name}")

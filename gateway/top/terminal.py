@@ -1,7 +1,7 @@
 """The terminal of `fairlead top`: draws pictures by curses, and reads keys.
 
 One thread sleeps until a key, a new document or a change of size; a connection that is lost wakes it once a second, for
-the seconds in its notice. Whatever ends it (q, Ctrl-C, SIGTERM, an error), the terminal is as it was before.
+the seconds in its notice. However it ends (q, Ctrl-C, SIGTERM, an error), the terminal is restored.
 """
 
 import contextlib
@@ -44,11 +44,11 @@ _CHARACTERS: Mapping[str, str] = {
 
 
 class TerminalError(Exception):
-    """There is no terminal that a picture can be drawn on."""
+    """An error: there is no terminal that a picture can be drawn on."""
 
 
 def watch(feed: LiveFeed) -> None:
-    """Show what the feed brings until the operator quits. Raises TerminalError and KeyboardInterrupt."""
+    """Show the feed's state until the operator quits. Raises TerminalError and KeyboardInterrupt."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise TerminalError("there is no terminal here; for scripts: fairlead top --once --json")
     feed.start()  # before the screen is taken: an error of the first connection is a line of text
@@ -72,7 +72,7 @@ def watch(feed: LiveFeed) -> None:
 
 
 def _held(before: Known, now: Known) -> Known:
-    """What is shown in a pause: what was known at its begin, and how the connection is."""
+    """The state to show in a pause: the data from its beginning, with the present connection."""
     requests = now.requests if before.requests is None else before.requests
     return dataclasses.replace(now, document=before.document, requests=requests)
 
@@ -85,7 +85,7 @@ def _empty(wake: int) -> None:
 
 @contextlib.contextmanager
 def _screen() -> Iterator[tuple["curses.window", Mapping[Look, int]]]:
-    """A screen of its own, and how each look is drawn; afterwards the terminal is as before."""
+    """A screen of its own, with the attributes of each look; the terminal is restored afterwards."""
     locale.setlocale(locale.LC_ALL, "")  # curses writes in its encoding
     try:
         curses.setupterm()
@@ -165,7 +165,7 @@ def _ended(number: int, _frame: FrameType | None) -> None:
 
 
 def _pressed(screen: "curses.window") -> Iterator[str]:
-    """The keys that have been pressed since, as Controls knows them."""
+    """Yield the keys that have been pressed since the last call, with the names of Controls."""
     while True:
         try:
             key = screen.get_wch()

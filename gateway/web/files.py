@@ -1,5 +1,5 @@
-"""The page's files at the admin port: HTML, styles and modules, as they stand in `static/` or are made at start, with
-the headers that make a browser run nothing else.
+"""Files of the page at the admin port: HTML, styles and modules from `static/` or made at start, with headers that let
+a browser run only these.
 
 They are the same for every caller and hold no data, so they are served without a sign-in. All data comes from the API,
 with the caller's key.
@@ -49,7 +49,7 @@ _INLINE_SCRIPT = re.compile(r"<script[^>]*type=\"importmap\"[^>]*>(.*?)</script>
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file. `compressed` is its gzip; None where that saves nothing."""
+    """One file of the page. `compressed` is its gzip; None where that saves nothing."""
 
     body: bytes
     compressed: bytes | None
@@ -61,7 +61,7 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All files by path, read once. `made` are files that do not stand in the folder, by their names there."""
+    """All files of the page by path, read once. `made` has the files that are not in the folder, by their names."""
 
     def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:
         policy = content_security_policy((folder / INDEX).read_text(encoding="utf-8"))
@@ -70,11 +70,11 @@ class StaticFiles:
         self._files["/"] = self._files[PREFIX + INDEX]
 
     def __iter__(self) -> Iterator[str]:
-        """The paths."""
+        """Iterate over the paths."""
         return iter(self._files)
 
     def find(self, request: web.BaseRequest) -> web.Response | None:
-        """The response to a GET or HEAD of a file; None for everything else."""
+        """The response to a GET or HEAD of a file; None for any other request."""
         found = self._files.get(request.path)
         if found is None or request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return None
@@ -86,7 +86,7 @@ class StaticFiles:
 
 
 def content_security_policy(index: str) -> str:
-    """The policy under which a browser runs this page: its own files, and the import map that stands in it."""
+    """The policy under which a browser runs this page: only its own files, and the import map in the page."""
     inline = (b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in _INLINE_SCRIPT.findall(index))
     return POLICY.format(inline=" ".join(f"'sha256-{each}'" for each in inline))
 

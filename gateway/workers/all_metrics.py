@@ -1,7 +1,7 @@
 """AllMetrics: the metrics of all workers, which worker 0 gathers for one page.
 
-What it shows is kept for the next worker 0, and what ended workers have counted stays: counters that fall are counted
-twice by a rate.
+The shown counts are stored for the next worker 0, and the counts of ended workers stay: a rate counts a counter that
+falls twice.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SERVICE: Final = "metrics"
 
 
 class AllMetrics:
-    """Used by worker 0 alone. Mutable."""
+    """The metrics of all workers. Only worker 0 uses it. Mutable."""
 
     def __init__(self, others: Others, worker: WorkerPlace) -> None:
         self._others, self._worker = others, worker
@@ -34,7 +34,7 @@ class AllMetrics:
         self._dead: set[str] = set()  # their names
 
     def read(self) -> None:
-        """Begin with what the worker 0 before this one has kept. It may be shown for long before the others answer."""
+        """Read the counts that the previous worker 0 has stored, which may be shown until the others answer."""
         with suppress(FileNotFoundError):
             for name, text in orjson.loads(self._worker.counters_file.read_bytes()).items():
                 if name in self._worker.others and name not in self._dead:
@@ -43,13 +43,13 @@ class AllMetrics:
                     self._ended = summed([self._ended, parse(text)])
 
     async def keep(self, own: Metrics) -> None:
-        """Keep what is counted, until cancelled."""
+        """Store the counts from time to time, until cancelled."""
         while True:
             await asyncio.sleep(KEEP_S)
             await self._kept_own(own)
 
     def ended(self, name: str) -> None:
-        """Keep what this worker has counted, which has ended."""
+        """Keep the counts of this worker, which has ended."""
         self._dead.add(name)
         self._ended = summed([self._ended, counted(self._counts.pop(name, {}))])
 
@@ -58,7 +58,7 @@ class AllMetrics:
         return web.Response(body=page.encode(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
     async def _kept_own(self, own: Metrics) -> Families:
-        """Worker 0's own metrics, after all were gathered and kept."""
+        """Worker 0's own metrics, after all metrics were gathered and stored."""
         await asyncio.gather(*(self._gather(name) for name in self._others.followers()))
         present = parse((await own.exposition()).decode())
         kept = self._counts | {OWN: summed([counted(present), self._ended])}
@@ -69,7 +69,7 @@ class AllMetrics:
         return present
 
     async def _gather(self, name: str) -> None:
-        """Ask a follower for its metrics; of one that does not answer in time, its last ones stay."""
+        """Ask a follower for its metrics; if it does not answer in time, its last ones stay."""
         with suppress(StoreUnavailable, StoreFull, TimeoutError):
             async with asyncio.timeout(GATHER_S_MAX):
                 text = (await self._others.ask(name, SERVICE)).decode()

@@ -1,4 +1,4 @@
-"""Appointed: how a worker comes into the order: its parent process has said which one leads.
+"""Appointed: the way of a worker into the order, where its parent process has decided which worker leads.
 
 Worker 0 leads. It alone has the state, the admin port and the port of metrics.
 """
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class Appointed:
-    """The entrance of one worker. An Entrance."""
+    """The entrance of one worker into the order (an Entrance)."""
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
-        """`store` is worker 0's; the others have none of their own."""
+        """`store` is worker 0's; the other workers have no store."""
         self._order, self._worker, self._config, self._store = order, worker, config, store
         self._metrics = AllMetrics(order.others, worker)
         self._control = asyncio.StreamReader()
@@ -54,7 +54,7 @@ class Appointed:
             raise OSError("worker 0 does not answer") from error
 
     async def embedded_engine(self, start: StartEngine) -> BackendSpec:
-        """The engine that worker 0 runs. Raises OSError where worker 0 does not tell of it."""
+        """The engine that worker 0 runs. Raises OSError where worker 0 does not report it."""
         if self._worker.is_leading:
             return await start()
         loop, topic = asyncio.get_running_loop(), TOPIC + EMBEDDED
@@ -81,14 +81,14 @@ class Appointed:
         return await self._metrics.page(metrics)
 
     async def drained(self) -> None:
-        """Worker 0 waits until the others have drained and left: they are served till then."""
+        """Worker 0 waits until the others have drained and left, because it serves them until then."""
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
         give_up_at = loop.time() + shutdown.lame_duck_s + shutdown.drain_s + LAST_S
         while self._order.shared.followers() and loop.time() < give_up_at:  # noqa: ASYNC110 - any may leave last
             await asyncio.sleep(EXCHANGE_S / 5)
 
     async def close(self) -> None:
-        """The parent knows when this process ends."""
+        """Do nothing: the parent notices the end of this process."""
 
     async def _listen_to_parent(self) -> None:
         while line := await self._control.readline():

@@ -1,7 +1,7 @@
-"""Sum of expositions: the /metrics of several workers as one page in Prometheus' text format.
+"""Exposition: the /metrics of several workers, added up to one page in Prometheus' text format.
 
-Counters and histograms are summed. A gauge is summed, too, because each worker's says what it has itself, except for
-those below. What only worker 0 knows (queues, backends, service) no other worker reports.
+Counters and histograms are summed. A gauge is summed, too, because each worker reports its own part, except for the
+gauges below. Only worker 0 reports queues, backends and service.
 """
 
 import re
@@ -35,7 +35,7 @@ Families = dict[str, _Family]
 
 
 def parse(text: str) -> Families:
-    """Read what `generate_latest` of prometheus_client has written."""
+    """Parse the output of prometheus_client's `generate_latest`."""
     families: Families = {}
     family = _Family()
     for line in text.splitlines():
@@ -51,12 +51,12 @@ def parse(text: str) -> Families:
 
 
 def counted(families: Families) -> Families:
-    """Counters and histograms alone: what stays of a worker that has ended."""
+    """The counters and histograms only: the part that stays of a worker that has ended."""
     return {name: family for name, family in families.items() if family.kind in ("counter", "histogram")}
 
 
 def summed(all_families: Iterable[Families]) -> Families:
-    """One set of families for all."""
+    """The sum of all these families, as one set."""
     total: Families = {}
     for families in all_families:
         for name, family in families.items():

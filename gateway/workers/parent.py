@@ -1,8 +1,9 @@
-"""ParentProcess: starts the workers, passes signals on, and starts those anew that die. No event loop, no threads.
+"""ParentProcess: starts the workers, passes signals on, and restarts workers that die. It has no event loop and no
+threads.
 
-It makes what all share: the listening socket, a private folder for their sockets, and a secret. The listening socket is
-inherited, so a busy worker accepts less, and one that dies loses no connection that waits in its queue (with
-SO_REUSEPORT each would have a queue of its own).
+It makes the things that all workers share: the listening socket, a private folder for their sockets, and a secret. The
+listening socket is inherited, so a busy worker accepts less, and one that dies loses no connection that waits in its
+queue (with SO_REUSEPORT each would have a queue of its own).
 """
 
 import logging
@@ -24,7 +25,7 @@ from typing import Final, Literal
 from gateway.workers.place import WorkerPlace
 
 EXIT_INVALID: Final = 78
-"""Exit status of a worker that cannot serve as configured (EX_CONFIG of sysexits.h): it is not started anew."""
+"""Exit status of a worker that cannot serve as configured (EX_CONFIG of sysexits.h): it is not restarted."""
 RESTARTS_MAX: Final = 5  # within RESTARTS_S; after more the parent gives up
 RESTARTS_S: Final = 60.0
 PAUSE_S: Final = 0.25  # before the second restart within RESTARTS_S; each later one waits twice as long
@@ -38,7 +39,7 @@ RunWorker = Callable[[WorkerPlace], int]
 
 
 def count_of(workers: int | Literal["auto"]) -> int:
-    """How many workers this setting means; `auto`: one for every core that this process may use."""
+    """The number of workers by this setting; `auto`: one for every core that this process may use."""
     if workers != "auto":
         return workers
     cores = len(os.sched_getaffinity(0))
@@ -50,14 +51,14 @@ def count_of(workers: int | Literal["auto"]) -> int:
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    """Listen there. Raises OSError where the port is in use."""
+    """A socket that listens at this address. Raises OSError where the port is in use."""
     family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return socket.create_server(address[:2], family=family, backlog=backlog)
 
 
 @dataclass(slots=True)
 class _Worker:
-    """One of the workers, or what is left of it until it is started anew."""
+    """One of the workers, or its record between its end and its restart."""
 
     index: int
     name: str = ""
@@ -72,7 +73,7 @@ class ParentProcess:
 
     workers: int
     run_worker: RunWorker
-    """Called in each new process; returns its exit status."""
+    """The function that is called in each new process; it returns the exit status."""
     listening: socket.socket
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="fairlead-")))  # mode 0700
 
@@ -95,7 +96,7 @@ class ParentProcess:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _next_signal(self) -> int:
-        """The next signal; SIGCHLD also when a worker is to be started."""
+        """The next signal; SIGCHLD also when it is time to start a worker."""
         due = [worker.starts_at for worker in self._workers if not worker.pid and not self._is_stopping]
         if not due:
             return signal.sigwait(SIGNALS)
@@ -145,7 +146,7 @@ class ParentProcess:
         worker.pid, worker.control = pid, writing
 
     def _become(self, place: WorkerPlace, writing: int) -> None:
-        """Be the worker, and never return."""
+        """Become the worker in a new process, and never return."""
         status = 1
         try:
             for control in (writing, *(each.control for each in self._workers if each.pid)):
@@ -167,7 +168,7 @@ class ParentProcess:
                     self._ended(worker, os.waitstatus_to_exitcode(status))
 
     def _ended(self, worker: _Worker, status: int) -> None:
-        """A worker has ended: with this exit status, or by a signal (its negative number)."""
+        """Handle the end of a worker: with this exit status, or by a signal (its negative number)."""
         os.close(worker.control)
         worker.pid = 0
         if worker.index:
@@ -198,7 +199,7 @@ class ParentProcess:
         self._send(signal.SIGTERM)
 
     def _tell_leader(self, name: str) -> None:
-        """Worker 0 need not wait for this one to return (rule 17)."""
+        """Tell worker 0 not to wait for this worker to return (rule 17)."""
         if self._workers[0].pid:
             with suppress(BrokenPipeError):  # it is ending, too
                 os.write(self._workers[0].control, f"{name}\n".encode())

@@ -1,4 +1,4 @@
-"""WorkerPlace: what the parent tells a worker at its start."""
+"""WorkerPlace: the facts that the parent gives a worker at its start."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.shared_order.place import MemberPlace
 
 SOCKET_NAME = "leader"
-"""In the private folder: where worker 0 listens for the others."""
+"""The name of the socket in the private folder at which worker 0 listens for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class WorkerPlace:
     """One worker's place among `workers`. Worker 0 leads.
 
     `name` was no other process's before. `epoch` counts the starts of worker 0. `others` are the names of the workers
-    that run already. `secret` is known to the workers of this parent alone, and `control` is the reading end of a pipe
-    on which the parent names workers that have died; its end says that the parent has.
+    that run already. `secret` is known only to the workers of this parent. `control` is the reading end of a pipe on
+    which the parent names workers that have died; the end of the pipe means that the parent has died.
     """
 
     index: int
@@ -36,11 +36,13 @@ class WorkerPlace:
 
     @property
     def counters_file(self) -> Path:
-        """What worker 0 and the others have counted, for the next worker 0."""
+        """The file with the counts of worker 0 and the others, for the next worker 0."""
         return self.folder / "counters"
 
     def place(self) -> MemberPlace:
-        """Its place in the order: it reaches the others by sockets in the private folder, each named as its worker."""
+        """The worker's place in the order: it reaches the others by sockets in the private folder, named as the
+        workers.
+        """
         leader = str(self.folder / SOCKET_NAME)
         return MemberPlace(
             name=self.name,
@@ -57,7 +59,7 @@ class WorkerPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Sockets(Mapping[str, str]):
-    """Where each follower listens, by name."""
+    """The sockets at which the followers listen, by name."""
 
     folder: Path
 

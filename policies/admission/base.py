@@ -16,8 +16,8 @@ UNLIMITED = RateLimits()
 
 
 class AdmissionReject(NamedTuple):
-    """A rule's rejection. `retry_after_s` is None where it follows from how fast the tenant's queue drains; `limit`
-    names the rate limit that was hit.
+    """The rejection by a rule; `limit` names the rate limit that was hit. `retry_after_s` is None where it follows from
+    the rate at which the tenant's queue drains.
     """
 
     reason: Reason
@@ -26,26 +26,26 @@ class AdmissionReject(NamedTuple):
 
 
 class Admission(Protocol):
-    """An admission rule: whether a request of a tenant may enter the queue now. Inherit from it."""
+    """An admission rule: may a request of a tenant enter the queue now? A base class."""
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """The rejection, or None to admit. Changes no state: another rule may still reject the request."""
         ...
 
     def is_full_of_bytes(self, request: Request, queues: PoolQueues) -> bool:
-        """Whether bytes are what a full pool lacks for the request, which `check` has rejected for that."""
+        """Whether `check` rejected the request because a full pool lacks bytes for it."""
         return False
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
-        """Called when all rules have admitted the request."""
+        """All rules have admitted the request."""
         return
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        """Called when an admitted request has ended, with the tokens that it used; 0 if it was never served."""
+        """An admitted request has ended and used these tokens; 0 if it was never served."""
         return
 
     def spent(self, tenant: Tenant, key_id: str, tokens: int, now: float) -> None:
-        """Called when the tenant used tokens, with this key, by a call that no rule was asked about."""
+        """The tenant used these tokens, with this key, by a call for which no rule was asked."""
         return
 
     def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
@@ -53,17 +53,19 @@ class Admission(Protocol):
         return UNLIMITED
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
-        """What this rule has booked within the minute, for another scheduler; of all scopes, or these."""
+        """The amounts that this rule has booked within the minute, for another scheduler; of all scopes, or of
+        `scopes`.
+        """
         return NOTHING_BOOKED
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
-        """Count what another scheduler has booked."""
+        """Take over the amounts that another scheduler has booked."""
         return
 
     def forget(self, scope: str) -> None:
-        """Drop the state of a tenant, group or key that is gone, by the name of its scope (scopes.py)."""
+        """Drop the state of a removed tenant, group or key, by the name of its scope (scopes.py)."""
         return
 
     def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
-        """The groups of the pool by id, whose limits hold for all of their tenants together; called once."""
+        """Set the groups of the pool by id, each with limits for all its tenants together. Called once."""
         return

@@ -1,12 +1,12 @@
 """Feasibility: whether a request's first token can come in time. If not, its tier says whether it is rejected or waits.
 
 The decision uses the TTFT forecast: without one no request is rejected. A forecast may be wrong by a quarter, and the
-best case is taken. Retry-After is the time by which the request would be late: if nothing else arrives, the queue in
-front of it is shorter by that much then.
+best case is taken. Retry-After is the time by which the request would be late: if no other request arrives, the queue
+ahead is shorter by that much then.
 
-If a request of a tier that is not sheddable would be late, there is too much work: sheddable tiers are not admitted for
-as long as it would be late. Their waiting requests keep their share, so that no tenant starves; their running requests
-are never aborted.
+If a request of a tier that is not sheddable would be late, the pool is overloaded: sheddable tiers are not admitted for
+the time by which it would be late. Their waiting requests keep their share, so that no tenant starves; their running
+requests are never aborted.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,9 @@ OVERLOAD_S_MAX = 10.0  # the longest time that one late request keeps sheddable 
 
 
 class Feasibility(Admission):
-    """Rejects requests that would miss their TTFT target, and sheddable tiers while others would. Mutable."""
+    """The rule that rejects requests which would miss their TTFT target, and sheddable tiers while others would.
+    Mutable.
+    """
 
     def __init__(
         self,
@@ -32,8 +34,8 @@ class Feasibility(Admission):
         ttft_s: Callable[[Request, Tenant, float], float | None],
         is_hopeless: Callable[[Request, float, float], bool],
     ) -> None:
-        """`ttft_s(request, tenant, now)` forecasts the seconds from now until the first token, None without a forecast;
-        `is_hopeless(request, due_at, now)` tells whether it could not be in time even if no other request waited.
+        """`ttft_s(request, tenant, now)` forecasts the seconds from now until the first token; None without a forecast.
+        `is_hopeless(request, due_at, now)` tells whether the request would be late even if no other request waited.
         """
         self._tiers = tiers
         self._ttft_s = ttft_s
@@ -68,7 +70,7 @@ class Feasibility(Admission):
         return AdmissionReject(Reason.SLO_UNREACHABLE, retry_after_s)
 
     def _may_shed_for(self, tier: Tier) -> bool:
-        """Whether sheddable tiers are kept out for requests of this tier."""
+        """Whether sheddable tiers are kept out to make room for requests of this tier."""
         return not tier.is_sheddable and any(each.is_sheddable for each in self._tiers.values())
 
 

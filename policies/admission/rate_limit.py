@@ -29,7 +29,7 @@ from policies.types import LimitKind, RateLimit, RateLimits, Reason, Request, Te
 
 
 class _Minute(NamedTuple):
-    """The rate windows of one scope."""
+    """The two rate windows of one scope: of requests, and of tokens."""
 
     requests: RateWindow
     tokens: RateWindow
@@ -39,14 +39,14 @@ Reserved = tuple[RateWindow, Booking]
 
 
 class RateLimiter(Admission):
-    """At most `requests_per_minute_max` admitted requests and `tokens_per_minute_max` tokens a minute of each scope: of
-    a tenant, of all tenants of a group together, of an API key.
+    """Rate limits: at most `requests_per_minute_max` admitted requests and `tokens_per_minute_max` tokens in a scope. A
+    scope is a tenant, all tenants of a group, or an API key.
     """
 
     def __init__(
         self, expected_output: Callable[[Request], float], window: Callable[[], RateWindow] = SlidingWindow
     ) -> None:
-        """`expected_output` predicts a request's output tokens; `window` makes a rate window."""
+        """`expected_output` predicts a request's output tokens; `window` makes a new rate window."""
         self._expected_output = expected_output
         self._make_window = window
         self._minutes: dict[str, _Minute] = {}  # by scope
@@ -57,7 +57,7 @@ class RateLimiter(Admission):
         self._groups = groups
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
-        """Reject until all scopes have room, and name the limit that has room last."""
+        """Reject the request until all scopes have room, naming the limit that has room last."""
         rejection: AdmissionReject | None = None
         for scope in limited_scopes(tenant, request.key_id, self._groups):
             found = self._check(request, scope, now)
@@ -109,7 +109,7 @@ class RateLimiter(Admission):
                 self._minute(scope.name).tokens.book(tokens, now)
 
     def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
-        """The tightest limit of each kind: that with the least remaining, and of these the last to be whole again."""
+        """The tightest limit of each kind: the one with the least remaining; of these, the last to be whole again."""
         requests, tokens = list[RateLimit](), list[RateLimit]()
         for scope in limited_scopes(tenant, key_id, self._groups):
             minute = self._minutes.get(scope.name) or _Minute(self._make_window(), self._make_window())
@@ -144,7 +144,7 @@ class RateLimiter(Admission):
         return minute
 
     def _reservation(self, request: Request, tokens_max: int) -> int:
-        """Tokens that the request reserves: at most the limit of a minute."""
+        """The tokens that the request reserves: at most the limit of a minute."""
         output_tokens = min(self._expected_output(request), request.output_tokens_max)
         return min(request.prompt_tokens + ceil(output_tokens), tokens_max)
 

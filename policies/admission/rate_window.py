@@ -1,4 +1,4 @@
-"""Rate windows: how much was booked within a minute, and when there is room for more.
+"""Rate windows: the amounts that were booked within a minute, and the time at which there is room for more.
 
 A booking is an amount at a time: one request, or the tokens that a request reserves. It may be amended while it
 counts, when the amount turns out smaller. There are two kinds of minute: the last 60 s (sliding), or since the clock's
@@ -30,7 +30,7 @@ class Booked(NamedTuple):
 
 
 class MinuteCheckpoint(NamedTuple):
-    """What counts against the limits per minute of one scope (scopes.py), oldest first."""
+    """The bookings that count against the limits per minute of one scope (scopes.py), oldest first."""
 
     requests: tuple[Booked, ...] = ()
     tokens: tuple[Booked, ...] = ()
@@ -51,12 +51,12 @@ class RateWindow(Protocol):
 
     def wait_s(self, amount: int, limit: int, now: float) -> float | None:
         """Seconds until the amount fits under the limit if nothing else is booked; None where it fits now. An amount
-        over the limit never fits: the answer is a whole window.
+        over the limit never fits: the result is then a whole window.
         """
         ...
 
     def reset_s(self, now: float) -> float:
-        """Seconds until no present booking counts any more; 0 without any."""
+        """Seconds until none of the present bookings counts any more; 0 without any."""
         ...
 
     def book(self, amount: int, now: float) -> Booking: ...
@@ -66,13 +66,13 @@ class RateWindow(Protocol):
         ...
 
     def booked(self, now: float) -> tuple[Booked, ...]:
-        """What counts now, at most one booking per second: the ages are those of each second's latest."""
+        """The bookings that count now, one for each second: the age is that of the second's latest."""
         ...
 
 
 @dataclass(slots=True)
 class _Second:
-    """The bookings of one second that count: their sum, their number, and when the latest was made."""
+    """The bookings of one second that still count: their sum, their number, and the time of the latest."""
 
     latest_at: float = 0.0
     amount: int = 0
@@ -80,7 +80,7 @@ class _Second:
 
 
 class SlidingWindow:
-    """Bookings of the last 60 s. Apart from empty ones, there are at most as many as the limit has units."""
+    """A window of the last 60 s. Apart from empty ones, it holds at most as many bookings as the limit has units."""
 
     def __init__(self) -> None:
         self._bookings: deque[Booking] = deque()  # oldest first
@@ -134,7 +134,7 @@ class SlidingWindow:
 
 
 class FixedWindow:
-    """Bookings since the clock's last full minute."""
+    """A window that begins with the clock's last full minute."""
 
     def __init__(self) -> None:
         self._minute = 0

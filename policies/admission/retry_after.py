@@ -1,12 +1,12 @@
 """Retry-After: an estimate of how long a tenant's queue takes to drain, from its measured dispatch rate.
 
-A queue of n requests that sends one every s seconds needs about n * s until a newcomer at its end would be
-sent. s is the time in which something waited, divided by the dispatches in it; both fade with the time waited. Many
-dispatches at one instant count as many, an hour without work counts nothing, and an overdue dispatch counts at once,
-so the estimate grows while nothing is dispatched.
+A queue of n requests that sends one every s seconds needs about n * s until a newcomer at its end would be sent. s is
+the time in which a request waited, divided by the dispatches in it; both fade with the time waited. Many dispatches at
+one instant count as many, an hour without work does not count, and an overdue dispatch counts at once, so the estimate
+grows while nothing is dispatched.
 
-When a request that is queued now will be sent follows from the tenant's last dispatches alone (`start_s`). Only those
-of requests that had to wait count there: what found a free slot at once says nothing of how fast a queue moves.
+The time at which a queued request will be sent follows from the tenant's last dispatches alone (`start_s`). Only
+requests that had to wait count there: one that found a free slot does not show how fast a queue moves.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ QUEUED_S_MIN = 0.01  # a request that waited less found room when the scheduler 
 
 
 class DrainEstimate:
-    """Estimates when a tenant's queue will have drained. Mutable."""
+    """An estimate of the time at which a tenant's queue will have drained. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Pace] = {}
@@ -37,9 +37,9 @@ class DrainEstimate:
         self._all.happened(arrived_at, now, waits=queued > 0)
 
     def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, head_arrived_at: float, now: float) -> float:
-        """Seconds, within RETRY_AFTER_S_MIN and RETRY_AFTER_S_MAX, until `tenant_queued` requests of the tenant are
-        sent; the oldest arrived at `head_arrived_at`. The estimate for a tenant that has not been served yet uses the
-        pace and the length (`queued`) of the whole queue.
+        """Seconds until `tenant_queued` requests of the tenant are sent, within RETRY_AFTER_S_MIN and
+        RETRY_AFTER_S_MAX. The oldest arrived at `head_arrived_at`. For a tenant that has not been served yet, the pace
+        and the length (`queued`) of the whole queue are used.
         """
         pace = self._tenants.get(tenant_id)
         if pace is None:
@@ -49,8 +49,9 @@ class DrainEstimate:
         return min(max(wait_s, RETRY_AFTER_S_MIN), RETRY_AFTER_S_MAX)
 
     def start_s(self, tenant_id: str, before: int, *, head_arrived_at: float, now: float) -> float | None:
-        """Seconds from `now` until the tenant's request is sent that has `before` others of its tenant before it, if
-        dispatches go on as lately; None where too few of its requests that waited were sent lately.
+        """Seconds from `now` until the tenant's request is sent that has `before` others of its tenant before it.
+        Dispatches are assumed to go on as they did lately. None where too few of its requests that waited were sent
+        lately.
         """
         pace = self._tenants.get(tenant_id)
         return None if pace is None else pace.start_s(before, head_arrived_at, now)
@@ -60,7 +61,7 @@ class DrainEstimate:
 
 
 class _Pace:
-    """Dispatches, and the time in which a request waited for one, over about the last minute of waiting."""
+    """The pace of one queue: dispatches, and the time waited for them, over about the last minute of waiting."""
 
     __slots__ = ("_dispatches", "_last_at", "_started_at", "_starts", "_waited_s", "_waits")
 
@@ -90,7 +91,9 @@ class _Pace:
             self._started_at = now
 
     def start_s(self, before: int, arrived_at: float, now: float) -> float | None:
-        """Seconds until the dispatch after `before` others, if the next one's request arrived at `arrived_at`."""
+        """Seconds until the dispatch after `before` others, if the request of the next dispatch arrived at
+        `arrived_at`.
+        """
         starts = self._starts
         if starts is None or len(starts) < STARTS_MIN or now - self._started_at > STARTS_S:
             return None
@@ -101,12 +104,12 @@ class _Pace:
         return before * interval_s + max(interval_s - elapsed_s, interval_s / 2)
 
     def interval_s(self, arrived_at: float, now: float) -> float:
-        """Seconds per dispatch, if the next one's request arrived at `arrived_at`."""
+        """Seconds per dispatch, if the request of the next dispatch arrived at `arrived_at`."""
         overdue_s = self._waiting_s(arrived_at, now)
         fade = exp(-overdue_s / MEMORY_S)
         return (self._waited_s * fade + overdue_s) / max(self._dispatches * fade, 1.0)
 
     def _waiting_s(self, arrived_at: float, now: float) -> float:
-        """Seconds that a request has waited for the next dispatch."""
+        """Seconds for which a request has waited for the next dispatch."""
         since = self._last_at if self._waits or self._last_at > arrived_at else arrived_at
         return now - since if now > since else 0.0

@@ -13,7 +13,7 @@ BACKEND_RETRY_S = 5.0  # Retry-After while no backend is available: about one he
 
 
 class AdmissionRules:
-    """Decides by all rules whether a request may enter the queue and, if not, when it may be retried. Mutable."""
+    """All admission rules of one pool: may a request enter the queue and, if not, when may it be retried? Mutable."""
 
     def __init__(
         self, rules: Sequence[Admission], queues: PoolQueues, groups: Mapping[str, GroupState] = NO_GROUPS
@@ -28,8 +28,8 @@ class AdmissionRules:
         self._drain = DrainEstimate()
 
     def check(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
-        """The rejection of the first rule that has one; a full pool queue counts only if no other rule rejects. None if
-        no rule rejects: the request then counts as admitted.
+        """The rejection of the first rule that rejects the request; None: the request counts as admitted. A full pool
+        queue counts only if no other rule rejects.
         """
         full: AdmissionReject | None = None
         for rule in self._rules:
@@ -46,7 +46,7 @@ class AdmissionRules:
         return None
 
     def is_full_of_bytes(self, request: Request) -> bool:
-        """Whether bytes are what the full pool lacks for the request."""
+        """Whether the full pool lacks bytes for the request."""
         return any(rule.is_full_of_bytes(request, self._queues) for rule in self._rules)
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
@@ -60,8 +60,8 @@ class AdmissionRules:
             rule.spent(tenant, key_id, tokens, now)
 
     def limits(self, tenant: Tenant, key_id: str, now: float) -> RateLimits:
-        """The current state of the limits per minute of calls with this key of the tenant; of each kind, that of the
-        first rule with one.
+        """The current state of the limits per minute of calls with this key of the tenant. Each kind of limit is taken
+        from the first rule that has one.
         """
         limits = [rule.limits(tenant, key_id, now) for rule in self._rules]
         return RateLimits(
@@ -70,12 +70,12 @@ class AdmissionRules:
         )
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint:
-        """What counts against limits per minute now, of all scopes or these."""
+        """The amounts that count against limits per minute now, of all scopes or of `scopes`."""
         scopes = None if scopes is None else list(scopes)
         return {scope: minute for rule in self._rules for scope, minute in rule.windows(now, scopes).items()}
 
     def restore_windows(self, windows: WindowCheckpoint, now: float) -> None:
-        """Count what another scheduler admitted within the minute."""
+        """Take over the amounts that another scheduler admitted within the minute."""
         for rule in self._rules:
             rule.restore_windows(windows, now)
 
@@ -87,7 +87,7 @@ class AdmissionRules:
         retry_after_s: float | None = None,
         limit: LimitKind | None = None,
     ) -> Reject:
-        """The rejection of a request that is not queued (any more). Retry-After is by default the time until the
+        """The rejection of a request that is not, or no longer, queued. Retry-After is by default the time until the
         tenant's queue has drained.
         """
         if retry_after_s is None:
@@ -100,14 +100,14 @@ class AdmissionRules:
         self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
 
     def start_s(self, tenant_id: str, before: int, now: float) -> float | None:
-        """Seconds until the tenant's queued request is sent that has `before` others of its tenant before it, by its
-        last dispatches; None where these are too few.
+        """Seconds until the tenant's queued request is sent that has `before` others of its tenant before it. They
+        follow from the tenant's last dispatches; None where these are too few.
         """
         head_arrived_at = self._queues.head(tenant_id).arrived_at
         return self._drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)
 
     def forget(self, scope: str) -> None:
-        """Drop the state of a tenant, group or key that is gone, by the name of its scope (scopes.py)."""
+        """Drop the state of a removed tenant, group or key, by the name of its scope (scopes.py)."""
         self._drain.forget(scope)
         for rule in self._rules:
             rule.forget(scope)

@@ -1,7 +1,7 @@
-"""Scopes: whose limits per minute a request meets: its tenant's, those of its tenant's group, and its API key's.
+"""Scopes: the owners of the limits per minute that hold for a request: its tenant, the tenant's group, and its API key.
 
-A scope is limited for itself, so a request is admitted where every scope has room for it. Its name is what its rate
-windows are kept by: the tenant's id, or one that no tenant has.
+Each scope is limited by itself, so a request is admitted where every scope has room for it. The name of a scope, under
+which its rate windows are kept, is the tenant's id, or a name that no tenant has.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from policies.types import Group, KeyLimits, Tenant
 
 
 class Scope(NamedTuple):
-    """A name and its limits."""
+    """A scope of limits per minute: its name and its limits."""
 
     name: str
     limits: Tenant | Group | KeyLimits
@@ -29,7 +29,7 @@ def key_scope(key_id: str) -> str:
 
 
 def limited_scopes(tenant: Tenant, key_id: str, groups: Mapping[str, GroupState]) -> list[Scope]:
-    """The scopes with limits per minute that a request of this tenant and key is in, the tenant's own first."""
+    """The scopes with limits per minute for a request of this tenant and key, the tenant's own first."""
     has_own = tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None
     scopes = [Scope(tenant.id, tenant)] if has_own else []
     state = None if tenant.group_id is None else groups.get(tenant.group_id)
@@ -42,5 +42,5 @@ def limited_scopes(tenant: Tenant, key_id: str, groups: Mapping[str, GroupState]
 
 
 def has_rate_limit(limits: Tenant | Group | KeyLimits) -> bool:
-    """Whether any of these is a limit per minute."""
+    """Whether any of these limits is a limit per minute."""
     return limits.requests_per_minute_max is not None or limits.tokens_per_minute_max is not None

@@ -1,1 +1,1 @@
-"""Fair batching: what one engine step runs, and how much prompt an engine can still take."""
+"""Fair batching: the requests that one engine step runs, and the prompt tokens that an engine can still take."""

@@ -19,15 +19,13 @@ from typing import Generic, NamedTuple, TypeVar
 from policies.step_time.model import StepTimeModel
 
 Key = TypeVar("Key", bound=Hashable)
-"""How the engine names its requests."""
+"""The engine's name of a request."""
 
 
 class Decode(NamedTuple, Generic[Key]):
-    """A request whose next token takes one step.
-
-    `slack_s` is how long from now until that token is late, `tpot_s` its target per token, above zero; both are
-    infinite where it has none. It reads `context_tokens` of KV. With drafts to verify it computes more than one
-    token, all of them or none.
+    """A request whose next token takes one step. It reads `context_tokens` of KV. `slack_s` is the time from now until
+    that token is late, `tpot_s` the target per token, above zero; both are infinite without a target. With drafts to
+    verify, the request computes more than one token, all of them or none.
     """
 
     key: Key
@@ -50,7 +48,7 @@ class Prefill(NamedTuple, Generic[Key]):
 
 
 def time_budget_s(decodes: Iterable[Decode[Key]]) -> float:
-    """Return how long a step may last from its start to the next one's; infinite where no decode has a target."""
+    """Return the most seconds from the start of a step to that of the next; infinite where no decode has a target."""
     slack_min_s = tpot_min_s = inf
     for decode in decodes:
         slack_min_s = min(slack_min_s, decode.slack_s)
@@ -65,11 +63,9 @@ def form_batch(
     model: StepTimeModel,
     tokens_max: int,
 ) -> dict[Key, int]:
-    """Return the tokens each request computes in this step, in the order in which they were chosen; none is zero.
-
-    Urgent decodes run even where that exceeds the time: under overload decodes come first, as in Sarathi.
-    At least one request runs whenever one was offered and `tokens_max` has room for it. Ties keep the order of
-    `decodes` and `prefills`.
+    """Return the tokens that each request computes in this step, in the order in which they were chosen; none is zero.
+    Urgent decodes run even where that exceeds the time: under overload decodes come first, as in Sarathi. At least one
+    request runs if one was offered and `tokens_max` has room for it. Ties keep the order of `decodes` and `prefills`.
     """
     step_s = time_budget_s(decodes)
     urgent_s = step_s + min((decode.tpot_s for decode in decodes), default=inf)
@@ -88,7 +84,7 @@ def form_batch(
 
 
 class _Step(Generic[Key]):
-    """One step while it is filled: the time left may become negative, the tokens left never."""
+    """One step while it is filled. The time left may become negative, the tokens left never."""
 
     def __init__(self, model: StepTimeModel, *, time_left_s: float, tokens_left: int) -> None:
         self.taken: dict[Key, int] = {}
@@ -107,7 +103,9 @@ class _Step(Generic[Key]):
             self._take(prefill.key, int(tokens), self._cost_s(tokens, prefill.computed_tokens + tokens))
 
     def _tokens_in_time(self, computed_tokens: int) -> float:
-        """How many more tokens fit of a prompt with `computed_tokens`: each is computed, and read as context."""
+        """The number of further tokens that fit, of a prompt of which `computed_tokens` are computed. Each is computed,
+        and read as context.
+        """
         model = self._model
         time_s = self._time_left_s - model.request_s - model.context_token_s * computed_tokens
         per_token_s = model.token_s + model.context_token_s

@@ -1,9 +1,9 @@
 """Prefill admission budget: how many prompt tokens an engine with fair batching can still compute in time.
 
-In a window of one TTFT target, decodes can be delayed until they are due. The least time that they need then, for steps
-and tokens, is subtracted from the window. The rest computes prompts; those that are owed already are subtracted, too.
-A negative budget means that some of these will be late. (FairBatching, arXiv 2510.14392, appendix A.) The budget is
-valid only for an engine that really delays decodes (fair.py), and for one pair of targets.
+In a window of one TTFT target, decodes can be delayed until they are due. The least time that they then need, for steps
+and tokens, is subtracted from the window. Prompts use the rest; the prompt tokens that are already owed are subtracted,
+too. A negative budget means that some of these will be late. (FairBatching, arXiv 2510.14392, appendix A.) The budget
+is valid only for an engine that really delays decodes (fair.py), and for one pair of targets.
 
     budget = (TTFT - a N - sum of n_r (b + c l_r) over decodes due in the window) / (b + c) - owed
     N = 1 + (TTFT - least slack) / TPOT,  n_r = 1 + (TTFT - slack_r) / TPOT
@@ -21,8 +21,8 @@ from policies.step_time.model import StepTimeModel
 
 
 class DueDecode(NamedTuple):
-    """A running request: seconds until its next token is due, infinite without a deadline, and the KV tokens that a
-    step reads for it.
+    """A running request: `slack_s` is the seconds until its next token is due, infinite without a deadline. A step
+    reads `context_tokens` KV tokens for it.
     """
 
     slack_s: float
@@ -50,7 +50,9 @@ def prefill_admission_budget(
     tpot_s: float,
     mode: str = "ceil",
 ) -> float:
-    """Return the budget in prompt tokens, negative where more is owed than can be in time. Targets are above zero."""
+    """Return the budget in prompt tokens; negative where more is owed than can be computed in time. Targets are above
+    zero.
+    """
     steps_of = MODES[mode]
     step_s, needed_s, slack_min_s = model.base_s, 0.0, ttft_s
     for decode in decodes:
@@ -66,7 +68,7 @@ def prefill_admission_budget(
 
 
 def tokens_in(model: StepTimeModel, time_s: float) -> float:
-    """Prompt tokens that can be computed in `time_s` seconds; each is computed, and read as context."""
+    """The prompt tokens that can be computed in `time_s` seconds; each is computed, and read as context."""
     return time_s / max(model.token_s + model.context_token_s, TOKEN_S_MIN)
 
 

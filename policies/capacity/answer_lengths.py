@@ -1,10 +1,11 @@
 """Answer lengths: how likely an answer goes on, learnt from those that have ended and those that still run.
 
 A predictor gives one number per answer. How long answers really are beside it is counted here, as a survival function
-of the ratio of both: what part of the answers reaches so many predicted lengths. It is estimated as Kaplan and Meier do
-("Nonparametric Estimation from Incomplete Observations", 1958): of the answers that reached a bin of the ratio, which
-part ended in it. Running answers count as far as they have come, so the first that end, which are short, do not pass
-for all. Each power of two of the prediction has its own function, since a small prediction is wrong by a larger factor.
+of the ratio of both: the part of the answers that reaches a given number of predicted lengths. It is estimated as
+Kaplan and Meier do ("Nonparametric Estimation from Incomplete Observations", 1958): of the answers that reached a bin
+of the ratio, which part ended in it. Running answers count as far as they have come, so the first answers to end, which
+are short, are not taken for typical. Each power of two of the prediction has its own function, since a small prediction
+is wrong by a larger factor.
 
 Before anything is known an answer does not end before its prediction, and beyond that, like a radioactive atom, it ends
 with equal probability in every step, in the mean one predicted length later.
@@ -35,14 +36,16 @@ class AnswerLengths:
         self._alive: dict[int, list[float]] = {}
 
     def ended(self, predicted: float, produced: float) -> None:
-        """Record an answer that ended after `produced` tokens, whatever the reason: its memory is free."""
+        """Record that an answer ended after `produced` tokens, for any reason, and so freed its memory."""
         counts = self._ended.setdefault(_class_of(predicted), [0.0] * (BINS + 1))
         for place, count in enumerate(counts):
             counts[place] = count * (1.0 - 1.0 / ENDED_MEMORY)
         counts[min(BINS, max(1, ceil(produced / predicted * BINS_PER_LENGTH - ROUNDING)))] += 1.0
 
     def learn(self, running: Iterable[tuple[float, float]]) -> None:
-        """Compute the functions anew. `running` has prediction and produced tokens of every running answer."""
+        """Recompute the survival functions. `running` has the predicted and the produced tokens of every running
+        answer.
+        """
         reached: dict[int, list[float]] = {}
         for predicted, produced in running:
             counts = reached.setdefault(_class_of(predicted), [0.0] * (BINS + 1))
@@ -55,12 +58,12 @@ class AnswerLengths:
             self._alive[number] = _survival(self._ended.get(number, nothing), reached.get(number, nothing))
 
     def alive(self, predicted: float) -> list[float]:
-        """The part of the answers of this prediction that is not over, at the end of each bin."""
+        """The survival function for this prediction: the part of the answers that still runs at the end of each bin."""
         return self._alive.get(_class_of(predicted), _PRIOR)
 
 
 def part_alive(alive: list[float], ratio: float) -> float:
-    """The part that is not over after `ratio` predicted lengths."""
+    """The part of the answers that still runs after `ratio` predicted lengths."""
     place = ratio * BINS_PER_LENGTH
     before = int(place)
     if before >= BINS:

@@ -1,12 +1,12 @@
 """Capacity of one backend: what our requests and external load hold there, and whether one more request fits.
 
-An engine serves what waits inside it first come, first served, outside the scheduler's fairness. So a backend is given
-no more than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its
-KV pool (prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"),
-what they are expected to hold while others follow ("expected", kv_expected.py), or the most that is held at any one
+An engine serves its own queue first come, first served, outside the scheduler's fairness. So a backend is given no more
+than it can run: its sequences stay below `max_num_seqs`, and the KV tokens that its requests will need fit its KV pool
+(prompt + predicted output, growing with the actual output). The need is the sum of all full lengths ("sum"), the tokens
+that they are expected to hold while others follow ("expected", kv_expected.py), or the most that is held at any one
 moment ("peak", kv_peak.py). A prompt block that several running requests share counts once. Subtracted are what other
 clients run at the same backend (external_load.py), a headroom against preemptions inside the engine (headroom.py), and
-what is reserved for other tiers (tier_reserves.py).
+the reserves of other tiers (tier_reserves.py).
 
 A backend with free slots and memory may still be unable to serve one more request in time: a limit
 (policies/limit/) decides that.
@@ -63,9 +63,8 @@ class Clock:
 
 
 class BackendCapacity:
-    """What one backend holds of ours and of external load, and what still fits.
-
-    Limits are recomputed with every measurement; every dispatch decision asks what fits. Mutable.
+    """The load of one backend, ours and external, and the room that is left there. Mutable. The limits are recomputed
+    with every measurement. Every dispatch decision asks what fits.
     """
 
     # Slots for speed, as in EngineWork.
@@ -101,7 +100,9 @@ class BackendCapacity:
         self.held_until = -inf  # the backend rejected a request: nothing is sent before this time
         self.refusing_since: float | None = None  # since then it has accepted no request
         self.awaits_measurement = False
-        """Nothing is sent: another scheduler did until now, and the backend was not measured since."""
+        """Whether no request is sent before the next measurement, because another scheduler has sent requests until
+        now.
+        """
         self.requests = 0
         self.sequences = 0
         self.tokens = 0.0
@@ -124,9 +125,8 @@ class BackendCapacity:
 
     @property
     def reserved_ratio(self) -> float:
-        """The part of its capacity that is reserved, external load included: of slots or KV tokens, the larger ratio.
-
-        Cached until something is dispatched, released, resized or measured.
+        """The reserved part of the backend's capacity, external load included. It is the larger of the ratios of slots
+        and of KV tokens, cached until a dispatch, a release, a resize or a measurement.
         """
         ratio = self._reserved_ratio
         if ratio is None:
@@ -146,7 +146,7 @@ class BackendCapacity:
 
     @property
     def sequences_usable(self) -> float:
-        """Sequences of ours that may run at once, by its slots and by its limit."""
+        """The number of our sequences that may run at once, by the backend's slots and by its limit."""
         return min(self.sequences_max, self._limit.sequences_max(self.work))
 
     @property
@@ -155,7 +155,7 @@ class BackendCapacity:
         return not self.sequences or (self.sequences < self.sequences_max and not self._limit.is_full(self.work))
 
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
-        """What a request with this prompt and expected output would occupy here."""
+        """The slots and KV tokens that a request with this prompt and expected output would occupy at the backend."""
         prefix = request.prefix if self.load.prefixes_shared else ()
         tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         began_at, envelope = request.arrived_at, request.envelope
@@ -178,7 +178,7 @@ class BackendCapacity:
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
-        """KV tokens, in whole blocks, beyond the shareable prefix. Choices share the prompt, not the output."""
+        """The request's own KV tokens, in whole blocks: those beyond the shareable prefix. Choices share the prompt."""
         block = self.load.kv_block_tokens
         tail = max(0.0, prompt_tokens - len(prefix) * request.prefix_block_tokens)
         if request.choices == 1:
@@ -187,8 +187,8 @@ class BackendCapacity:
         return (ceil((tail + output) / block) + (request.choices - 1) * ceil(output / block)) * block
 
     def fits(self, reservation: Reservation, *, reserve_only: bool) -> bool:
-        """Whether the reservation fits beside what runs and the limit allows it now. With `reserve_only`, it must fit
-        into its own tier's reserve.
+        """Whether the reservation fits beside the running requests and the limit allows it now. With `reserve_only`, it
+        must fit into its own tier's reserve.
         """
         if not self.sequences:
             return True  # an idle backend always takes one, however large it is and whatever the external load
@@ -231,20 +231,20 @@ class BackendCapacity:
         return self._clock.now >= self.busy_until(reservation.first_due_at)
 
     def busy_until(self, due_at: float) -> float:
-        """The time until which the backend certainly takes no prompt whose first token is due at `due_at`; -inf where
-        it may take one now.
+        """The time until which the backend certainly takes no prompt that is due at `due_at`; -inf where it may take
+        one now.
         """
         work = self.work
         return work.busy_until if self._reads_time and self.sequences and work.ready_at > due_at else -inf
 
     def opens_at(self, now: float) -> float:
-        """When the backend may take a prompt that it would not take at `now`, without any other event; infinite if
-        time alone changes nothing.
+        """The time at which the backend may take a prompt that it would not take at `now`. Infinite where the passing
+        of time alone changes nothing.
         """
         return self.work.opens_at(now) if self._reads_time and self.sequences else inf
 
     def room(self, tier_id: str) -> Room:
-        """What is free for the tier: neither in use nor reserved for other tiers."""
+        """The slots and KV tokens that are free for the tier: neither in use nor reserved for other tiers."""
         room = self._rooms.get(tier_id)
         if room is None:
             reserves = self._reserves
@@ -254,8 +254,8 @@ class BackendCapacity:
         return room
 
     def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
-        """Seconds until the first token of a request that is sent now, with `prefill_tokens` of prompt to compute and
-        its first token due at `due_at`. None while the step-time model is missing or not sure.
+        """Seconds until the first token of a request that is sent now. The request has `prefill_tokens` of prompt to
+        compute, and its first token is due at `due_at`. None while the step-time model is missing or not sure.
         """
         work = self.work
         if work.model is None or not work.is_sure:
@@ -263,8 +263,8 @@ class BackendCapacity:
         return PREDICTORS[work.batching].ttft_s(work, prefill_tokens, self._clock.now, due_at=due_at)
 
     def budget_tokens(self, window_s: float, *, due_at: float = inf) -> float | None:
-        """The prefill admission budget in tokens, for a prompt whose first token is due at `due_at`: as the engine
-        reports it, or else computed over `window_s` seconds from what runs there. None without either.
+        """The prefill admission budget in tokens, for a prompt whose first token is due at `due_at`. The engine reports
+        it; otherwise it is computed over `window_s` seconds from the running requests. None without either.
         """
         work, now = self.work, self._clock.now
         reported = work.budget_tokens(due_at, now)
@@ -273,13 +273,15 @@ class BackendCapacity:
         return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
 
     def room_in_steps(self, needed: Reservation) -> float:
-        """Steps until there are slots and memory for this, if nothing more is sent and all ends as predicted."""
+        """Steps until there are slots and memory for this reservation, if nothing more is sent and all answers end as
+        predicted.
+        """
         return self._room_after(needed)[0]
 
     def spares(self, first: Reservation, other: Reservation) -> bool:
-        """Whether sending `other`, which has room now, does not delay `first`, which has none: `other` ends before
-        there is room for `first`, or both fit at that time. A `first` that has room, and is held back by the limit
-        alone, is delayed by anything.
+        """Whether `first`, which has no room yet, is not delayed if `other`, which has room, is sent now. Either
+        `other` ends before there is room for `first`, or both fit at that time. Where only the limit holds `first`
+        back, any dispatch delays it.
         """
         room = self.room(first.tier_id)
         if first.sequences <= room.sequences and first.tokens + self._unheld_tokens(first) <= room.tokens:
@@ -390,8 +392,9 @@ class BackendCapacity:
         return load.measured_at is None or load.measured_at != self.load.measured_at
 
     def measured(self, load: BackendLoad, held_tokens: float, *, is_first: bool = False) -> None:
-        """Apply a measurement, made while our requests there held `held_tokens` KV tokens of their own (held, not
-        reserved). The first one after a handover (`is_first`) alone sets the external load.
+        """Apply a measurement, made while our requests at the backend held `held_tokens` KV tokens of their own. These
+        tokens are held, not only reserved. The first measurement after a handover (`is_first`) sets the external load
+        by itself.
         """
         is_new = is_first or self.is_news(load)
         if is_first:
@@ -446,7 +449,9 @@ class BackendCapacity:
         return SizeSource.LEARNT if is_learnt else SizeSource.ASSUMED
 
     def _binding(self) -> Binding | None:
-        """What keeps one more request of the mean size of those that run here out; None: nothing does."""
+        """The constraint that keeps out one more request of the mean size of the running ones; None where it would be
+        sent.
+        """
         now = self._clock.now
         if not self.load.available:
             return Binding.UNHEALTHY
@@ -468,7 +473,9 @@ class BackendCapacity:
         return Binding.RESERVED if is_kept else None
 
     def _set_window(self, load: BackendLoad, *, is_new: bool) -> None:
-        """Update the window by a measurement; a server that is away may come back as another."""
+        """Update the window by a measurement. It is dropped where the engine reports its size, and where the server is
+        away: it may come back as another one.
+        """
         if load.requests_running_max is not None or not (load.available or load.drains):
             self._window = None
         elif load.requests_running is not None:
@@ -522,7 +529,7 @@ class BackendCapacity:
         )
 
     def _set_pace(self, *, is_new: bool) -> None:
-        """Update the pace of the engine from the latest measurement."""
+        """Update the engine's step times from the latest measurement."""
         self.work.measured(
             self.load,
             external_sequences=self.external_requests,
@@ -532,7 +539,7 @@ class BackendCapacity:
         )
 
     def _fits_peak(self, reservation: Reservation, needed: float, room: Room) -> bool:
-        """Whether it fits by "expected" or "peak", where it does not fit by the sum of full lengths."""
+        """Whether the reservation fits by "expected" or "peak" where it does not fit by the sum of full lengths."""
         if self._peak is None:
             return False
         tokens_max = self.tokens + room.tokens - self._shared_tokens - (needed - reservation.tokens)
@@ -545,7 +552,7 @@ class BackendCapacity:
         return is_kept and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
 
     def _room_after(self, needed: Reservation) -> tuple[float, Room]:
-        """Steps from now until there is room for what is needed, and what is free then."""
+        """The steps from now until there is room for the reservation, and the room that is free at that time."""
         (sequences, tokens), steps = self.room(needed.tier_id), 0.0
         wanted = needed.tokens + self._unheld_tokens(needed)
         # A request that has outgrown its prediction is assumed to end next.

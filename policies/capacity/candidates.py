@@ -1,7 +1,7 @@
 """Candidates: the backends that a request may be sent to, ordered from the least full for their speed.
 
 A poll sends many requests, and each asks for the least full backend that has room for it. So the list is sorted once,
-at first use, and after that only the backend that was sent a request moves in it.
+at first use; after that, only the backend that received a request moves in it.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ from policies.capacity.backend import BackendCapacity
 
 
 class Candidates(list[BackendCapacity]):
-    """The backends that one poll may still send to. Unsorted until `least_full_first` is called. The caller reports
+    """The backends that one poll may still send to, unsorted until `least_full_first` is called. The caller reports
     every change with `filled` and `gone`.
     """
 
@@ -23,8 +23,8 @@ class Candidates(list[BackendCapacity]):
         self._fills: list[tuple[float, float, str]] | None = None  # sort keys in the same order, once sorted
 
     def least_full_first(self) -> Self:
-        """Sort by the reserved part of the capacity over the speed, ties by id, and return itself. A single one, which
-        is all that there is mostly while requests wait, is in order.
+        """Sort the backends by the reserved part of the capacity over the speed, ties by id, and return this list. A
+        list of one backend, the usual case while requests wait, needs no sort.
         """
         if self._fills is None and len(self) > 1:
             self.sort(key=fill)
@@ -32,7 +32,7 @@ class Candidates(list[BackendCapacity]):
         return self
 
     def filled(self, backend: BackendCapacity) -> None:
-        """Move a backend that was sent a request to its new place."""
+        """Move a backend to its new place after a request was sent to it."""
         if self._fills is not None:
             self.gone(backend)
             now = fill(backend)
@@ -56,12 +56,14 @@ class Candidates(list[BackendCapacity]):
 
 
 def least_full_first(backends: Sequence[BackendCapacity]) -> Sequence[BackendCapacity]:
-    """Sorted as `Candidates`, which keep the order: nearly free for them."""
+    """The backends from the least full, for their speed, to the fullest. `Candidates` keep this order at almost no
+    cost.
+    """
     return backends.least_full_first() if isinstance(backends, Candidates) else sorted(backends, key=fill)
 
 
 def fill(backend: BackendCapacity) -> tuple[float, float, str]:
-    """The sort key: the reserved part over the speed, which is the time that the backend needs for what it has. An idle
-    pool sends to its fastest backend.
+    """The sort key of a backend: the reserved part over the speed, which is the time that its present load needs. An
+    idle pool sends to its fastest backend.
     """
     return backend.reserved_ratio / backend.speed, -backend.speed, backend.id

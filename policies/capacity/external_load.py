@@ -1,8 +1,8 @@
 """External load: what other clients run at a backend, measured as its counts minus ours.
 
 A request of ours that came or went between a measurement and its arrival looks like external load once; external load
-stays. So the least of the last observations counts. A request of ours that is still on its way makes external load look
-smaller: what was believed before is believed on, as far as such requests can hide it.
+stays. So the smallest of the last observations is the estimate. A request of ours that is still on its way makes
+external load look smaller: the previous estimate is kept, as far as such requests can hide external load.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ OBSERVATIONS = 3
 
 
 class ExternalLoad:
-    """The last observations of what is not ours at one backend. Mutable."""
+    """The last observations of external load at one backend. Mutable."""
 
     __slots__ = ("_requests", "_tokens")
 
@@ -22,7 +22,7 @@ class ExternalLoad:
         self._tokens = deque([0.0], OBSERVATIONS)
 
     def forget(self) -> None:
-        """Drop all observations: the next one counts alone."""
+        """Drop all observations, so that the next one decides alone."""
         self._requests.clear()
         self._tokens.clear()
 
@@ -37,9 +37,11 @@ class ExternalLoad:
         sequences_limit: int,
         tokens_limit: float,
     ) -> None:
-        """Observe what a measurement has beyond our `sequences`, the KV tokens of their own (`held_tokens`) and of
-        shared blocks, and what other replicas may run there: their share of the limits. Of our sequences, `sent` may
-        not have reached the backend yet.
+        """Observe the external load: the part of a measurement that exceeds our `sequences` and our KV tokens.
+
+        Our tokens are `held_tokens` of the requests' own and `shared_tokens` of shared blocks. Of our sequences, `sent`
+        may not have reached the backend yet. The other replicas' shares of `sequences_limit` and `tokens_limit` are
+        subtracted, too.
         """
         if load.requests_running is not None:
             theirs = load.requests_running + (load.requests_waiting or 0) - sequences
@@ -54,9 +56,11 @@ class ExternalLoad:
             self._tokens.append(max(0.0, theirs_tokens))
 
     def least(self) -> tuple[int, float]:
-        """Requests and KV tokens that are there in any case."""
+        """The requests and KV tokens that are certainly external load: the smallest of the last observations."""
         return min(self._requests, default=0), min(self._tokens, default=0.0)
 
     def most(self) -> tuple[int, float]:
-        """The most requests and KV tokens of the last observations: one that was just preempted holds less by now."""
+        """The most requests and KV tokens of external load in the last observations. An external request that was just
+        preempted holds fewer tokens by now.
+        """
         return max(self._requests, default=0), max(self._tokens, default=0.0)

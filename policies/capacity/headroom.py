@@ -33,7 +33,9 @@ class Headroom:
     def measured(
         self, load: BackendLoad, before: BackendLoad, external: ExternalLoad, tokens_held_max: Callable[[], float]
     ) -> None:
-        """Apply a measurement and the one before it. `tokens_held_max` gives the most that our requests will hold."""
+        """Apply a measurement and the one before it. `tokens_held_max` gives the most tokens that our requests will
+        hold.
+        """
         if load.preemptions_total is None or before.preemptions_total is None:
             return
         if load.preemptions_total > before.preemptions_total and self._is_overbooked(load, external, tokens_held_max):

@@ -1,21 +1,21 @@
-"""Expected KV use: what a backend's requests will hold in the mean, over the time that their answers take.
+"""Expected KV use: the tokens that a backend's requests will hold in the mean, over the time that their answers take.
 
-A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. When that is,
-is known as a probability (answer_lengths.py). So what is held at a later step is expected to be
+A running sequence holds its prompt and one more token after every step, and frees all of it when it ends. The time of
+its end is known as a probability (answer_lengths.py). So the tokens held at a later step are expected to be
 
     sum over sequences of (tokens now + steps) * P(not over by then)  +  what has come in their place by then
 
 Without the second term a pool is filled until its forecast, in which many have ended, is as large as it. Then nothing
 can be sent for as long, whatever ends, since the ends were counted already: dispatches come in waves, and a light
 tenant waits for the next. So the place of a sequence that ends is taken to be filled again, by the mean of those that
-came last, and so on (a renewal process). One that ends then leaves room for about one that comes, and what is sent
-beyond that is what the pool holds in the long run.
+came last, and so on (a renewal process). One that ends then leaves room for about one that comes, and any further
+dispatches raise what the pool holds in the long run.
 
 The forecast is a mean. The headroom (headroom.py) is there for what exceeds it, and learns from the engine's
 preemptions how much that is.
 
-Rows of `POINTS` numbers, one per step of a grid, are added and subtracted as requests come and go. Progress is told by
-measurements; then, when the forecast is asked for next, all rows are computed anew.
+Rows of `POINTS` numbers, one per step of a grid, are added and subtracted as requests come and go. Measurements report
+progress; all rows are then recomputed when the forecast is next read.
 """
 
 from collections import deque
@@ -66,18 +66,18 @@ class ExpectedOverTime:
         self._lengths.ended(_predicted(reservation), reservation.produced_tokens / reservation.sequences)
 
     def moved(self, reservation: Reservation) -> None:
-        """Compute the row of a reservation whose tokens have changed or whose first token has come."""
+        """Recompute the row of a reservation after its tokens have changed or its first token has come."""
         self._count(self._rows[reservation], sub)
         row = self._rows[reservation] = self._row(reservation, reservation.produced_tokens)
         self._count(row, add)
 
     def measured(self, block_tokens: int) -> None:
-        """Mark all rows for a new look at their produced tokens, and set the tokens per KV block."""
+        """Mark all rows as out of date, and set the tokens per KV block."""
         self._block_slack = block_tokens - 1
         self._is_current, self._fullest = False, None
 
     def tokens(self) -> float:
-        """Tokens that are expected to be held at the fullest moment from now on."""
+        """The KV tokens that are expected to be held at the fullest moment from now on."""
         if not self._is_current:
             self._renew()
         if self._fullest is None:
@@ -85,7 +85,7 @@ class ExpectedOverTime:
         return self._fullest
 
     def tokens_now(self) -> float:
-        """Tokens that are held now."""
+        """The KV tokens that are held now."""
         if not self._is_current:
             self._renew()
         return self._held[0]
@@ -94,22 +94,24 @@ class ExpectedOverTime:
         return self.tokens()
 
     def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
-        """Whether there is no room for the newcomer, since there is none for what runs. False says nothing."""
+        """True where the running requests alone exceed `tokens_max`, so that the newcomer has no room. False does not
+        mean that there is room.
+        """
         return self.tokens() > tokens_max
 
     def tokens_with(self, newcomer: Reservation) -> float:
-        """The same if the newcomer starts now."""
+        """The KV tokens that are expected to be held at the fullest moment if the newcomer starts now."""
         if not self._is_current or not self._steps:
             self._renew()
         held, ends = self._row(newcomer, newcomer.produced_tokens)
         return self._most(list(map(add, self._held, held)), list(map(add, self._ends, ends)))
 
     def own_tokens(self, reservation: Reservation) -> int:
-        """Tokens of its predicted length, plus the most that its last blocks leave unused."""
+        """The tokens of the reservation's predicted length, plus the most that its last blocks leave unused."""
         return reservation.tokens + self._block_slack * reservation.sequences
 
     def _renew(self) -> None:
-        """Compute all rows anew, and what follows an end."""
+        """Recompute all rows, and the tokens held by the successors of a request that ends."""
         self._is_current = True
         running = self._rows
         self._lengths.learn((_predicted(each), each.produced_tokens / each.sequences) for each in running)
@@ -124,7 +126,7 @@ class ExpectedOverTime:
         self._renewed = self._renewals()
 
     def _renewals(self) -> list[float]:
-        """What is held in a place at each point after the mean newcomer took it, by that or by those that follow."""
+        """The tokens held at each point by the mean newcomer that takes a place now, and later by its successors."""
         sequences = sum(each.sequences for each in self._newcomers)
         held, ends = [0.0] * POINTS, [0.0] * POINTS
         for each in self._newcomers:
@@ -157,7 +159,7 @@ class ExpectedOverTime:
         self._fullest = None
 
     def _most(self, held: list[float], ends: list[float]) -> float:
-        """The most at any point of what is held, and of what is held in place of what has ended."""
+        """The most tokens at any point: those of running requests, and those of the successors of ended ones."""
         renewed, most = self._renewed, 0.0
         for point in range(POINTS):
             later = sum(ends[each] * renewed[point - each] for each in range(1, point + 1))

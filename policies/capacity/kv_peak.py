@@ -7,11 +7,11 @@ So the most ever held is
 
     max over k of (k * l_k + sum of what the first k hold now)
 
-(the memory rule of the S-LoRA and VTC code; there with known lengths, here with predicted ones). While all
-sequences step together no term changes: what is held grows as what remains shrinks. So each end is kept as a step
-number, on a clock that the tokens of one running request drive. The sums are computed again only when the peak is asked
-for after a request was added, was removed or deviated from its prediction. To see that there is no room, one number is
-mostly enough: what is held at the last known peak. Each request that is added or removed changes it by its part.
+(the memory rule of the S-LoRA and VTC code; there with known lengths, here with predicted ones). While all sequences
+step together no term changes: the held tokens grow as the remaining ones shrink. So each end is kept as a step number,
+on a clock that the tokens of one running request drive. The sums are computed again only when the peak is asked for
+after a request was added, was removed or deviated from its prediction. To see that there is no room, one number is
+usually enough: the tokens held at the last known peak. Each request that is added or removed changes it by its part.
 
 Where a step is not one token each (speculative decoding, a prompt that waits for its prefill), an end is off by that
 much until the request's first token, its end, or the next measurement. The headroom covers this error. A request that
@@ -28,10 +28,8 @@ MOVED_ONE_BY_ONE = 8  # to move one member costs as much as to sort this many (t
 
 
 class PeakOverTime:
-    """The KV tokens that one backend's requests hold at the peak, by their predicted lengths. Mutable.
-
-    Shared prompt blocks are not included. A sequence holds whole blocks, so it counts with one block less one token
-    more than it has tokens.
+    """The KV tokens that one backend's requests hold at the peak, by their predicted lengths. Mutable. Shared prompt
+    blocks are not included. A sequence holds whole blocks, so the block size minus one is added to its tokens.
     """
 
     def __init__(self) -> None:
@@ -70,34 +68,34 @@ class PeakOverTime:
             self._set_pace()
 
     def moved(self, reservation: Reservation) -> None:
-        """Mark a reservation whose tokens have changed or whose first token has come."""
+        """Mark a reservation as out of date: its tokens have changed or its first token has come."""
         self._moved[reservation] = None
         self._is_summed_up = self._full_holds = False
 
     def measured(self, block_tokens: int) -> None:
-        """Mark all reservations for a new look at their produced tokens, and set the tokens per KV block."""
+        """Mark all reservations as out of date, and set the tokens per KV block."""
         self._block_slack = block_tokens - 1
         self._moved.update(dict.fromkeys(self._members))
         self._moved.update(dict.fromkeys(self._outgrown))
         self._is_summed_up = self._full_holds = False
 
     def tokens(self) -> float:
-        """Tokens held at the peak from now on."""
+        """The KV tokens that are held at the peak from now on."""
         self._sum_up()
         return self._full_tokens
 
     def tokens_now(self) -> float:
-        """Tokens that are held now."""
+        """The KV tokens that are held now."""
         clock = self._sum_up()
         return self._outgrown_tokens + sum(self._tokens_at_0, 0.0) + clock * sum(self._sequences)
 
     def tokens_at_least(self) -> float:
-        """Tokens held at the last known peak: a lower bound of `tokens` in constant time, and mostly equal to it."""
+        """The KV tokens at the last known peak: a lower bound of `tokens` in constant time, and usually equal to it."""
         return self._full_tokens if self._full_holds else self.tokens()
 
     def surely_exceeds(self, newcomer: Reservation, tokens_max: float) -> bool:
         """Whether the last known peak exceeds `tokens_max` if the newcomer starts now. Takes constant time. True is
-        certain, and usual for a full pool; False says nothing.
+        certain, and usual for a full pool. False does not mean that there is room.
         """
         if not self._full_holds:
             return False
@@ -106,7 +104,7 @@ class PeakOverTime:
         return missing >= 0.0 <= steps and self._full_tokens + newcomer.tokens - missing > tokens_max
 
     def tokens_with(self, newcomer: Reservation) -> float:
-        """Tokens held at the peak from now on if the newcomer starts now."""
+        """The KV tokens that are held at the peak from now on if the newcomer starts now."""
         end = self._sum_up() + newcomer.steps_left
         ends, sequences = self._ends, newcomer.sequences
         own = self.own_tokens(newcomer)
@@ -120,7 +118,7 @@ class PeakOverTime:
         return max(self._full_tokens, self._outgrown_tokens + most)
 
     def own_tokens(self, reservation: Reservation) -> int:
-        """Tokens of its full length, plus the most that its last blocks leave unused."""
+        """The tokens of the reservation's full length, plus the most that its last blocks leave unused."""
         return reservation.tokens + self._block_slack * reservation.sequences
 
     # -- the clock, and the order of ends --------------------------------------------------------------------
@@ -131,7 +129,7 @@ class PeakOverTime:
         return self._clock
 
     def _set_pace(self) -> None:
-        """Let the last to end of the requests that have produced tokens drive the clock."""
+        """Let the request that ends last, of those that have produced tokens, drive the clock."""
         begun = (member for member in reversed(self._members) if member.produced_tokens)
         self._pacemaker = next(begun, None)
         if self._pacemaker is not None:
@@ -170,7 +168,9 @@ class PeakOverTime:
             del column[place]
 
     def _place_again(self, clock: float) -> None:
-        """Place the moved requests again: one by one if they are few, by sorting all if they are many."""
+        """Put the moved requests into the order of ends again: one by one if they are few, else by sorting all
+        requests.
+        """
         if len(self._moved) > len(self._members) // MOVED_ONE_BY_ONE:
             self._set_columns(clock)
         else:
@@ -206,7 +206,7 @@ class PeakOverTime:
     # -- the sums --------------------------------------------------------------------------------------------
 
     def _sum_up(self) -> float:
-        """Bring the sums up to date; return the current step."""
+        """Bring the sums up to date, and return the current step."""
         clock = self._now()
         if self._moved:
             self._place_again(clock)

@@ -9,7 +9,7 @@ recently used blocks are dropped first. A prompt is touched from its end to its 
 recent than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are leaves. So a
 backend that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
 
-The engine stores outputs and the ends of prompts in the same pool, so the index overestimates what is cached.
+The engine stores outputs and the ends of prompts in the same pool, so the index overestimates the cached blocks.
 """
 
 from collections import OrderedDict, deque
@@ -28,8 +28,8 @@ A = TypeVar("A")
 
 
 class _Answers(Generic[A]):
-    """Cache of how far prompts match, by their last block. An answer is valid while the last block that matches keeps
-    its holders and the block after it has none.
+    """A cache of match lengths, by the last block of the prompt. An answer is valid while the last block that matches
+    keeps its holders and the block after it has none.
     """
 
     __slots__ = ("_added", "_answers", "_floor", "_numbers", "_said", "_told")
@@ -57,7 +57,7 @@ class _Answers(Generic[A]):
             self._told.setdefault(block, []).append(prefix[-1])
 
     def changed(self, block: int) -> None:
-        """Invalidate the answers that depend on the block: its holders have changed."""
+        """Invalidate the answers that depend on this block, because its holders have changed."""
         for prompt in self._told.pop(block, ()):
             if self._answers.pop(prompt, None) is not None:
                 if len(self._said) == MATCHES_MAX:
@@ -65,14 +65,14 @@ class _Answers(Generic[A]):
                 self._said.append((next(self._numbers), prompt))
 
     def clear(self) -> None:
-        """Drop all answers: any block may have changed."""
+        """Drop all answers, because any block may have changed."""
         self._answers.clear()
         self._told.clear()
         self._said.clear()
         self._added, self._floor = 0, next(self._numbers)
 
     def since(self, number: int) -> tuple[int, Collection[int] | None]:
-        """The current number, and the prompts whose answers were invalidated since `number`; None: perhaps any."""
+        """The current number, and the prompts whose answers were invalidated since `number`; None: any may be."""
         now = self._said[-1][0] if self._said else self._floor
         if number < self._floor:
             return now, None
@@ -81,9 +81,8 @@ class _Answers(Generic[A]):
 
 @dataclass(slots=True)
 class _Holder:
-    """One backend's blocks, least recently used first, and the tokens of each.
-
-    `matches` caches lookups: a full backend is asked for the same waiting prompts again and again.
+    """The blocks of one backend, least recently used first, and the tokens of each. `matches` caches lookups: a full
+    backend is asked for the same waiting prompts again and again.
     """
 
     bit: int
@@ -118,9 +117,9 @@ class PrefixIndex:
         return matched
 
     def changes(self, number: int, *, backend_id: str | None = None) -> tuple[int, Collection[int] | None]:
-        """A number for the current state, and the prompts, by their last block, whose match at this backend (None: at
-        the best backends) has changed since the state of `number`. Only prompts that were looked up are reported.
-        None in place of the prompts: any may have changed.
+        """A number for the current state, and the prompts whose match has changed since the state of `number`. A prompt
+        is named by its last block. The match is the one at this backend; None: at the best backends. Only prompts that
+        were looked up are reported. None in place of the prompts: any may have changed.
         """
         if backend_id is None:
             return self._longest.since(number)
@@ -128,14 +127,16 @@ class PrefixIndex:
         return (0, None) if holder is None else holder.matches.since(number)
 
     def uncached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that this backend would have to compute; at least 1, as the last is never cached."""
+        """The tokens of the prompt that this backend would have to compute; at least 1, as the last is never cached."""
         if not request.prefix:
             return max(1, request.prompt_tokens)
         cached_tokens = int(self.matched_blocks(request, backend_id) * request.prefix_block_tokens)
         return max(1, request.prompt_tokens - cached_tokens)
 
     def longest(self, request: Request) -> tuple[int, frozenset[str]]:
-        """The most leading blocks that a backend holds, and the ids of all that hold as many; (0, empty) if none."""
+        """The most leading blocks that any backend holds, and the ids of the backends that hold as many; (0, empty) if
+        none.
+        """
         if not request.prefix:
             return 0, frozenset()
         answer = self._longest.get(request.prefix[-1])
@@ -145,7 +146,7 @@ class PrefixIndex:
         return answer
 
     def inserted(self, request: Request, backend_id: str) -> None:
-        """Record that the backend was sent this prompt: it will hold all its blocks, as the most recently used."""
+        """Record that the prompt was sent to the backend, which will hold all its blocks as the most recently used."""
         if not request.prefix:
             return
         holder = self._holder(backend_id)
@@ -161,8 +162,8 @@ class PrefixIndex:
         self._trim(holder)
 
     def evicted(self, backend_id: str, hashes: Iterable[int]) -> None:
-        """Drop blocks that the backend reports as evicted. Engines evict leaves first, too: if only an inner block is
-        reported, the blocks after it are believed to be held until they are reported or age out.
+        """Drop blocks that the backend reports as evicted. If only an inner block is reported, the blocks after it are
+        assumed to be held until they are reported or age out.
         """
         holder = self._holders.get(backend_id)
         if holder is None:
@@ -195,7 +196,7 @@ class PrefixIndex:
         return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
 
     def _changed(self, holder: _Holder, block: int) -> None:
-        """Invalidate cached matches: the backend got or dropped the block."""
+        """Invalidate cached matches after the backend got or dropped the block."""
         holder.matches.changed(block)
         self._longest.changed(block)
 

@@ -3,9 +3,9 @@
 An arrival of the tier takes a slot of the reserve, and the next slot that comes free anywhere on the backend refills
 it. So the missing part of a reserve behaves as a queue: arrivals of the tier join it, requests that end leave it. An
 arrival finds a slot if fewer are missing than the reserve has. What 99 of 100 arrivals need is therefore the 99th
-percentile of what they found missing, themselves included. It is measured, not computed: arrivals need not be Poisson
-(if they were, and rho were their part of all ends, the share that needs more than n slots would be rho^n). The measure
-includes how often the tier arrives and how long a slot takes to come free. KV tokens are counted the same way.
+percentile of the missing part that they found, themselves included. It is measured, not computed: arrivals need not be
+Poisson (if they were, and rho were their part of all ends, the share that needs more than n slots would be rho^n). The
+measure includes how often the tier arrives and how long a slot takes to come free. KV tokens are counted the same way.
 
 Only a tier that cannot wait for a slot to come free needs a reserve: one whose first token is due sooner than the mean
 time that a request holds a slot. The reserve is dropped when no request of the tier arrives for RESERVE_S.
@@ -24,7 +24,7 @@ RESERVE_S = 60.0  # without an arrival: longer than the gap between two arrivals
 
 
 class Room(NamedTuple):
-    """Sequences and KV tokens; negative where more is taken than there is."""
+    """A number of sequences and KV tokens; negative where more is in use than is available."""
 
     sequences: int
     tokens: float
@@ -34,7 +34,7 @@ NONE = Room(0, 0.0)
 
 
 class FloatingReserve:
-    """What is kept free at one backend for one tier, learnt from its arrivals. Mutable."""
+    """The slots and KV tokens to keep free at one backend for one tier, learnt from its arrivals. Mutable."""
 
     __slots__ = ("_last_at", "_missing", "_needed", "_sequences", "_tokens")
 
@@ -45,7 +45,7 @@ class FloatingReserve:
         self._needed = NONE
 
     def came(self, sequences: int, tokens: float, now: float) -> None:
-        """Record an arrival of the tier that takes this many sequences and KV tokens."""
+        """Record an arrival of the tier that takes `sequences` and KV `tokens`."""
         if now - self._last_at > RESERVE_S:
             self._sequences, self._tokens = _Last[int](), _Last[float]()
             self._missing = NONE
@@ -54,8 +54,8 @@ class FloatingReserve:
         self._needed = Room(self._sequences.with_one(missing.sequences), self._tokens.with_one(missing.tokens))
 
     def ended(self, sequences: int, tokens: float, *, is_roomy: bool) -> None:
-        """Record what any request freed. Where the backend `is_roomy` (less than half in use), nothing is missing any
-        more.
+        """Record the slots and KV tokens that an ended request of any tier freed. Where the backend `is_roomy` (less
+        than half in use), nothing is missing any more.
         """
         missing = self._missing
         if missing is NONE:
@@ -64,11 +64,11 @@ class FloatingReserve:
         self._missing = NONE if is_roomy or left.sequences <= 0 else left
 
     def needed(self, now: float) -> Room:
-        """What has to be free for the next arrival; nothing when the tier has been quiet for RESERVE_S."""
+        """The room that the next arrival needs; none when the tier has sent nothing for RESERVE_S."""
         return self._needed if now - self._last_at <= RESERVE_S else NONE
 
     def free(self, now: float) -> Room:
-        """What of `needed` is not missing: the part to keep free now."""
+        """The room to keep free now: the part of `needed` that is not missing."""
         needed, missing = self.needed(now), self._missing
         return Room(max(0, needed.sequences - missing.sequences), max(0.0, needed.tokens - missing.tokens))
 
@@ -83,7 +83,7 @@ class _Last(Generic[N]):
         self._ranked: list[N] = []
 
     def with_one(self, number: N) -> N:
-        """Add a number; return the SERVED_RATIO quantile (nearest rank) of those kept."""
+        """Add a number, and return the SERVED_RATIO quantile (nearest rank) of the numbers kept."""
         came, ranked = self._came, self._ranked
         if len(came) == ARRIVALS:
             del ranked[bisect_left(ranked, came.popleft())]

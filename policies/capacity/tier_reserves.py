@@ -20,7 +20,7 @@ NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(slots=True)
 class TierUse:
-    """Sequences and KV tokens of one tier at one backend."""
+    """The sequences and KV tokens of one tier at one backend."""
 
     sequences: int = 0
     tokens: float = 0.0
@@ -30,13 +30,13 @@ NOTHING = TierUse()
 
 
 class TierReserves:
-    """The reserves of all tiers at one backend, and what each tier uses there. Mutable."""
+    """The reserves of all tiers at one backend, and the use of the backend by each tier. Mutable."""
 
     __slots__ = ("_configured", "_entitled", "_learnt", "_ratios", "_sequences_max", "_tokens_max", "has_any", "used")
 
     def __init__(self, ratios: Mapping[str, float]) -> None:
         self.used: defaultdict[str, TierUse] = defaultdict(TierUse)
-        """What each tier uses."""
+        """The sequences and tokens that each tier uses."""
         self.has_any = False
         self._ratios, self._entitled = ratios, NO_RESERVES
         self._configured: dict[str, TierUse] = {}
@@ -44,14 +44,14 @@ class TierReserves:
         self._sequences_max, self._tokens_max = 0, 0.0
 
     def set_tiers(self, ratios: Mapping[str, float], entitled: Mapping[str, float]) -> None:
-        """Set the configured reserve of each tier, as a part of the backend, and the part that each is `entitled` to by
-        its weight. `sized` has to follow.
+        """Set the configured reserve of each tier, as a part of the backend, and the part that each is `entitled` to.
+        Entitlement follows the tiers' weights. `sized` has to be called next.
         """
         self._ratios, self._entitled = ratios, entitled
         self._learnt = {tier_id: each for tier_id, each in self._learnt.items() if tier_id in entitled}
 
     def sized(self, sequences: int, tokens: float, *, sequences_max: int, tokens_max: float) -> None:
-        """Set the size of the backend: what may run there, and what of it may be ours beside external load."""
+        """Set the size of the backend, and the part of it (`..._max`) that is left beside external load."""
         self._sequences_max, self._tokens_max = sequences_max, tokens_max
         self._configured = {
             tier_id: TierUse(ceil(ratio * sequences - ROUNDING), ratio * tokens)
@@ -76,18 +76,20 @@ class TierReserves:
         return kept
 
     def own_room(self, tier_id: str, now: float) -> Room:
-        """What is free of the tier's own reserve; negative where the tier uses more than that."""
+        """The free part of the tier's own reserve; negative where the tier uses more than its reserve."""
         used, reserve = self.used[tier_id], self._configured.get(tier_id, NOTHING)
         sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
         free = self._free(tier_id, now)
         return Room(max(sequences, free.sequences), max(tokens, free.tokens))
 
     def has_kept(self, tier_id: str, tokens: float, now: float) -> bool:
-        """Whether so many KV tokens are free of the tier's own reserve."""
+        """Whether the tier's own reserve has this many KV tokens free."""
         return self.has_any and tokens <= self.own_room(tier_id, now).tokens
 
     def came(self, reservation: Reservation, now: float) -> None:
-        """Learn what the tier needs free: a request came that could not have waited for a slot to come free."""
+        """Record a request of the tier that could not have waited for a slot to come free, and learn the tier's need
+        from it.
+        """
         learnt = self._learnt.get(reservation.tier_id)
         if learnt is None:
             learnt = self._learnt[reservation.tier_id] = FloatingReserve()
@@ -95,12 +97,14 @@ class TierReserves:
         self.has_any = True
 
     def ended(self, reservation: Reservation, *, is_roomy: bool) -> None:
-        """Record what any request frees. `is_roomy`: less than half of the backend is in use."""
+        """Record the slots and KV tokens that an ended request frees. `is_roomy`: less than half of the backend is in
+        use.
+        """
         for learnt in self._learnt.values():
             learnt.ended(reservation.sequences, reservation.tokens, is_roomy=is_roomy)
 
     def needs(self, tier_id: str, now: float) -> Room:
-        """The learnt reserve of the tier: what has to be free here for its next arrival."""
+        """The learnt reserve of the tier: the room that its next arrival needs."""
         learnt = self._learnt.get(tier_id)
         return NONE if learnt is None else learnt.needed(now)
 
@@ -115,7 +119,7 @@ class TierReserves:
         return held
 
     def _free(self, tier_id: str, now: float) -> Room:
-        """What the tier's learnt reserve still holds free."""
+        """The part of the tier's learnt reserve that is still free."""
         learnt = self._learnt.get(tier_id)
         return NONE if learnt is None else self._bounded(learnt.free(now), tier_id)
 

@@ -1,13 +1,14 @@
 """Window: how many sequences an engine may be sent that does not tell its size. (vLLM does not publish max_num_seqs.)
 
-What waits inside an engine waits outside the scheduler's fairness. So the window bounds the sequences in flight there,
-as TCP's bounds segments, and follows what is seen of them:
+Requests that wait inside an engine wait outside the scheduler's fairness. So the window bounds the sequences in flight
+there, as TCP's bounds segments, and follows from what is known of them:
 
 - It grows as they start. A first token shows at once, and without a poll, that a sequence runs. An eighth more may be
-  sent than have been seen to run at once, so no more than an eighth of an engine's seats waits there.
-- Where answers are not streamed, only scrapes show what runs. What two in a row show may be sent once more.
-- When all of it is used and a scrape finds requests waiting, the window is what runs. It then grows only with what
-  starts beyond that: by one at first, and by more with every scrape that finds nothing waiting.
+  sent than have been seen to run at once, so no more than an eighth of an engine's slots wait there.
+- Where answers are not streamed, only scrapes show how many run. As many as two scrapes in a row show may be sent once
+  more.
+- When all of it is used and a scrape finds requests waiting, the window becomes the number that runs. It then grows
+  only as more than these start: by one at first, and by more with every scrape that finds nothing waiting.
 - If nothing starts beyond it, one more is sent now and then, at intervals that double, to see whether it runs.
 
 Requests also wait for room in the steps of an engine that computes long prompts. So a window that says less than has
@@ -22,7 +23,7 @@ PROBE_S, PROBE_S_MAX = 0.5, 32.0  # from a limit to the first probe, and between
 
 
 class Window:
-    """The most sequences of ours that one engine may be sent, learnt from what was seen to run there. Mutable."""
+    """The most sequences of ours that one engine may be sent, learnt from how many were seen to run there. Mutable."""
 
     __slots__ = (
         "_beyond", "_has_grown", "_is_contradicted", "_probe_at", "_probe_s", "_ran", "_unseen", "_unseen_last",
@@ -31,7 +32,7 @@ class Window:
 
     def __init__(self) -> None:
         self.is_known = False
-        """Whether requests have waited beyond it; until then it is as large as what has run allows."""
+        """Whether requests have waited beyond the window; until then, the numbers that have run set its size."""
         self._ran = 0  # sequences that have run at once
         self._has_grown = False  # since the last scrape
         self._beyond = 0  # how many more may be sent, where it is known
@@ -42,7 +43,7 @@ class Window:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may be sent than is known to run."""
+        """Whether more sequences may be sent than are known to run."""
         return not self.is_known or self._beyond > 0
 
     @property
@@ -58,15 +59,15 @@ class Window:
         self._widest = sequences
 
     def started(self, running: int) -> bool:
-        """Record that so many sequences run; returns whether the window is another one now."""
+        """Record that `running` sequences run; return whether the window has changed."""
         if running <= self._ran:
             return False
         self._ran, self._has_grown, self._probe_s = running, True, PROBE_S
         return True
 
     def measured(self, running: int, waiting: int, *, seen: int, is_used: bool, now: float) -> None:
-        """Apply a scrape that has so many of our sequences running and waiting, while `seen` were seen to run. Where
-        not all of the window `is_used`, requests wait for something else.
+        """Apply a scrape that counts `running` and `waiting` sequences of ours, while `seen` were seen to run. Where
+        the window is not fully used (`is_used`), requests wait for another reason than its size.
         """
         was_contradicted, self._is_contradicted = self._is_contradicted, False
         unseen = running - seen if running - seen > running // PART else 0  # fewer are about to start

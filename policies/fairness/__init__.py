@@ -1,4 +1,4 @@
-"""Fairness policies: each file is one order of waiting requests; `node.py` and `tree.py` combine them."""
+"""Fairness policies: each file defines one order of waiting requests; `node.py` and `tree.py` combine them."""
 
 from collections.abc import Mapping
 

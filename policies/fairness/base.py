@@ -26,8 +26,8 @@ Eligible = Callable[[Request], bool]
 
 CachedBlocks = Callable[[Request], int]
 Changes = Callable[[int], tuple[int, Collection[int] | None]]
-"""Takes an earlier version number. Returns the present one, and the last blocks of the prompts of which more or less is
-cached since then; None: any prompt.
+"""A function of an earlier version number. It returns the present number, and the last blocks of the prompts whose
+cached part has changed since then; None: any prompt.
 """
 
 NOTHING: Waiting = ArrivalOrder()
@@ -38,12 +38,12 @@ def any_request(request: Request) -> bool:  # noqa: ARG001
 
 
 def of_others(eligible: Eligible, besides: Collection[str]) -> Eligible:
-    """True of eligible requests of other tenants than `besides`."""
+    """A filter for eligible requests of tenants that are not in `besides`."""
     return (lambda request: request.tenant_id not in besides and eligible(request)) if besides else eligible
 
 
 def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
-    """Changes unknown: every lookup is repeated for every decision."""
+    """Report that any lookup may have changed, so that every decision repeats all lookups."""
     return 0, None
 
 
@@ -63,10 +63,10 @@ class Fairness(Protocol):
     """The order of requests in one queue: which waiting request is served next?"""
 
     bound: ClassVar[FairnessBound | None]
-    """How far the service of two tenants may differ under this order; None: it promises nothing."""
+    """The bound on the difference in service of two tenants under this order; None: there is no bound."""
 
     chooses_among_requests: ClassVar[bool]
-    """Whether it may choose another request of a tenant than the oldest."""
+    """Whether the order may choose another request of a tenant than the oldest."""
 
     reads_counters: bool
     """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
@@ -81,8 +81,8 @@ class Fairness(Protocol):
     """Whether the order follows service received. Only then may a tenant be passed over for what it has in flight."""
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
-        """Set the prefix cache: `cached_blocks` gives the number of leading blocks of a request that are cached now
-        where it may go, `changes` the prompts for which that may have changed.
+        """Set the prefix cache. `cached_blocks` gives the number of leading blocks of a request that are cached where
+        it may go. `changes` gives the prompts for which that number may have changed.
         """
         ...
 
@@ -97,7 +97,7 @@ class Fairness(Protocol):
         ...
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        """The tenant starts to wait."""
+        """The tenant has its first waiting request that it may send."""
         ...
 
     def left(self, tenant_id: str) -> None:
@@ -127,8 +127,8 @@ class Fairness(Protocol):
         ...
 
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
-        """The next request among the waiting and eligible ones, except those of the tenants `besides`; asking twice
-        gives the same answer.
+        """The next request of the waiting and eligible ones, except those of the tenants `besides`. A second call
+        without a change in between returns the same request.
         """
         ...
 
@@ -143,7 +143,7 @@ class Fairness(Protocol):
         ...
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        """Service over weight by which one waiting tenant is behind another waiting tenant; negative: it is ahead."""
+        """Service over weight by which one waiting tenant is behind another; negative: it is ahead."""
         ...
 
     def adopt(self, tenant_id: str, record: ServiceRecord) -> None:
@@ -152,7 +152,7 @@ class Fairness(Protocol):
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
         """Move the account of a tenant that does not wait to another order of this kind. There the tenant is as far
-        ahead of or behind the waiting tenants as it was here; the order learns nothing else about it.
+        ahead of or behind the waiting tenants as it was here. Nothing else about the tenant is moved.
         """
         ...
 
@@ -161,7 +161,7 @@ class Fairness(Protocol):
         ...
 
     def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
-        """The counter of every tenant with an account: service over weight. With `tenant_ids`: of these."""
+        """The counter of every tenant with an account, or of `tenant_ids`: service over weight."""
         ...
 
     def level(self) -> float:
@@ -169,13 +169,14 @@ class Fairness(Protocol):
         ...
 
     def begin_at(self, level: float, *, returning: bool) -> None:
-        """Set the level of an order in which nothing has waited yet. The first tenant to join is lifted to it. With
-        `returning` all are, until `all_returned`, as if a tenant of this level kept waiting.
+        """Set the level of an order in which no request has waited yet. The first tenant to join is lifted to it. With
+        `returning`, every tenant that joins before `all_returned` is lifted to it, as if a tenant at this level kept
+        waiting.
         """
         ...
 
     def all_returned(self) -> None:
-        """End `returning`: a tenant that joins from now on was away, and is lifted."""
+        """End `returning`: from now on, a tenant that joins is lifted as after an absence."""
         ...
 
 
@@ -294,8 +295,8 @@ class Accounts(ABC):
         self._is_returning = False
 
     def _rank_level(self) -> float:
-        """The least rank of the waiting tenants. If none waits, that of the last to leave: its present rank, because
-        its requests in flight were charged since it left.
+        """The least rank of the waiting tenants. If none waits, it is the present rank of the last tenant to leave. The
+        rank is the present one because that tenant's requests in flight were charged since it left.
         """
         if self._is_returning:
             return self._first_level

@@ -7,8 +7,8 @@ There are three bounds, each a multiple of U + K over any interval of constant c
   `until_sent` (n - 1) (U + K), plus the U that was in flight when it arrived.
 
 U, the exposure, is the error of an account although every choice was right: the charges and refunds still to come for
-all that is in flight at once. In an engine that is w_p * L_in or w_q * M (VTC, Sheng et al., OSDI 2024,
-Theorems 4.4, 4.9, 4.11). At a gateway it is the price of what was sent and has not ended: at most w_q * F for F tokens
+all that is in flight at once. In an engine that is w_p * L_in or w_q * M (VTC, Sheng et al., OSDI 2024, Theorems 4.4,
+4.9, 4.11). At a gateway it is the price of the requests that were sent and have not ended: at most w_q * F for F tokens
 that may be in flight, plus the tokens by which prompts were estimated too short. K is how far the policy itself lets a
 tenant run ahead: its slack or quantum.
 
@@ -37,7 +37,7 @@ from policies.fairness import FAIRNESS
 from policies.fairness.fairness_bound import FairnessBound
 
 AMONG_NODES = FairnessBound()
-"""Of the nodes of one parent, of which only `both_wait` is promised."""
+"""The bound among the nodes of one parent; it only promises `both_wait`."""
 
 BOUNDS: Mapping[str, FairnessBound | None] = {name: order.bound for name, order in FAIRNESS.items()}
-"""By name of the policy; None: it has no bound."""
+"""The bound of each policy, by its name; None: it has no bound."""

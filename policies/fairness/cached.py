@@ -24,13 +24,13 @@ LOOKUPS_MAX = 128  # per decision
 SPARE_PROMPTS = 4 * LOOKUPS_MAX  # prompts that are not compared any more, tolerated before they are forgotten
 
 Rank = tuple[float] | tuple[float, float, str]
-"""Minus the cached tokens, arrival, tenant id: the smallest is next."""
+"""The order of requests: minus the cached tokens, arrival, tenant id. The smallest is next."""
 
 UNKNOWN: Rank = (-inf,)  # sorts before all known ranks
 
 
 class _Window:
-    """The oldest requests of a tenant, and their ranks."""
+    """The oldest requests of a tenant, with their ranks."""
 
     __slots__ = ("ranks", "requests")
 
@@ -46,10 +46,9 @@ class _Window:
 
 
 class LongestCached:
-    """Waiting tenants, the first LOOKUPS_MAX of them in order, and the best request among these.
-
-    In addition to the calls of every heap it needs those about ranks that rise (`rose`), tenants that leave (`remove`),
-    and requests that are queued or gone.
+    """The waiting tenants, the first LOOKUPS_MAX of them in order, and the best request of these. Besides the calls of
+    every heap, it needs a call for each rank that rises (`rose`), each tenant that leaves (`remove`), and each request
+    that is queued or gone.
     """
 
     def __init__(self, key: Callable[[Account], float]) -> None:
@@ -66,7 +65,7 @@ class LongestCached:
         self.look_up_in(lambda _: 0, anything_changes)
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes) -> None:
-        """Set what reports the cached blocks, and the prompts for which they have changed."""
+        """Set the functions that report cached blocks, and the prompts for which they have changed."""
         self._cached_blocks, self._changes = cached_blocks, changes
         self._number, _ = changes(0)
         self._forget_all()
@@ -74,7 +73,7 @@ class LongestCached:
     # -- waiting tenants, by rank ----------------------------------------------------------------------------
 
     def push(self, place: Account, waiting: int) -> None:
-        """As for every heap."""
+        """Add the tenant, or add it again because its key fell, as in every heap."""
         self._unlist(place)
         self._waiting, key = waiting, self._key(place)
         if not self._first or (key, place.tenant_id) > self._first[-1][:2]:
@@ -127,7 +126,7 @@ class LongestCached:
         self._changed(request.tenant_id)
 
     def gone(self, request: Request) -> None:
-        """The request is about to leave its tenant's queue, or has left it."""
+        """The request is about to leave its tenant's queue, or has just left it."""
         window = self._windows.get(request.tenant_id)
         if window is not None:
             window.take_out(request)
@@ -165,7 +164,7 @@ class LongestCached:
     # -- in parts --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Bring the first tenants into order."""
+        """Sort the first tenants after their ranks have risen."""
         for account in self._rose.values():
             if account.tenant_id in self._listed and account.entry_key < self._key(account):
                 self.push(account, self._waiting)
@@ -189,7 +188,7 @@ class LongestCached:
         return bisect_left(self._first, (account.entry_key, account.tenant_id))
 
     def _changed(self, tenant_id: str) -> None:
-        """The tenant's best request may be another one."""
+        """Note that the tenant's best request may have changed."""
         account = self._listed.get(tenant_id)
         if account is not None:
             self._bests[self._at(account)] = UNKNOWN
@@ -217,7 +216,7 @@ class LongestCached:
         return -self._cached_blocks(request) * request.prefix_block_tokens, request.arrived_at, request.tenant_id
 
     def _take_in_changes(self) -> None:
-        """Look up again the prompts that have changed."""
+        """Look up again the prompts whose cached blocks have changed."""
         self._number, prompts = self._changes(self._number)
         if prompts is None:
             self._forget_all()

@@ -35,7 +35,7 @@ S = TypeVar("S", bound=Spot)
 
 
 class Circle(Generic[S]):
-    """Places in a circle. Operations take constant time, except when places are spaced out again."""
+    """The ring of places. Operations take constant time, except when places are spaced out again."""
 
     def __init__(self, moved: Callable[[S], None]) -> None:
         """`moved` is called with each place that has a new mark, after all marks are set."""
@@ -43,7 +43,7 @@ class Circle(Generic[S]):
         self._moved = moved
 
     def enter(self, spot: S, before: S | None) -> None:
-        """Insert the place before another; before the first means last. None: the circle is empty."""
+        """Insert the place before another one; before the first means last. None: the circle is empty."""
         if before is None:
             assert self.first is None, "the circle is not empty"
             self.first = spot

@@ -1,7 +1,7 @@
 """Deficit longest prefix match (DLPM): the longest cached prefix first, among tenants with credit left of this refill.
 
-Every tenant has a deficit, reduced by what it is charged: the tokens of its prompts that are not cached (extend tokens,
-as estimated at dispatch and then reported) and the tokens that it decodes. Among tenants whose deficit is positive the
+Every tenant has a deficit, reduced by its charges: the tokens of its prompts that are not cached (extend tokens, as
+estimated at dispatch and then reported) and the tokens that it decodes. Among tenants whose deficit is positive the
 request with the longest cached prefix is next; when no waiting tenant has any left, every waiting tenant gets a
 quantum. Two tenants that both wait over an interval receive amounts of service that differ by at most 2 (U + K). A
 small quantum tends to VTC, a large one to longest prefix match. (DLPM, Alg. 1; its price is 1 per extend token, 0 per
@@ -36,8 +36,9 @@ class DeficitLongestPrefix(Accounts):
     reads_prefixes = True
 
     def __init__(self, quantum_service: float = REFILL_SERVICE, *, forgives_debt: bool = False) -> None:
-        """A returning tenant keeps its debt; with `forgives_debt`, as in the paper, it has none, and a tenant that
-        leaves in debt and returns gains up to U each time. `quantum_service` is the refill, in service over weight.
+        """A returning tenant keeps its debt. `quantum_service` is the refill, in service over weight. With
+        `forgives_debt`, as in the paper, its debt is dropped: a tenant that leaves in debt and returns then gains up to
+        U each time.
         """
         super().__init__()
         self._quantum = quantum_service
@@ -110,7 +111,7 @@ class DeficitLongestPrefix(Accounts):
         self._spent.pop(tenant_id, None)
 
     def _next_level(self) -> float:
-        """The level at which a waiting tenant has credit: the present one, or the one after the refills needed."""
+        """The level at which some waiting tenant has credit: the present one, or the one after the refills needed."""
         least = self._heap.first()
         owed = 0.0 if least is None else self._spent[least.tenant_id] - self._level
         if least is None or owed < 0.0:

@@ -98,8 +98,8 @@ class DeficitRoundRobin(Accounts):
         return turn.account.head() if turn else None
 
     def dispatched(self, entry: InFlight) -> None:
-        """Take the turn, and visit every tenant on the way to it. A tenant that sends before its turn, because others
-        may not send now, does not move the circle: it pays out of its next turns.
+        """Take the turn, and visit every tenant on the way to it. A tenant may send before its turn, because others may
+        not send now. That does not move the circle: the tenant pays from its next turns.
         """
         if entry.is_prepaid:
             return
@@ -124,7 +124,7 @@ class DeficitRoundRobin(Accounts):
         return turn is self._visited and self._refilled
 
     def _visits(self, turn: _Turn) -> int:
-        """Visits to this place of the circle since the start."""
+        """The number of visits to this place of the circle since the start."""
         assert self._visited is not None, "while a tenant waits, one is visited"
         return self._rounds + (turn.mark < self._visited.mark or self._is_refilled(turn))
 
@@ -132,12 +132,12 @@ class DeficitRoundRobin(Accounts):
         return turn.deficit_at_0 + self._quantum * self._visits(turn)
 
     def _due(self, turn: _Turn) -> tuple[int, int]:
-        """The visit at which the tenant may send: in which round, and where in it."""
+        """The visit at which the tenant may send, as the round and the place in it."""
         if turn is self._visited and self._deficit(turn) > 0.0:
             return self._rounds, turn.mark
         return max(self._visits(turn), floor(-turn.deficit_at_0 / self._quantum)), turn.mark
 
     def _moved(self, turn: _Turn) -> None:
-        """The turn may come sooner than before, or its place has a new mark."""
+        """Update the heap: the turn may come sooner than before, or its place has a new mark."""
         if self._due(turn) < turn.entry_key:
             self._heap.push(turn, self._waiting)

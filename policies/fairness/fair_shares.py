@@ -1,11 +1,11 @@
 """The fair shares of a pool: how much service each tenant is due, by weights and demands alone.
 
 Weighted max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2), level by
-level as the scheduler decides: the tiers part what the pool serves by their weights, then the groups of a tier, and
-each tenant without one, part what the tier gets by theirs, then the tenants of a group what that gets. A member that
-asks for less than its part gets what it asks for, and the others part the rest. No member gets more than it asks for.
+level as the scheduler decides. The tiers divide the service of the pool by their weights; the groups of a tier, and its
+tenants without a group, divide the tier's part; the tenants of a group divide the group's part. A member that asks for
+less than its part gets what it asks for, and the others divide the rest. No member gets more than it asks for.
 
-A tenant that waited asks for all there is (`demand` inf); one that did not wait asks for what it was served.
+A tenant that waited asks for everything (`demand` inf); a tenant that did not wait asks for the service it received.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one member asks for, in any unit of service, and its weight, above 0."""
+    """The claim of one member: the service that it asks for, in any unit, and its weight, above 0."""
 
     weight: float
     demand: float = inf
@@ -26,7 +26,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TenantClaim(Claim):
-    """The claim of a tenant of this tier and group; None: of no group."""
+    """The claim of a tenant, with its tier and its group; None: no group."""
 
     tier: str = ""
     group: str | None = None
@@ -35,12 +35,12 @@ class TenantClaim(Claim):
 NO_WEIGHTS: Final[Mapping[str, float]] = {}
 Member = TypeVar("Member", str, tuple[str, str])
 Level = tuple[Callable[[TenantClaim], str | None], Mapping[str, float]]
-"""Which node of this depth a tenant is below, and the weights of these nodes."""
+"""A depth of the tree: the node of this depth that a tenant is below, and the weights of these nodes."""
 
 
 def fair_shares(service: float, claims: Mapping[Member, Claim]) -> dict[Member, float]:
-    """The part of `service` that each member is due, in its unit; all of it, or the sum of the demands where that is
-    less.
+    """The part of `service` that each member is due, in the same unit. The parts add up to `service`, or to the sum of
+    the demands where that is less.
     """
     # The member that has enough at the lowest level comes last, and is taken first. Ids break ties, so that the order
     # of the claims changes nothing. Sums of weights from the front are exact where differences would not be.
@@ -61,16 +61,16 @@ def tiered_shares(
     tenants: Mapping[str, TenantClaim],
     group_weights: Mapping[str, float] = NO_WEIGHTS,
 ) -> dict[str, float]:
-    """The part of `service` that each tenant is due. Each tenant's tier is one of `tier_weights`, and its group one of
-    `group_weights`.
+    """The part of `service` that each tenant is due, by tier, group and tenant. Each tenant's tier is one of
+    `tier_weights`, and its group one of `group_weights`.
     """
     levels: list[Level] = [(attrgetter("tier"), tier_weights), (attrgetter("group"), group_weights)]
     return _parted(service, tenants, levels)
 
 
 def _parted(service: float, tenants: Mapping[str, TenantClaim], levels: Sequence[Level]) -> dict[str, float]:
-    """Part the service among the nodes of the first level, and what each gets among the tenants below it. A tenant that
-    is below none of them competes with them itself.
+    """Divide the service among the nodes of the first level, and each node's part among the tenants below it. A tenant
+    that is below no node competes with the nodes.
     """
     if not levels:
         return fair_shares(service, tenants)

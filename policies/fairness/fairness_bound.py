@@ -1,4 +1,4 @@
-"""FairnessBound: how far the service of two tenants may differ under one policy (bounds.py says what is bounded)."""
+"""FairnessBound: how far the service of two tenants may differ under one policy (bounds.py defines the bounds)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class FairnessBound:
         return f"{self.both_wait:g} {'U' if self.ahead is None else '(U + K)'}"
 
     def ahead_service(self, parameters: Mapping[str, object]) -> float:
-        """K under these parameters of the policy."""
+        """The value of K under these parameters of the policy."""
         ahead = 0.0 if self.ahead is None else parameters[self.ahead]
         assert isinstance(ahead, int | float), self.ahead
         return float(ahead)

@@ -4,8 +4,8 @@ Deletion is lazy: an entry carries a stamp that no other entry of the heap has, 
 stamp. A key that fell gets a new entry at once; a key that rose is found when its entry surfaces, which then sinks to
 its place. Keys rise with every token, so the token path never touches the heap.
 
-A search that passes over tenants leaves their entries beside the heap, in order: the next search mostly passes over the
-same.
+A search that passes over tenants moves their entries to a sorted list beside the heap, because the next search usually
+passes over the same tenants.
 """
 
 from bisect import insort
@@ -32,7 +32,7 @@ P = TypeVar("P", bound=Place)
 
 
 class ByKey(Protocol[P]):
-    """Waiting tenants, smallest key first, ties by tenant id."""
+    """A collection of waiting tenants, smallest key first, ties by tenant id."""
 
     def push(self, place: P, waiting: int) -> None: ...
 
@@ -44,10 +44,12 @@ class ByKey(Protocol[P]):
 
 
 class TenantHeap(Generic[P]):
-    """Places of waiting tenants, smallest key first, ties by tenant id. Keys are numbers, or tuples of numbers."""
+    """A heap of the places of waiting tenants, smallest key first, ties by tenant id. Keys are numbers or tuples of
+    numbers.
+    """
 
     def __init__(self, key: Callable[[P], Any], stamps: Iterator[int] | None = None) -> None:
-        """Heaps that share places, each in one heap at a time, need a common `stamps`."""
+        """`stamps` gives each entry its stamp; heaps that share places, each in one heap at a time, need the same."""
         self._key = key
         self._entries: list[tuple[Any, str, int, P]] = []
         self._passed_over: list[tuple[Any, str, int, P]] = []  # entries beside the heap, in order
@@ -55,7 +57,7 @@ class TenantHeap(Generic[P]):
         self._stamps = count(1) if stamps is None else stamps
 
     def push(self, place: P, waiting: int) -> None:
-        """Add the place, or add it again because its key fell; `waiting` is the number of places in use."""
+        """Add the place, or add it again because its key fell. `waiting` is the number of places in use."""
         place.stamp, place.entry_key = next(self._stamps), self._key(place)
         heappush(self._entries, (place.entry_key, place.tenant_id, place.stamp, place))
         if len(self._entries) + len(self._passed_over) > 2 * waiting + SPARE_ENTRIES:
@@ -65,12 +67,12 @@ class TenantHeap(Generic[P]):
             heapify(self._entries)
 
     def first(self) -> P | None:
-        """The place with the smallest key as of now."""
+        """The place with the smallest key at this moment."""
         return self._first()[0] if self._passed_over else self._top()
 
     def first_of(self, eligible: Callable[[P], bool], besides: Collection[str] = ()) -> P | None:
-        """The eligible place with the smallest key, of a tenant that is not in `besides`; costs O(log n) for each
-        place before it that no search has passed over yet.
+        """The eligible place with the smallest key, of a tenant that is not in `besides`. Costs O(log n) for each place
+        before it that no earlier search has passed over.
         """
         for place in self.in_order(besides):
             if eligible(place):
@@ -107,7 +109,7 @@ class TenantHeap(Generic[P]):
             top = self._top()
 
     def pop(self) -> P | None:
-        """Remove and return the place with the smallest key as of now."""
+        """Remove and return the place with the smallest key at this moment."""
         place, is_top = self._first()
         if place is not None:
             if is_top:
@@ -134,12 +136,12 @@ class TenantHeap(Generic[P]):
         return self._top(), True
 
     def _put_back(self, place: P, key: Any) -> None:
-        """Put the place, which is beside the heap and whose key rose, into the heap."""
+        """Return a passed-over place to the heap, because its key rose to `key`."""
         place.entry_key = key
         heappush(self._entries, (key, place.tenant_id, place.stamp, place))
 
     def _top(self) -> P | None:
-        """The place at the top of the heap, its key as of now."""
+        """The place at the top of the heap, after all keys there are brought up to date."""
         entries = self._entries
         while entries:
             key, tenant_id, stamp, place = entries[0]

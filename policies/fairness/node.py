@@ -3,8 +3,8 @@
 The root has the tiers of the pool; a tier has its tenants, or its groups; a group has its tenants. One rule holds at
 every depth. A node is charged what all tenants below it receive, over its own weight, so its share does not depend on
 their number. Nodes of one parent compete by weighted VTC, tenants of one parent by the pool's own policy. A node at its
-in-flight limit does not wait, as a tenant at its limit does not: it is lifted when it returns, and what is below it
-keeps its order meanwhile.
+in-flight limit does not wait, as a tenant at its limit does not: it is lifted when it returns, and the order below it
+is kept meanwhile.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ from policies.types import Request
 
 
 class FairNode:
-    """A child of its parent's order, by its weight, and the order of its own children. Mutable."""
+    """A node of a queue's order: a weighted child of its parent, with an order of its own children. Mutable."""
 
     __slots__ = (
         "active",
@@ -46,48 +46,48 @@ class FairNode:
         is_held: bool = False,
         is_own: bool = False,
     ) -> None:
-        """`order` is that of its tenants; None: its children are nodes. `is_own`: it is for one tenant alone, because
-        its siblings are groups.
+        """`order` orders the node's tenants; None: its children are nodes. `is_held`: the node is at its in-flight
+        limit. `is_own`: the node is for one tenant alone, because its siblings are groups.
         """
         self.id = node_id
         self.weight = weight
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.outer = outer
-        """The node that it is a child of; None: it is the root."""
+        """The node's parent; None: it is the root."""
         self.is_held, self.is_own = is_held, is_own
         self.waiting = 0
-        """How many tenants below it wait, those of nodes at their limits left aside."""
+        """The number of waiting tenants below the node, except below nodes at their limits."""
         self.tenants = 0
-        """How many tenants have their place in it."""
+        """The number of tenants that have their place in the node."""
         self.active, self.active_weight = 0, 0.0
-        """How many of its children have anything queued or in flight, and the sum of their weights."""
+        """The number of children with requests queued or in flight, and the sum of their weights."""
         self.arrange(order)
 
     def arrange(self, order: Fairness | None) -> None:
-        """Have other children from now on, before any waits: tenants in this order; None: nodes."""
+        """Replace the node's children, before any of them waits, by tenants in this order; None: by nodes."""
         self.level: VirtualTokenCounter | None = None
-        """The order of its children, where these are nodes."""
+        """The order of the node's children, if these are nodes."""
         if order is None:
             self.level = order = VirtualTokenCounter()
         self.order = order
-        """The order of its children."""
+        """The order of the node's children."""
         self.nodes: dict[str, FairNode] = {}
-        """Its children that are nodes, by their accounts' ids."""
+        """The children that are nodes, by their accounts' ids."""
         self.leaves: dict[str, FairNode] = {}
-        """By tenant: the node that it has its place in. Known at a tier that has groups."""
+        """The node in which each tenant has its place, by tenant; only in a tier that has groups."""
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        """A tenant of it starts to wait."""
+        """A tenant of the node starts to wait."""
         self.order.joined(tenant_id, waiting)
         self.count(1)
 
     def left(self, tenant_id: str) -> None:
-        """A tenant of it has no more waiting requests that it may send."""
+        """A tenant of the node has no more waiting requests that it may send."""
         self.order.left(tenant_id)
         self.count(-1)
 
     def hold(self, *, held: bool) -> None:
-        """It has reached its in-flight limit, or has room again."""
+        """The node has reached its in-flight limit (`held`), or has room again."""
         if held != self.is_held:
             waiting = self.waiting
             self.count(-waiting)
@@ -95,7 +95,7 @@ class FairNode:
             self.count(waiting)
 
     def count(self, change: int) -> None:
-        """So many more tenants below it wait. It waits while any does, unless it is held."""
+        """`change` more tenants below the node wait. The node waits while any of them does, unless it is held."""
         node = self
         while True:
             before = node.waiting
@@ -110,14 +110,14 @@ class FairNode:
             node = outer
 
     def expect(self, outstanding: float) -> None:
-        """Requests with so much outstanding service count for it from now on, and for all that it is below."""
+        """Add outstanding service to the node, and to every node above it."""
         if self.outer is not None:
             self.outer.order.charged(self.id, 0.0, outstanding / self.weight)
             self.outer.expect(outstanding)
 
     def pick(self, eligible: Eligible, besides: Collection[str] = (), blocked: Collection[str] = ()) -> Request | None:
-        """The next request below it among the waiting and eligible ones, except those of the tenants `besides` and
-        those below its children `blocked`.
+        """The next request below the node, of the waiting and eligible ones. Requests of the tenants `besides`, and
+        requests below the children `blocked`, are excluded.
         """
         level, nodes = self.level, self.nodes
         if level is None:
@@ -153,7 +153,7 @@ class FairNode:
                     break
 
     def reweigh(self, weight: float) -> None:
-        """Change its weight: its counter stays, and outstanding service counts by the new weight."""
+        """Change the node's weight. Its counter stays, and outstanding service counts by the new weight."""
         if self.outer is not None:
             reweigh(self.outer.order, self.id, self.weight / weight)
             if self.active:
@@ -161,8 +161,8 @@ class FairNode:
         self.weight = weight
 
     def count_active(self, change: int, weight: float) -> None:
-        """So many more of its children have anything queued or in flight, and so much more is the sum of their weights.
-        It is active while any of them is.
+        """`change` more children of the node have requests queued or in flight; their weights add up to `weight`. The
+        node is active while any of its children is.
         """
         node = self
         while True:
@@ -175,15 +175,15 @@ class FairNode:
             node, weight = outer, node.weight if node.active else -node.weight
 
     def share_of(self, whole: float, weight: float, *, is_active: bool) -> float:
-        """The part of the whole that a child of this weight is entitled to, among its active siblings; `is_active`: it
-        is one of the active children.
+        """The part of `whole` that a child of this weight is entitled to, among the node's active children.
+        `is_active`: the child itself is active.
         """
         if self.active == int(is_active):
             return whole
         return whole * weight / (self.active_weight if is_active else self.active_weight + weight)
 
     def checkpoint(self, tenant_ids: Collection[str] | None) -> TierCheckpoint:
-        """Its counter, and those of what is below it; of all tenants, or these."""
+        """The node's counter, and the counters of its children; of all tenants, or of `tenant_ids`."""
         assert self.outer is not None, "the root has no counter"
         counter, level = self.outer.order.service_record(self.id).counter, self.order.level()
         if self.level is None:
@@ -198,9 +198,7 @@ class FairNode:
         )
 
     def all_returned(self) -> None:
-        """End `returning` (Fairness.begin_at) here and below: tenants that join from now on were away, and are
-        lifted.
-        """
+        """End `returning` (Fairness.begin_at) for this node and all below: tenants that join from now on are lifted."""
         self.order.all_returned()
         for node in self.nodes.values():
             node.all_returned()

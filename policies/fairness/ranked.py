@@ -1,6 +1,5 @@
-"""Ranked requests: each tenant's waiting requests by a fixed rank, smallest first.
-
-Deletion is lazy: a request that has left its queue stays in the heap until it surfaces or the heap is rebuilt.
+"""Ranked requests: each tenant's waiting requests, ordered by a fixed rank, smallest first. Deletion is lazy: a request
+that has left its queue stays in the heap until it surfaces or the heap is rebuilt.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ _Entry = tuple[float, float, int, Request]  # rank, arrival, a number that break
 
 
 class Ranked:
-    """A heap of requests per tenant. The smallest rank is best; ties by arrival."""
+    """A heap of requests per tenant: the smallest rank is best, ties by arrival."""
 
     def __init__(self, rank: Rank) -> None:
         """`rank` is called once each time a request is queued."""
@@ -28,7 +27,7 @@ class Ranked:
         self._numbers = count()
 
     def queued(self, request: Request, waiting: Waiting) -> float:
-        """Add a request to its tenant's heap, for the first time or again. Returns its rank."""
+        """Add a request to its tenant's heap, for the first time or again; return its rank."""
         heap = self._heaps.setdefault(request.tenant_id, [])
         valid = self._valid.setdefault(request.tenant_id, {})
         # A request that returns before its first entry has surfaced has two entries.

@@ -145,7 +145,7 @@ class _Level(Place):
 
 
 class _Levels:
-    """Two heaps: level tenants by their best request, the others by rank."""
+    """Two heaps of tenants: the level ones by their best request, the others by rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._ranked = Ranked(rank)

@@ -22,7 +22,7 @@ def unknown_tenant(tenant_id: str) -> Tenant | None:  # noqa: ARG001
 
 
 class FairTree:
-    """The order of one queue. Mutable."""
+    """The order of one queue, as a tree of nodes. Mutable."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class FairTree:
         grouped: Collection[str] = (),
         tenant: Callable[[str], Tenant | None] = unknown_tenant,
     ) -> None:
-        """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in). The
-        ids of charged tenants are added to `noted`. `groups` are those of all tiers, `grouped` the ids of the tiers
-        whose tenants have groups; `tenant` gives the settings of an id, None for a tenant that was restored and has not
+        """`cached_blocks` and `cached_changes` are the prefix cache of orders that read it (Fairness.look_up_in).
+
+        The ids of charged tenants are added to `noted`. `groups` are those of all tiers. `grouped` has the ids of the
+        tiers whose tenants have groups. `tenant` gives the settings of an id; None: the tenant was restored and has not
         returned.
         """
         self._noted = set[str]() if noted is None else noted
@@ -47,7 +48,7 @@ class FairTree:
         self._cached_blocks, self._cached_changes = cached_blocks, cached_changes
         self.root = FairNode("", 1.0, None)
         self.tier_ids = set[str]()
-        """The tiers of the pool. Others may have accounts of tenants that may return."""
+        """The ids of the pool's tiers. Removed tiers may still have accounts of tenants that may return."""
         example = make_order()
         self.is_fair, self.follows_requests = example.is_fair, example.follows_requests
         self.set_tiers(tiers)
@@ -65,7 +66,7 @@ class FairTree:
                 node.weight = tier.weight
 
     def remove_tier(self, tier_id: str) -> None:
-        """Remove a tier without tenants. Accounts of tenants that may return stay."""
+        """Remove a tier without tenants. The accounts of tenants that may return are kept."""
         assert not self.root.nodes[tier_id].waiting, "a tier with waiting requests has tenants"
         self.tier_ids.discard(tier_id)
         if not self._has_accounts(tier_id):
@@ -78,17 +79,17 @@ class FairTree:
         return None if tier is None else tier.nodes.get(group.id)
 
     def is_grouped(self, tier_id: str) -> bool:
-        """Whether groups are between the tier and its tenants here."""
+        """Whether the tier has groups between itself and its tenants in this queue."""
         tier = self.root.nodes.get(tier_id)
         return tier is not None and tier.level is not None
 
     def may_ungroup(self, tier_id: str) -> bool:
-        """Whether groups are between the tier and its tenants here, and none has an account."""
+        """Whether the tier has groups between itself and its tenants, and no group has an account."""
         return self.is_grouped(tier_id) and all(node.is_own for node in self.root.nodes[tier_id].nodes.values())
 
     def regroup(self, tier_id: str, level: float, now: float) -> None:
-        """Put groups between a tier and its tenants, of whom none waits or has a group, or take them away. All counters
-        stay; the first tenant to join is lifted to `level`.
+        """Put groups between a tier and its tenants, or take them away. None of the tenants waits or has a group. All
+        counters stay; the first tenant to join is lifted to `level`.
         """
         tier = self.root.nodes[tier_id]
         before, leaves, is_grouped = tier.order, tier.leaves, tier.level is not None
@@ -104,7 +105,7 @@ class FairTree:
             before.hand_over(tenant_id, leaf.order, now)
 
     def _tier(self, tier_id: str) -> FairNode:
-        """The tier's node; makes it if there is none."""
+        """The tier's node, made at first use."""
         tier = self.root.nodes.get(tier_id)
         if tier is None:
             order = None if tier_id in self._grouped else self._made_order()
@@ -124,14 +125,14 @@ class FairTree:
     # -- places of tenants -----------------------------------------------------------------------------------
 
     def leaf(self, tenant: Tenant) -> FairNode:
-        """The node that the tenant is a child of; makes it if there is none."""
+        """The node that the tenant is a child of, made at first use."""
         tier = self.root.nodes[tenant.tier_id]
         if tier.level is None:
             return tier
         return tier.leaves.get(tenant.id) or self._seat(tier, tenant.id, tenant)
 
     def path(self, tenant: Tenant) -> list[FairNode]:
-        """The nodes that the tenant is below, from its tier to its leaf."""
+        """The nodes from the tenant's tier down to its leaf."""
         path, node = [], self.leaf(tenant)
         while node.outer is not None:
             path.append(node)
@@ -139,10 +140,9 @@ class FairTree:
         return path[::-1]
 
     def moved(self, before: Tenant, after: Tenant, now: float) -> None:
-        """A tenant that does not wait has moved to another tier or group, perhaps with another weight.
-
-        Counters of the children of two nodes are not comparable: the tenant keeps only its distance to the level. Its
-        requests in flight count for its new place from now on.
+        """A tenant that does not wait has moved to another tier or group, perhaps with another weight. The counters of
+        two nodes' children are not comparable, so the tenant keeps only its distance to the level. Its requests in
+        flight count at its new place from now on.
         """
         source, outstanding = self._placed(before.tier_id, before.id), 0.0
         if source is not None:
@@ -158,7 +158,7 @@ class FairTree:
             target.expect(outstanding)
 
     def reweighed(self, before: Tenant, after: Tenant) -> None:
-        """The tenant has a new weight: its counter stays, and outstanding service counts by the new weight."""
+        """The tenant has a new weight. Its counter stays, and outstanding service counts by the new weight."""
         leaf = self._placed(after.tier_id, after.id)
         if leaf is not None:
             reweigh(leaf.order, after.id, before.weight / after.weight)
@@ -173,12 +173,12 @@ class FairTree:
             self._unseat(leaf, tier_id, tenant_id)
 
     def _placed(self, tier_id: str, tenant_id: str) -> FairNode | None:
-        """The node that the tenant is a child of; None: it has no place yet."""
+        """The node that the tenant is a child of; None: the tenant has no place yet."""
         tier = self.root.nodes[tier_id]
         return tier if tier.level is None else tier.leaves.get(tenant_id)
 
     def _seat(self, tier: FairNode, tenant_id: str, tenant: Tenant | None) -> FairNode:
-        """Give a tenant a place in a tier that has groups; None: its settings are not known yet."""
+        """Give a tenant a place in a tier that has groups. `tenant` None: its settings are not known yet."""
         group_id, weight = (None, 1.0) if tenant is None else (tenant.group_id, tenant.weight)
         if group_id is not None:
             return self._seat_in(tier, tenant_id, group_id)
@@ -201,7 +201,9 @@ class FairTree:
         return node
 
     def _unseat(self, leaf: FairNode, tier_id: str, tenant_id: str) -> None:
-        """The tenant has left its place. A node below a tier goes with its last tenant, and its account too."""
+        """Remove a tenant from its place. The last tenant of a node below a tier takes the node, and its account, with
+        it.
+        """
         tier = self.root.nodes[tier_id]
         if leaf is tier:
             return
@@ -241,7 +243,9 @@ class FairTree:
             node, account_id, weight = node.outer, node.id, node.weight
 
     def service_record(self, tenant: Tenant) -> ServiceRecord:
-        """The tenant's account. That of a tenant with a node of its own is the node's, which compares with groups."""
+        """The tenant's account. Where the tenant has a node of its own, it is the node's account, comparable with
+        groups.
+        """
         leaf = self._placed(tenant.tier_id, tenant.id)
         if leaf is None:
             return ServiceRecord()
@@ -250,8 +254,8 @@ class FairTree:
         return leaf.order.service_record(tenant.id)
 
     def ranks(self, tenant: Tenant) -> tuple[float, ...]:
-        """What orders the tenants of one tier: the rank of each node that the tenant is below in the tier, then its
-        own.
+        """The keys by which the tenants of one tier are ordered: the rank of each node above the tenant, then its own
+        rank.
         """
         node = self._placed(tenant.tier_id, tenant.id)
         if node is None:
@@ -263,8 +267,8 @@ class FairTree:
         return tuple(ranks[::-1])
 
     def lag(self, tenant: Tenant, other: Tenant) -> float:
-        """Service by which the tenant is behind the other; where they are not below one leaf, by which the node that it
-        is below is behind a node of the same parent that the other is below.
+        """Service over weight by which the tenant is behind the other. Where the two have different leaves, the nodes
+        above them that share a parent are compared.
         """
         leaf = self.root.nodes[tenant.tier_id]
         if leaf.level is not None or tenant.tier_id != other.tier_id:
@@ -275,8 +279,8 @@ class FairTree:
         return leaf.order.lag(tenant.id, other.id) * tenant.weight
 
     def ahead(self, tenant: Tenant, other: Tenant) -> float:
-        """By how much the rank of one tenant is above that of another; where they are not below one leaf, as in `lag`.
-        In service over weight.
+        """The amount by which the rank of one tenant is above that of another, in service over weight. Where the two
+        have different leaves, the nodes above them that share a parent are compared, as in `lag`.
         """
         node, other_node = self.leaf(tenant), self.leaf(other)
         if node is other_node:
@@ -287,8 +291,8 @@ class FairTree:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> QueueCheckpoint:
-        """The counters of all nodes and tenants, or these tenants, including such as have not returned yet; takes time
-        in proportion to their number.
+        """The counters of all nodes and tenants, or of `tenant_ids`, including tenants that have not returned yet.
+        Takes time in proportion to their number.
         """
         tiers = {
             tier_id: tier.checkpoint(tenant_ids)
@@ -298,8 +302,9 @@ class FairTree:
         return QueueCheckpoint(self.root.order.level(), tiers)
 
     def begin_at(self, checkpoint: QueueCheckpoint, *, returning: bool) -> None:
-        """Start from these counters, before anything has waited here. The first tenant to join is lifted to the level;
-        with `returning` all are, until the root's `all_returned`. The checkpoint may have tiers that are not here yet.
+        """Start from these counters, before any request has waited. The first tenant to join is lifted to the level;
+        with `returning`, every tenant is until the root's `all_returned`. The checkpoint may have tiers that do not
+        exist yet.
         """
         self.root.order.begin_at(checkpoint.level, returning=returning)
         for tier_id, of_tier in checkpoint.tiers.items():
@@ -328,7 +333,7 @@ class FairTree:
 
 
 def _fork(node: FairNode, other: FairNode) -> tuple[Fairness, FairNode, FairNode]:
-    """The lowest order that two leaves are both below, and the nodes in it that they are, or are below."""
+    """The lowest order that two leaves share, and the node of that order above (or at) each leaf."""
     while node.outer is not other.outer:
         if node.depth >= other.depth:
             assert node.outer is not None, "both are below the root"

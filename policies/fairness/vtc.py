@@ -31,7 +31,7 @@ def any_account(account: Account) -> bool:  # noqa: ARG001
 
 
 def fell(place: Place, rank: float) -> bool:
-    """Whether this rank is below that of the tenant's entry in the heap."""
+    """Whether this rank is below the key of the tenant's entry in the heap."""
     entry_key: float = place.entry_key
     return rank < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key)
 
@@ -70,14 +70,14 @@ class LeastCounterFirst(Accounts):
         return (0.0 if other is None else other.counter + other.outstanding) - rank
 
     def least(self, passed_over: Collection[str]) -> str | None:
-        """The waiting id that has received the least, except those passed over; None if no other waits."""
+        """The waiting id that has received the least, except those in `passed_over`; None if no other waits."""
         account = self._heap.first()
         if account is not None and account.tenant_id in passed_over:
             account = self._heap.first_of(any_account, passed_over)
         return account.tenant_id if account else None
 
     def first_such(self, wanted: Callable[[str], bool], passed_over: Collection[str]) -> str | None:
-        """The waiting id that has received the least among those that are wanted and not passed over; None if there is
+        """The waiting id that has received the least, of those that are `wanted` and not passed over; None if there is
         none.
         """
         account = self._heap.first_of(lambda account: wanted(account.tenant_id), passed_over)

@@ -25,9 +25,9 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 
 class BackendHold(NamedTuple):
-    """A backend that is held for a request that fits nowhere yet. `needed` is what the request will occupy there.
-    `requests` and `tokens` are what was in flight there when it was chosen; where the pool has only this backend,
-    those of the request itself.
+    """A backend that is held for a request that fits nowhere yet. `needed` is the room that the request will occupy
+    there. `requests` and `tokens` are the ones in flight there when it was chosen; in a pool of one backend, those of
+    the request itself.
     """
 
     backend_id: str
@@ -37,11 +37,11 @@ class BackendHold(NamedTuple):
 
 
 class Fleet:
-    """The backends of one pool: which are there, open and serving, and the slots that dispatch reserves. Mutable."""
+    """The backends of one pool: which exist, are open and serve, and the slots that dispatch reserves. Mutable."""
 
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
         self.cached_tokens: Callable[[Request, str], int] | None = None
-        """How much of a prompt a backend is believed to hold, where that is known."""
+        """The tokens of a prompt that a backend is believed to hold, if a policy reads them."""
         self._make_limit = make_limit
         self.clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
@@ -55,18 +55,20 @@ class Fleet:
         """All known backends by id: live ones, and retired ones that still run our requests."""
         self._retired: set[str] = set()
         self.with_slot: set[str] = set()
-        """Ids of the backends that are there and have a seat."""
+        """The ids of the available backends that have a slot."""
         self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
         self._negative_cache = NegativeCache()
         self._requests = 0  # of ours that all backends hold
         self.asked = 0
-        """How many times a backend was asked whether, or when, it has room for a request."""
+        """The number of times that a backend was asked whether, or when, it has room for a request."""
         self._layout: tuple[int, bool] | None = None  # of KV blocks, where all backends have the same
         self._held_until = -inf  # the latest `held_until` of all backends
         self._taken_over_at = -inf  # what another scheduler had sent until then is not known but by measurement
 
     def live(self, loads: Sequence[BackendLoad], in_flight: InFlightAt, now: float) -> None:
-        """Replace the live set by these newly measured backends. `in_flight` gives our requests at each, by id."""
+        """Replace the live set by these newly measured backends. `in_flight` gives our requests at a backend, by its
+        id.
+        """
         self.clock.now = now
         for load in loads:
             self._take_in(load, in_flight(load.backend_id))
@@ -82,7 +84,7 @@ class Fleet:
 
     def measured(self, load: BackendLoad, in_flight: Collection[InFlight], now: float) -> bool:
         """Apply a measurement of one backend, made while `in_flight` ran there. Returns whether the backend is new or
-        its availability changed.
+        its availability has changed.
         """
         self.clock.now = now
         before = self.backends.get(load.backend_id)
@@ -95,7 +97,9 @@ class Fleet:
         return was is None or was[0] != load.available
 
     def taken_over(self, now: float) -> None:
-        """Another scheduler has decided until now: send nothing to a backend before it was measured after this."""
+        """Another scheduler has decided until now: send no request to a backend before its first measurement after
+        `now`.
+        """
         self._taken_over_at = now
         for capacity in self.backends.values():
             capacity.awaits_measurement = True
@@ -104,8 +108,8 @@ class Fleet:
     def adopt(
         self, request: Request, tier_id: str, backend_id: str, usage: Usage, *, output_tokens: float, now: float
     ) -> tuple[BackendCapacity, Reservation]:
-        """Take the slot of a request that runs at the backend, whether or not it fits. A backend that is not known is
-        kept, as one that has left, until the request has ended.
+        """Take the slot of a request that already runs at the backend, whether or not it fits. An unknown backend is
+        kept, like one that has left, until the request has ended.
         """
         self.clock.now = now
         capacity = self.backends.get(backend_id)
@@ -128,7 +132,7 @@ class Fleet:
         return capacity, reservation
 
     def set_reserves(self, tiers: Iterable[Tier]) -> None:
-        """Set all tiers, each with its reserve: the part of every backend that only it may enter."""
+        """Set all tiers, each with its reserve: the part of every backend that only this tier may enter."""
         tiers = list(tiers)
         weights = sum(tier.weight for tier in tiers)
         self._reserve_ratios = {tier.id: tier.reserve_ratio for tier in tiers if tier.reserve_ratio}
@@ -174,13 +178,13 @@ class Fleet:
         )
 
     def is_open(self, backend_id: str, now: float) -> bool:
-        """Whether the backend is available and not held after a rejection, with a slot or without."""
+        """Whether the backend is available and not held after a rejection, whether or not it has a slot."""
         capacity = self.backends[backend_id]
         return capacity.load.available and not capacity.awaits_measurement and now >= capacity.held_until
 
     def next_opening(self, now: float) -> float | None:
-        """When the first backend opens that is held at `now`, or that takes no prompt now because others would become
-        late; None if no such time is known.
+        """The time at which the first backend opens that is held at `now`, or that is busy with prompts. None if no
+        such time is known.
         """
         opening = inf
         if now < self._held_until:
@@ -190,7 +194,7 @@ class Fleet:
         return None if opening == inf else opening
 
     def refused(self, backend_id: str, now: float, hold_s: float) -> None:
-        """Record that the backend rejected a request: it is sent nothing for `hold_s` seconds."""
+        """Record that the backend rejected a request, and send no request there for `hold_s` seconds."""
         capacity = self.backends.get(backend_id)
         if capacity is not None and backend_id not in self._retired:
             capacity.held_until = max(capacity.held_until, now + hold_s)
@@ -199,7 +203,7 @@ class Fleet:
                 capacity.refusing_since = now
 
     def took(self, entry: InFlight) -> None:
-        """Record the first token of a request: the backend has accepted it."""
+        """Record the first token of a request, by which its backend has accepted it."""
         backend = self.backends[entry.backend_id]
         backend.refusing_since = None
         self.clock.now = entry.first_token_at or self.clock.now
@@ -213,8 +217,8 @@ class Fleet:
             self.limits.add_up()
 
     def prefilled(self, entry: InFlight, now: float) -> Usage:
-        """The usage so far of a request without output: the prompt tokens that its backend has computed by `now`, by
-        the step-time model. Of a request that is continued it is what it has used before.
+        """The usage so far of a request without output: by the step-time model, the prompt tokens computed by `now`.
+        For a continued request, it is the usage from before its interruption.
         """
         if entry.request.produced_tokens:
             return entry.usage
@@ -237,10 +241,12 @@ class Fleet:
         placement: Placement,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
-        has. A request that is continued goes to the backend that it ran at, if that has room: its blocks may still be
-        in the prefix cache there. `output_tokens` does not include what it has produced before. Where `is_closed`, or
-        at the backends in `closed`, it may only enter its tier's reserve. `may_enter` is asked of each candidate with
-        room whether the request may overtake others that wait.
+        has.
+
+        A continued request goes to the backend that it ran at, if that has room: its blocks may still be in the prefix
+        cache there. `output_tokens` excludes the tokens produced before. Where `is_closed`, or at the backends in
+        `closed`, the request may only enter its tier's reserve. `may_enter` tells, for a candidate with room, whether
+        the request may overtake others that wait.
         """
         if not candidates:
             return None
@@ -285,8 +291,8 @@ class Fleet:
     def soonest(
         self, request: Request, tier_id: str, output_tokens: float, *, besides: Collection[str], now: float
     ) -> BackendHold | None:
-        """The backend, not in `besides`, that will have room for the request first if nothing more is sent anywhere;
-        None if no other eligible backend is open now.
+        """The backend, not in `besides`, that will have room for the request first if no other request is sent. None if
+        no other eligible backend is open now.
         """
         best: tuple[float, str] | None = None
         layouts: dict[tuple[int, bool], Reservation] = {}  # what the request would occupy
@@ -311,7 +317,7 @@ class Fleet:
         return BackendHold(chosen.id, needed, *((1, needed.tokens) if is_alone else (chosen.requests, chosen.tokens)))
 
     def tokens_needed(self, entry: InFlight) -> int:
-        """The entry's own KV tokens, from its reported prompt and the larger of its predicted and its actual output."""
+        """The entry's own KV tokens, by its reported prompt and the larger of its predicted and its actual output."""
         return _own_tokens(self.backends[entry.backend_id], entry, max(entry.sized_output, entry.usage.output_tokens))
 
     def resize(self, entry: InFlight, tokens: int) -> None:
@@ -335,12 +341,12 @@ class Fleet:
         self._slots_changed(capacity)
 
     def limits_of(self, backend_id: str) -> tuple[float, float]:
-        """Sequences and KV tokens that we may have in flight at one backend, unweighted."""
+        """The sequences and KV tokens that we may have in flight at one backend, unweighted."""
         capacity = self.backends[backend_id]
         return capacity.sequences_usable, capacity.tokens_max
 
     def requests(self) -> int:
-        """The number of our requests that all backends hold."""
+        """The number of our requests at all backends."""
         return self._requests
 
     def views(self) -> Mapping[str, BackendView]:
@@ -370,14 +376,18 @@ class Fleet:
         return capacity
 
     def _measured_first(self, capacity: BackendCapacity, load: BackendLoad, in_flight: Collection[InFlight]) -> None:
-        """Apply the first measurement after a handover; one from before says nothing of what was adopted since."""
+        """Apply the first measurement after a handover. One from before the handover does not show the adopted
+        requests.
+        """
         if load.available and (load.measured_at is None or load.measured_at >= self._taken_over_at):
             capacity.measured(load, self._held_tokens(capacity, in_flight), is_first=True)
         else:
             capacity.measured(load, self._held_tokens(capacity, in_flight) if capacity.is_news(load) else 0)
 
     def _held_tokens(self, capacity: BackendCapacity, in_flight: Collection[InFlight]) -> float:
-        """KV tokens that our requests hold there now, without shared blocks. Also settles their produced tokens."""
+        """The KV tokens that our requests hold at the backend now, without shared blocks. Also updates the due times by
+        their produced tokens.
+        """
         capacity.work.told(self.clock.now)
         block_tokens, held_tokens = capacity.load.kv_block_tokens, 0.0
         for entry in in_flight:
@@ -403,8 +413,8 @@ class Fleet:
         closed: Collection[str],
         may_enter: MayEnter | None,
     ) -> Fits:
-        """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to
-        what the request would occupy; it holds at least one.
+        """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to the
+        room that the request would occupy; it holds at least one.
         """
         cached_tokens, now = self.cached_tokens, self.clock.now
         due_at = -inf if request.envelope is None else next(iter(layouts.values())).first_due_at
@@ -459,7 +469,7 @@ class Fleet:
 
 
 def _own_tokens(capacity: BackendCapacity, entry: InFlight, output_tokens: float) -> int:
-    """The entry's own KV tokens there, from its reported prompt and this much output."""
+    """The entry's own KV tokens at the backend, by its reported prompt and this much output."""
     usage = entry.usage
     return capacity.own_tokens(
         entry.request, entry.reservation.prefix, prompt_tokens=usage.prompt_tokens, output_tokens=output_tokens
@@ -467,9 +477,9 @@ def _own_tokens(capacity: BackendCapacity, entry: InFlight, output_tokens: float
 
 
 def _cached_tokens(request: Request, backend: BackendCapacity, known: Callable[[Request, str], int] | None) -> int:
-    """Tokens that are assumed to be in the backend's prefix cache. Where an interrupted request ran, and its blocks had
-    room beside all that runs, these are all whole blocks of what it has; else those of its prompt that are `known` to
-    be there.
+    """The tokens that are assumed to be in the backend's prefix cache. They are all whole blocks of an interrupted
+    request, at the backend where it ran, if there was room for them; otherwise, the blocks of its prompt that are
+    `known` to be there.
     """
     if request.produced_tokens and backend.id == request.ran_at and backend.load.prefixes_shared:
         had_room = backend.tokens_max - backend.tokens >= 2 * request.context_tokens  # for them, and for it anew

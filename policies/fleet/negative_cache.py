@@ -3,14 +3,14 @@
 A backend that has no room for a request has none for any request that needs at least as much of everything: sequences,
 prompt tokens, steps after the prompt, and a first token as soon. This holds until a request is dispatched or released
 there, or the backend changes or is measured. (Requests progress in between, which makes room by the "expected" and
-"peak" rules; the next of these events shows it. By "expected" a smaller request may count more in the long run, as what
-follows it comes sooner: what has no room then is taken to have none until that event, too.) So rejections are cached,
-and for a request that needs no less only the backends that have changed since are asked: mostly one or two. A backend
-that was busy with prompts is asked again when it is no longer busy. The cache is per tier, as a tier may not enter the
-reserves of others, or may enter only its own.
+"peak" rules; the next of these events shows it. By "expected" a smaller request may count more in the long run, as its
+successors come sooner: its rejection is kept until that event, too.) So rejections are cached. For a request that needs
+no less, only the backends that have changed since are asked: usually one or two. A backend that was busy with prompts
+is asked again when it is no longer busy. The cache is per tier, as a tier may not enter the reserves of others, or may
+enter only its own.
 
-Most polls of a full pool find the same requests at the head, and each that ends leaves room at one backend. So a
-rejected request is also kept by its id: only its memory at the backends that have changed is compared then.
+Most polls of a full pool find the same requests at the head, and each request that ends leaves room at one backend. So
+a rejected request is also kept by its id: only its need of memory is then compared with the backends that have changed.
 """
 
 from collections.abc import Collection, Sequence
@@ -40,7 +40,7 @@ class _Need:
 
 @dataclass(slots=True, eq=False)
 class _Refused:
-    """A request that has room at no backend, except perhaps at `others` and those that have changed since `at`."""
+    """A rejected request: it has room at no backend, except perhaps at `others` and those changed since `at`."""
 
     request: Request
     reserve_only: bool
@@ -49,12 +49,14 @@ class _Refused:
     at: int
     others: set[str]
     ready_at: float
-    """No first token would come before at any of those that are busy."""
+    """The time before which no busy backend would give the first token."""
     busy: list[tuple[float, str]]
-    """The busy backends, and until when; the soonest first."""
+    """The busy backends with the end of their busy time, the soonest first."""
 
     def is_no_more_than(self, other: _Need) -> bool:
-        """Whether every backend without room for this has none for the other."""
+        """Whether this request needs no more than `other`, so that a backend without room for it has none for the
+        other.
+        """
         need = self.need
         return (
             need.tokens <= other.tokens
@@ -66,7 +68,7 @@ class _Refused:
         )
 
     def is_busy(self, backend: BackendCapacity, now: float) -> bool:
-        """Whether the backend, which has room, is busy with prompts; it is asked again when it no longer is."""
+        """Whether the backend, which has room, is busy with prompts; if so, it is asked again later."""
         busy_until = backend.busy_until(self.needed.first_due_at)
         if now >= busy_until:
             return False
@@ -96,7 +98,6 @@ class NegativeCache:
             self._changed[backend.id] = self._changes, backend
 
     def forget(self) -> None:
-        """Clear the cache."""
         self.refused.clear()
         self.by_request.clear()
         self._changed.clear()
@@ -104,8 +105,8 @@ class NegativeCache:
     def is_refused_still(
         self, request: Request, tier_id: str, output_tokens: float, *, reserve_only: bool, now: float
     ) -> bool:
-        """Whether this very request, with this predicted output, was rejected and still has room nowhere. False says
-        nothing.
+        """Whether this same request, with this predicted output, was rejected and still has room at no backend. False
+        does not mean that there is room.
         """
         refused = self.by_request.get(request.id)
         if refused is None or refused.others or refused.request is not request:
@@ -149,7 +150,7 @@ class NegativeCache:
         reserve_only: bool,
         now: float,
     ) -> Sequence[BackendCapacity]:
-        """The candidates that may have room for what is needed; all of them where more than half may."""
+        """The candidates that may have room for `needed`; all of them where more than half may."""
         others = self._others(needed, reserve_only=reserve_only, now=now)
         if others is None or 2 * len(others) > len(candidates):
             return candidates  # the first of many mostly fits: to filter them would cost more
@@ -169,7 +170,7 @@ class NegativeCache:
         reserve_only: bool,
         now: float,
     ) -> None:
-        """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` are the ids
+        """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` has the ids
         of the backends that have a slot.
         """
         remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
@@ -201,7 +202,7 @@ class NegativeCache:
             del remembered[0]
 
     def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
-        """Ids of the backends that may have room for this; None: the cache has no entry for it."""
+        """The ids of the backends that may have room for `needed`; None: the cache has no entry for it."""
         refused = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), _Need(needed))
         if refused is None:
             return None
@@ -210,7 +211,7 @@ class NegativeCache:
         return self._changed_since(refused)
 
     def _least_changed(self, remembered: Sequence[_Refused], need: _Need) -> _Refused | None:
-        """The latest rejected request that needs no more than this; None if there is none."""
+        """The latest rejected request that needs no more than `needed`; None if there is none."""
         tokens, steps_left = need.tokens, need.steps_left  # most need more of these
         for refused in reversed(remembered):
             least = refused.need

@@ -1,4 +1,5 @@
-"""Pool limits: what may be in flight at all backends of a pool together, which a tenant's share is a part of.
+"""Pool limits: the number of sequences and tokens that may be in flight at all backends of a pool together. A tenant's
+share is a part of them.
 
 A backend counts by its speed: its service rate over the mean of its pool. A slot of a backend that is twice as fast is
 worth two.
@@ -10,29 +11,29 @@ NOTHING_USABLE = (0.0, 0.0)
 
 
 class PoolLimits:
-    """What may run at each live backend, and the sums. Mutable."""
+    """The limits of each live backend, and their sums. Mutable."""
 
     def __init__(self) -> None:
         self._usable: dict[BackendCapacity, tuple[float, float]] = {}  # as last measured: sequences and KV tokens
         self._sums = NOTHING_USABLE
 
     def sums(self) -> tuple[float, float]:
-        """Sequences and KV tokens that we may have in flight at all available backends together, each weighted by the
-        speed of its backend. Tokens are infinite where the size of a KV pool is not known.
+        """The sequences and KV tokens that we may have in flight at all available backends together. Each is weighted
+        by the speed of its backend. Tokens are infinite where the size of a KV pool is not known.
         """
         return self._sums
 
     def measured(self, backend: BackendCapacity) -> None:
-        """Take in what a measurement said of a backend; the sums follow with `add_up`."""
+        """Take the limits of a backend from its measurement; `add_up` then updates the sums."""
         usable = (backend.sequences_usable, backend.tokens_max)
         self._usable[backend] = usable if backend.load.available else NOTHING_USABLE
 
     def remove(self, backend: BackendCapacity) -> None:
-        """Leave a backend out: it is no longer live."""
+        """Leave a backend out, because it is no longer live."""
         self._usable.pop(backend, None)
 
     def add_up(self) -> None:
-        """Compute the speeds of all backends, 1 where the rate of one is not known yet, and the sums."""
+        """Compute the speeds of all backends, and the sums; the speed is 1 where a rate is not known yet."""
         rates = [rate for each in self._usable if (rate := each.service_rate) is not None]
         mean = sum(rates) / len(rates) if rates else 0.0
         sequences_max = tokens_max = 0.0

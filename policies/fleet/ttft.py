@@ -1,7 +1,7 @@
 """TTFT by backend: when a request would get its first token at each backend, if it is sent as soon as there is room.
 
-It counts what is in flight there by the backend's step-time model, and what is sent before the request. Which requests
-those are is the forecaster's question (policies/slo/ttft_forecast.py).
+It counts the requests in flight there, by the backend's step-time model, and the requests that are sent before this
+one. The forecaster says which those are (policies/slo/ttft_forecast.py).
 """
 
 from collections.abc import Collection
@@ -21,14 +21,14 @@ class TtftForecast(NamedTuple):
 
 
 class WorkAhead(NamedTuple):
-    """What is sent to a backend before a request that waits: sequences, and their prompt and output tokens."""
+    """The work that is sent to a backend before a waiting request: sequences, with their prompt and output tokens."""
 
     sequences: float
     tokens: float
 
 
 class TtftByBackend:
-    """Forecasts of the TTFT at each backend of a fleet. Reads the fleet and keeps nothing."""
+    """The forecast of the TTFT at each backend of a fleet. It reads the fleet, and has no state of its own."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -42,10 +42,12 @@ class TtftByBackend:
         ahead: WorkAhead | None = None,
         among: Collection[str] | None = None,
     ) -> list[TtftForecast]:
-        """The forecast TTFT of the request, sent as soon as there is a slot for it, at each eligible backend (or each
-        `among` these) that serves, in order of backend id. Backends without a sure step-time model are left out. It
-        counts what is in flight and, where there is no room now, what goes `ahead` of the request at each backend.
-        `output_tokens` is the request's predicted output.
+        """The forecast TTFT of the request at each eligible backend that serves (or `among` these), in order of backend
+        id.
+
+        The request is sent as soon as it has a slot; `output_tokens` is its predicted output. Requests in flight count
+        and, where there is no room now, the work `ahead` of the request. Backends without a sure step-time model are
+        left out.
         """
         self._fleet.clock.now = now
         due_at, found = due_no_later(request), []
@@ -59,15 +61,15 @@ class TtftByBackend:
     def slot_s(
         self, request: Request, *, output_tokens: float, ahead: WorkAhead, among: Collection[str]
     ) -> float | None:
-        """Seconds until the first of these backends has a slot for a request that has no room now, with what goes
-        `ahead` of it; None where none of them is known any more.
+        """Seconds until the first of these backends has a slot for a request that has no room now. The work `ahead` of
+        the request is counted. None where none of these backends is known any more.
         """
         known = [self._fleet.backends[each] for each in among if each in self._fleet.backends]
         return min((_slot_in_s(each, request, output_tokens, ahead) for each in known), default=None)
 
     def least_s(self, request: Request, now: float, among: Collection[str] | None = None) -> float | None:
-        """Seconds until the first token at the best serving backend (or `among` these) if no other prompt were ahead
-        there; None where one of them has no sure step-time model, or there is none.
+        """Seconds until the first token at the best serving backend (or `among` these), without any other prompt ahead.
+        None where one of them has no sure step-time model, or where none serves.
         """
         least: list[float] = []
         for capacity in self._serving(request, now, among):
@@ -77,7 +79,7 @@ class TtftByBackend:
         return min(least, default=None)
 
     def mean_output_tokens(self) -> float:
-        """The mean predicted output of the sequences that run; 0 when nothing runs."""
+        """The mean predicted output of the running sequences; 0 when none runs."""
         running = [capacity.work for capacity in self._fleet.backends.values() if capacity.work.sequences]
         return sum(work.output_tokens for work in running) / max(1, sum(work.sequences for work in running))
 
@@ -92,14 +94,14 @@ class TtftByBackend:
         return [fleet.backends[each] for each in among if fleet.serves(each, now)]
 
     def _prefill_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that this backend would have to compute."""
+        """The tokens of the prompt that this backend would have to compute."""
         cached = self._fleet.cached_tokens
         return max(1, request.context_tokens - (cached(request, backend_id) if cached is not None else 0))
 
 
 def _slot_in_s(capacity: BackendCapacity, request: Request, output_tokens: float, ahead: WorkAhead | None) -> float:
-    """Seconds until there are slots and memory for the request and for what is `ahead`, if requests end at their mean
-    rate. With anything `ahead` there is no room now, whatever the counts say. 0 without a step-time model.
+    """Seconds until there is room for the request and the work `ahead`, if requests end at their mean rate. With work
+    ahead there is no room now, whatever the counts say. 0 without a step-time model.
     """
     if capacity.work.model is None or not capacity.sequences:
         return 0.0

@@ -1,4 +1,4 @@
-"""Reported budget: the prompt tokens that an engine says it can still compute in time, less what was sent since."""
+"""Reported budget: the prompt tokens that an engine reports it can still compute in time, less those sent since."""
 
 from math import inf, isfinite
 
@@ -8,11 +8,11 @@ from policies.types import BackendLoad
 
 
 class ReportedBudget:
-    """The prefill admission budget of one engine's latest report. Mutable."""
+    """The prefill admission budget from the latest report of one engine. Mutable."""
 
     def __init__(self) -> None:
         self.tokens: float | None = None
-        """As reported; None: the engine reports none."""
+        """The budget as reported; None: the engine reports none."""
         self.since: dict[Reservation, int] = {}
         """Dispatches that the report does not include, and their prompt tokens."""
 
@@ -20,8 +20,8 @@ class ReportedBudget:
         self.since[reservation] = reservation.prefill_tokens
 
     def reported(self, load: BackendLoad) -> None:
-        """Take a new report. It may be older than the latest dispatches: those that it does not include stay
-        subtracted. Requests of several senders arrive in any order, so each sender's are counted for themselves.
+        """Take a new report, which may be older than the latest dispatches: those that it does not include stay
+        subtracted. Requests of several senders arrive in any order, so they are counted per sender.
         """
         is_told = load.pab_tokens is not None and isfinite(load.pab_tokens)
         self.tokens = load.pab_tokens if is_told else None
@@ -33,10 +33,10 @@ class ReportedBudget:
             del self.since[each]
 
     def left(self, due_at: float = inf) -> float:
-        """The budget in tokens, less what was sent since and is due by `due_at`. Requires a report."""
+        """The budget in tokens, less the prompts sent since that are due by `due_at`. Requires a report."""
         assert self.tokens is not None
         return self.tokens - sum(tokens for each, tokens in self.since.items() if computed_by(each) <= due_at)
 
     def sent_after(self, due_at: float) -> int:
-        """Prompt tokens that were sent since and have a deadline later than `due_at`."""
+        """The prompt tokens that were sent since the report and have a deadline later than `due_at`."""
         return sum(tokens for each, tokens in self.since.items() if due_at < computed_by(each) < inf)

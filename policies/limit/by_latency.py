@@ -38,7 +38,7 @@ CHANGED = log(1.5)  # by which a backend has to become slower or faster at once 
 
 @dataclass(slots=True)
 class Trial:
-    """A trial of another limit: the number in flight before and now, and the speeds at both."""
+    """A trial of another limit: the number in flight before and during it, and the speeds at both."""
 
     before: Speeds
     ran_with: float
@@ -63,7 +63,7 @@ class Trial:
         return ran_with >= self.ran_with * sqrt(MORE)
 
     def is_right(self) -> bool | None:
-        """Whether the tried limit is the better one; None while that is not sure."""
+        """Whether the tried limit is better than the old one; None while that is not sure."""
         is_at_end = max(self.speeds.count, self.seen / 2) >= self.answers_max
         fewer, more = (self.speeds, self.before) if self.is_down else (self.before, self.speeds)
         margin, error = margin_of(fewer, more)
@@ -77,7 +77,7 @@ class Trial:
 
 
 def margin_of(fewer: Speeds, more: Speeds) -> tuple[float, float]:
-    """By how much the throughput with fewer in flight exceeds what is enough, and the error of that. Both are natural
+    """The margin by which the throughput with fewer in flight exceeds what is enough, and its error. Both are natural
     logarithms of ratios; (0, infinity) where the two cannot be compared.
     """
     found = fewer.compared(more)
@@ -93,7 +93,7 @@ class LatencyLimit:
 
     def __init__(self) -> None:
         self.sequences_max: float = inf
-        """No more than its seats in any case; infinite: nothing is known against it."""
+        """The limit on sequences, below the number of slots; infinite: no limit is learnt."""
         self._octaves: dict[int, Speeds] = {}  # by the number of sequences that ran, to a factor of two
         self._trial: Trial | None = None
         self._answers = 0  # since the last trial, with a steady batch
@@ -106,7 +106,7 @@ class LatencyLimit:
         self._strange = 0  # answers of new kinds, less answers of known kinds
 
     def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> None:
-        """Learn from an answer that has ended. `slots` are those for our sequences at the backend: known with
+        """Learn from an answer that has ended. `slots` are the slots for our sequences at the backend: known with
         `is_sized`, else assumed.
         """
         if self.sequences_max < inf and self._is_strange(answer.kind):
@@ -124,7 +124,7 @@ class LatencyLimit:
             self._look_for_trial(ran_with, allowed, is_sized=is_sized)
 
     def _is_strange(self, kind: Kind) -> bool:
-        """Whether most answers are by now of kinds that the limit was not learnt from."""
+        """Whether most recent answers are of kinds that the limit was not learnt from."""
         if kind not in self._kinds:
             self._others.add(kind)
             self._strange += 1
@@ -151,7 +151,7 @@ class LatencyLimit:
         speeds.add(answer, ran_with)
 
     def _changed(self, off: float) -> None:
-        """Shift all learnt speeds: the whole backend has become slower by `off` (a logarithm)."""
+        """Shift all learnt speeds, because the whole backend has become slower by `off` (a logarithm)."""
         for speeds in self._octaves.values():
             speeds.shift(off)
         self._off.clear()

@@ -18,13 +18,13 @@ class _Prompt(NamedTuple):
 
 
 class PromptsByDeadline:
-    """The prompts without a first token, in order of their deadlines. There are a few tens of them, so sums are
-    computed on demand. Mutable.
+    """The prompts without a first token, in order of their deadlines. Mutable. There are a few tens of them, so sums
+    are computed on demand.
     """
 
     def __init__(self) -> None:
         self.tokens = 0
-        """Of all of them."""
+        """The tokens of all prompts."""
         self._prompts: list[_Prompt] = []
 
     def add(self, reservation: Reservation) -> None:
@@ -37,22 +37,21 @@ class PromptsByDeadline:
         self.tokens -= reservation.prefill_tokens
 
     def tokens_by(self, due_at: float) -> int:
-        """Prompt tokens that are due by `due_at`; all of them where it is infinite."""
+        """The prompt tokens that are due by `due_at`; all of them where it is infinite."""
         if due_at == inf:
             return self.tokens
         return sum(prompt.tokens for prompt in self._prompts[: bisect_right(self._prompts, (due_at, inf))])
 
     def tokens_due(self) -> int:
-        """Prompt tokens with a deadline."""
         return sum(prompt.tokens for prompt in self._prompts if prompt.due_at < inf)
 
     def largest(self) -> int:
-        """Tokens of the longest prompt; 0 without any."""
+        """The number of tokens of the longest prompt; 0 without any."""
         return max((prompt.tokens for prompt in self._prompts), default=0)
 
 
 def computed_by(reservation: Reservation) -> float:
-    """The deadline of a prompt, by which an engine orders them; infinite, and so last, where it has none."""
+    """The deadline of a prompt, by which an engine orders prompts; infinite, and so last, without a deadline."""
     due_at = reservation.first_due_at
     return inf if due_at == -inf else due_at
 

@@ -16,8 +16,8 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """A run of steps that compute prompts: the number of the last full step and its end in seconds from now, and the
-    same of the last step of all.
+    """A run of steps that compute prompts: the last full step and its end, the last step and its end. Steps are
+    numbers, ends are in seconds from now.
     """
 
     last_full: float
@@ -37,7 +37,7 @@ class DueTokens:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no request has tokens with a due time."""
+        """Whether no request has a token with a due time."""
         return not self._heaps
 
     def note(self, reservation: Reservation, tpot_s: float, base: float) -> None:
@@ -46,11 +46,11 @@ class DueTokens:
         heappush(self._heaps.setdefault(tpot_s, []), (base, reservation.number, reservation))
 
     def forget(self, reservation: Reservation) -> None:
-        """Drop a request: it has ended, or it will be late in any case."""
+        """Drop a request, because it has ended or will be late in any case."""
         self._bases.pop(reservation, None)
 
     def settle(self, running: Iterable[tuple[Reservation, float, float]]) -> None:
-        """Replace all entries by these running requests, each with its TPOT target and base."""
+        """Replace all entries by these running requests, each given with its TPOT target and base."""
         self._heaps.clear()
         self._bases.clear()
         for reservation, tpot_s, base in running:
@@ -60,8 +60,8 @@ class DueTokens:
             heapify(heap)
 
     def most_urgent(self, is_lost: Callable[[float, float], bool] | None = None) -> Iterator[tuple[float, float]]:
-        """TPOT target and base of the most urgent request of each target. Requests that `is_lost` is true of are
-        forgotten and skipped.
+        """The TPOT target and the base of the most urgent request of each target. Requests for which `is_lost` is true
+        are dropped and skipped.
         """
         for tpot_s, heap in self._heaps.items():
             while heap:

@@ -1,11 +1,11 @@
-"""Engine work: what runs at one backend, as sums that a step-time model turns into seconds.
+"""Engine work: the running requests of one backend, as sums that a step-time model turns into seconds.
 
 Every sum or mark is updated by one event in constant time, whatever the number of requests: a decision walks backends,
 never requests, and no event is needed for a token that came as predicted.
 
 Prefill is a queue. Prompts are computed in the order in which they were sent; each step computes a chunk, less one
-token per decode. So one clock of computed tokens says how far all prompts are. The clock follows the model, and each
-first token corrects it: everything up to that prompt is then computed, and nothing after it.
+token per decode. So one clock of computed tokens gives the progress of all prompts. The clock follows the model, and
+each first token corrects it: everything up to that prompt is then computed, and nothing after it.
 
 A decode reads, in the mean over its life, its prompt and half of its output. An SLO envelope bounds sums of
 steps (token j is due at arrival + TTFT + j * TPOT), so the mean step has to keep it. Which targets bind, and which
@@ -49,7 +49,7 @@ class EngineWork:
 
     def __init__(self) -> None:
         self.model: StepTimeModel | None = None
-        """None while too little is known to limit anything by it."""
+        """The step-time model; None while too little is known to limit requests by it."""
         self.is_sure = False
         """Whether a forecast may rely on the model."""
         self._fits_until = -inf  # how long the model is kept although its error is large
@@ -69,15 +69,17 @@ class EngineWork:
         self._surely_computed = 0.0
         self._ends: dict[Reservation, float] = {}  # of prompts without a first token: the value of `_sent` at their end
         self.shared: SharedSteps | None = None
-        """Where no prompt gets more than a part of a step: what is not computed yet."""
+        """The prompts that are not computed yet, where no prompt gets more than a part of a step."""
         self.decode_s = self.chunk_s = 0.0
         self.chunk_tokens = 1
         self.ready_at = -inf
-        """When all prompts that were sent will be computed."""
+        """The time at which all prompts that were sent will be computed."""
         self.busy_until = -inf
-        """When less will be left of them than keeps the engine busy. Long ago, both, while no model says when."""
+        """The time at which the rest of the prompts no longer keeps the engine busy. Both times are long past without a
+        model.
+        """
         self.step_s_max = inf
-        """The tightest TPOT target of what runs, or the knee where nothing has one."""
+        """The tightest TPOT target of the running requests, or the knee if none has a target."""
         self.knee_s = inf
         self._dispatches = 0
         self._dispatches_of: Counter[str] = Counter()  # by sender
@@ -178,14 +180,14 @@ class EngineWork:
             self._set_pace(self.model)
 
     def told(self, now: float) -> None:
-        """Correct the due times of all running requests: their produced tokens are known by now."""
+        """Correct the due times of all running requests, after their produced tokens have become known."""
         self._advance(now)
         self.targets.settle(self._next_step, now)
 
     # -- queries ---------------------------------------------------------------------------------------------
 
     def owed_tokens(self, now: float) -> float:
-        """Prompt tokens that were sent and are not computed yet."""
+        """The prompt tokens that were sent and are not computed yet."""
         self._advance(now)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)
@@ -200,8 +202,8 @@ class EngineWork:
         return owed * (1 - passed_s / prefill_s), prefill_s - passed_s
 
     def computed_tokens(self, reservation: Reservation, now: float) -> float:
-        """How many of the request's prefill tokens are computed; all of them without a model. Prompts are computed in
-        the order of dispatch. Takes time linear in the waiting prompts, and does not change the state.
+        """The number of the request's prefill tokens that are computed; all of them without a model. Prompts are
+        computed in the order of dispatch. Takes time linear in the waiting prompts, and does not change the state.
         """
         if self.model is None or reservation not in self._ends:
             return reservation.prefill_tokens
@@ -216,7 +218,7 @@ class EngineWork:
         return owed if self._by_deadline is None else min(owed, self._by_deadline.tokens_by(due_at))
 
     def decode_with_s(self, reservation: Reservation) -> float:
-        """Seconds of a step in which all running requests and this one decode. Requires a model."""
+        """Seconds of a step in which all running requests and `reservation` decode. Requires a model."""
         model, each = self.model, 1 / self.engines  # one engine's part
         assert model is not None
         sequences = (self.sequences + self._external_sequences + reservation.sequences) * each
@@ -225,7 +227,9 @@ class EngineWork:
         return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
     def own_tpot_s(self, reservation: Reservation) -> float:
-        """The request's TPOT target; infinite where it has none, or one that the engine could not keep for it alone."""
+        """The request's TPOT target; infinite where it has none, or where the engine could not keep it even for this
+        request alone.
+        """
         envelope = reservation.envelope
         if envelope is None or envelope.tpot_s is None:
             return inf
@@ -236,8 +240,8 @@ class EngineWork:
         return envelope.tpot_s if alone_s <= envelope.tpot_s else inf
 
     def budget_tokens(self, due_at: float, now: float) -> float | None:
-        """The prefill admission budget in tokens that the engine reported, less what was sent since, for a prompt whose
-        first token is due at `due_at`: prompts that are due later are computed after it. None: the engine reports none.
+        """The prefill admission budget in tokens that the engine reported, less the prompts sent since. Only prompts
+        due by `due_at` are subtracted: later ones are computed after it. None: the engine reports no budget.
         """
         prompts, budget = self._by_deadline, self._budget
         if budget.tokens is None:
@@ -250,16 +254,18 @@ class EngineWork:
 
     @property
     def reported_budget(self) -> float | None:
-        """The prefill admission budget in tokens as reported, less all that was sent since; None: none is reported."""
+        """The prefill admission budget in tokens that the engine reported, less all prompts sent since; None: no
+        report.
+        """
         return None if self._budget.tokens is None else self._budget.left()
 
     def tpot_target_s(self) -> float:
-        """The tightest TPOT target of what runs; infinite where nothing has one."""
+        """The tightest TPOT target of the running requests; infinite where none has one."""
         return self.step_s_max if self.targets.by_tpot else inf
 
     def makes_late(self, prefill_tokens: float, now: float) -> bool:
-        """Whether a running request would miss a deadline with this much more prompt to compute, and would keep it
-        without. Requires a model.
+        """Whether a running request would miss a deadline because of `prefill_tokens` more prompt tokens. Requires a
+        model.
         """
         targets = self.targets
         if targets.is_known_late(prefill_tokens, now):
@@ -273,7 +279,9 @@ class EngineWork:
         return is_late
 
     def opens_at(self, now: float) -> float:
-        """When the engine may take a prompt that it would not take at `now`; infinite where time changes nothing."""
+        """The time at which the engine may take a prompt that it would not take at `now`; infinite where time changes
+        nothing.
+        """
         if now < self.busy_until:
             return self.busy_until
         late_until = self.targets.late_until if now < self.targets.late_until else inf
@@ -282,14 +290,14 @@ class EngineWork:
         return min(late_until, now + (self.long_opens_in_s(self.shared, now) or inf))
 
     def long_opens_in_s(self, shared: SharedSteps, now: float) -> float:
-        """Seconds until one more long prompt may be sent, where prompts share steps; infinite where that needs more
-        than time. Requires a model.
+        """Seconds until one more long prompt may be sent, where prompts share steps. Requires a model. Infinite where
+        that needs more than time.
         """
         self._advance(now)
         return shared.opens_in_s(self.chunk_tokens, self.chunk_s)
 
     def prefill_s(self, tokens: float) -> float:
-        """Seconds to compute this many prompt tokens: full steps, and one with the rest. Requires a model."""
+        """Seconds to compute this many prompt tokens, in full steps and one step with the rest. Requires a model."""
         assert self.model is not None
         full_steps, rest = divmod(tokens, self.chunk_tokens)
         rest_s = self.decode_s + self.model.token_s * rest / self.engines if rest else 0.0
@@ -297,12 +305,12 @@ class EngineWork:
 
     @property
     def all_sequences(self) -> int:
-        """Running sequences, external load included."""
+        """The number of running sequences, external load included."""
         return self.sequences + self._external_sequences
 
     @property
     def all_context_tokens(self) -> float:
-        """Context tokens that a step reads, external load included."""
+        """The number of context tokens that a step reads, external load included."""
         return self.context_tokens + self._external_tokens
 
     @property
@@ -335,7 +343,7 @@ class EngineWork:
         self._steps += passed_s / self.decode_s
 
     def _set_pace(self, model: StepTimeModel) -> None:
-        """Compute the step times from now on. Called with every event, hence optimised."""
+        """Compute the step times that hold from now on. Called with every event, hence optimised."""
         self.targets.pace_changed()
         engines, sequences = self.engines, self.sequences + self._external_sequences
         chunk = self.step_tokens_max * engines
@@ -366,14 +374,14 @@ class EngineWork:
                 self._by_deadline.add(reservation)
 
     def _bound_owed(self, prompts: PromptsByDeadline) -> None:
-        """Bound the owed tokens by the prompts without a first token: at most all of these, at least all but the
-        largest, as prompts are computed one by one.
+        """Bound the owed tokens by the prompts without a first token. The engine owes at most all of their tokens, and
+        at least all but the largest prompt's, as prompts are computed one by one.
         """
         owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
         self._computed = self._sent - owed
 
     def _prefilled(self, reservation: Reservation) -> float | None:
-        """Remove the request's prompt from what is owed; return its entry of `_ends`, None if it was removed before."""
+        """Remove the request's prompt from the owed tokens; return its entry of `_ends`, None if already removed."""
         if self._budget.since:
             self._budget.since.pop(reservation, None)
         end = self._ends.pop(reservation, None)

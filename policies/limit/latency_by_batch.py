@@ -1,7 +1,7 @@
-"""Latency by batch size: how fast answers of each kind are beside a number of others, and a comparison of two numbers.
+"""Latency by batch size: how fast answers of each kind are at each batch size, and a comparison of two batch sizes.
 
 An answer is compared only with its own kind: streamed or not, and the lengths of prompt and answer, each to a factor of
-two. The batch of an answer is what was in flight when it was sent and when it ended; where these differ much, the
+two. The batch of an answer is the number in flight when it was sent and when it ended; where these differ much, the
 answer is ignored. With n in flight, each with a token every t seconds, a backend makes n / t tokens per second
 (Little's law). So two sets of answers tell which of two batch sizes makes more tokens per second, whatever the mix of
 the load, and no tokens are counted over a window of time.
@@ -49,8 +49,8 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class Speed:
-    """Statistics of answers of one kind, in natural logarithms: means of duration, of tokens and of batch size, and the
-    sums of squares and products of the first two.
+    """Statistics of the answers of one kind, in natural logarithms. They are the means of duration, of tokens and of
+    batch size, and the sums of squares and products of the first two.
     """
 
     count: float = 0.0
@@ -82,8 +82,8 @@ class Speed:
 
 
 class SpeedComparison(NamedTuple):
-    """The effect of fewer in flight: the logarithm of the throughput ratio, its error, and the logarithm of the ratio
-    of batch sizes.
+    """The effect of fewer in flight: the logarithm of the throughput ratio, its error, and that of the batch size
+    ratio.
     """
 
     throughput: float
@@ -106,15 +106,14 @@ class Speeds:
         speed.add(answer.token + answer.tokens, answer.tokens, log(ran_with))
 
     def shift(self, by: float) -> None:
-        """Shift all durations: the whole backend has become slower by `by`, a logarithm."""
+        """Shift all durations by `by`, a logarithm, because the whole backend has become slower."""
         for speed in self.by_kind.values():
             speed.duration += by
 
     def compared(self, more: "Speeds") -> SpeedComparison | None:
-        """Compare these answers, with fewer in flight, with those of `more`; None where too few share a kind.
-
-        An analysis of covariance: within a kind an answer of more tokens takes longer, in proportion where the time
-        goes into tokens, hardly where it goes into waiting in a queue. One slope is fitted for both.
+        """Compare these answers, with fewer in flight, with those of `more`; None where too few share a kind. An
+        analysis of covariance: within a kind, an answer of more tokens takes longer, in proportion where the time goes
+        into tokens, hardly where it goes into waiting in a queue. One slope is fitted for both.
         """
         pairs = list(self._pairs(more))
         tokens_squares = sum(fewer.tokens_squares + other.tokens_squares for fewer, other in pairs)
@@ -135,7 +134,7 @@ class Speeds:
         return SpeedComparison((ran_with - slower) / weights, error, ran_with / weights)
 
     def slower_than(self, others: Collection["Speeds"]) -> float:
-        """The logarithm by which these take longer per token than the fastest of their kind among others."""
+        """The logarithm of how much longer per token these answers take than the fastest of their kind in `others`."""
         slower = weights = 0.0
         for kind, speed in self.by_kind.items():
             known = [each.by_kind[kind].token for each in others if each is not self and kind in each.by_kind]

@@ -1,9 +1,10 @@
 """Limits: whether a backend that has a slot and memory for one more request can also serve it in time.
 
-An engine serves what waits inside it first come, first served, outside the scheduler's fairness; if too little is
-there, it wastes steps. By its step-time model, a backend may be sent a request while
+An engine serves its own queue first come, first served, outside the scheduler's fairness; with too few requests, it
+wastes steps. By its step-time model, a backend may be sent a request while
 
-- the step with it stays within the tightest TPOT target of what runs, or within the knee where no request has one;
+- the step with it stays within the tightest TPOT target of the running requests, or within the knee where no request
+  has one;
 - the prompts ahead of it are computed in time for its first token, and it makes no running request late. If it has no
   TTFT target, or cannot keep it there, the backend must owe less prompt than keeps the engine busy for a step: more
   would wait there, ahead of every later request.
@@ -27,13 +28,13 @@ SEQUENCES_MAX = 64
 
 
 class Limit(Protocol):
-    """Whether a backend may be sent one more request, which it has a slot and memory for. One instance per backend."""
+    """A rule for one backend: may it be sent one more request, for which it has a slot and memory?"""
 
     reads_time: bool
-    """Whether it goes by when prompts will be computed."""
+    """Whether the limit depends on the time at which prompts will be computed."""
 
     def is_full(self, work: EngineWork) -> bool:
-        """Whether it allows nothing at all until something ends. Never asked of an idle backend."""
+        """Whether the limit allows no request at all until a running one ends. Never asked of an idle backend."""
         ...
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
@@ -41,7 +42,7 @@ class Limit(Protocol):
         ...
 
     def sequences_max(self, work: EngineWork) -> float:
-        """The most sequences that it allows there; infinite where there is no fixed number."""
+        """The most sequences that the limit allows at the backend; infinite where there is no fixed number."""
         ...
 
     def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
@@ -52,7 +53,7 @@ class Limit(Protocol):
 
 
 class RoomOnly:
-    """No limit besides slots and memory."""
+    """The absence of a limit: only slots and memory count."""
 
     reads_time = False
 
@@ -71,7 +72,7 @@ class RoomOnly:
 
 
 class FixedLimit(RoomOnly):
-    """At most a configured number of sequences per engine, for all replicas together."""
+    """A fixed limit: the configured number of sequences per engine, for all replicas together."""
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
@@ -87,7 +88,7 @@ class FixedLimit(RoomOnly):
 
 
 class ModelLimit:
-    """What the backend can serve in time by its step-time model; without a model, a limit learnt from latency."""
+    """A limit by the step-time model: the requests that the backend can serve in time; without a model, by latency."""
 
     reads_time = True
 
@@ -118,7 +119,7 @@ class ModelLimit:
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
-    """Whether the request's prompt may be computed there next. Requires a step-time model."""
+    """Whether the request's prompt may be the next that the engine computes. Requires a step-time model."""
     predictor = PREDICTORS[work.batching]
     tokens = reservation.prefill_tokens
     if predictor.makes_late(work, tokens, now):
@@ -138,10 +139,11 @@ def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
 
 
 def may_share(work: EngineWork, shared: SharedSteps, tokens: int, ttft_s: float | None, now: float) -> bool:
-    """Whether a prompt may be computed beside the others, where each gets at most a share of a step. Long prompts leave
-    a part of the steps to short ones, so short ones are computed soon however much long ones are owed. `ttft_s` is the
-    request's whole TTFT target, not the rest of it: the backend may owe as many short prompts as it computes in that
-    time, and a request is not sooner for having waited here until the rest is too short.
+    """Whether a prompt may be computed beside the others, where each gets at most a share of a step.
+
+    Long prompts leave a part of the steps to short ones, so short prompts are computed soon, whatever is owed of long
+    ones. `ttft_s` is the request's whole TTFT target, not the rest of it: the backend may owe as many short prompts as
+    it computes in that time. A rest that has become too short makes no request sooner.
     """
     if tokens > shared.share_tokens:
         return not work.long_opens_in_s(shared, now)

@@ -4,9 +4,9 @@ This models vLLM's --long-prefill-token-threshold. A long prompt, which takes se
 a short prompt is computed in that part beside it, however much is still owed of long ones.
 
 A long prompt that was computed leaves its part of the steps free until the gateway has heard of it and the next one is
-there, several steps later. So the next one is sent before that: it takes the part that is left to short ones until the
-other has ended, which is so soon that a short prompt which comes meanwhile is in time all the same. When a prompt will
-be computed follows from the step-time model, and from by how much earlier ones were later than that.
+there, several steps later. So the next long prompt is sent earlier: until the first has ended, it takes the part that
+is left to short ones. That is soon enough for a short prompt that arrives meanwhile to be in time. The step-time model
+gives the time at which a prompt will be computed, corrected by how late earlier prompts were.
 """
 
 from collections import deque
@@ -22,14 +22,14 @@ LATEST = 16  # prompts that tell how late long ones are and what short ones need
 
 
 class _Long(NamedTuple):
-    """A long prompt: when it was sent, in steps of the clock, and how many it needs."""
+    """A long prompt: the step of the clock at which it was sent, and the number of steps that it needs."""
 
     sent_at: float
     steps: int
 
 
 class _Short(NamedTuple):
-    """A short prompt with a TTFT target: when it was sent, in seconds of the clock."""
+    """A short prompt with a TTFT target: the second of the clock at which it was sent, and its tokens."""
 
     sent_at: float
     tokens: int
@@ -48,8 +48,8 @@ class SharedSteps:
     )  # fmt: skip
 
     def __init__(self, share_tokens: int, prompts: Iterable[Reservation], *, long_max: int) -> None:
-        """A step computes at most `share_tokens` of one prompt. `prompts` are those without a first token now.
-        `long_max` is how many long ones may be computed at a time so that a part of every step is left for short ones.
+        """A step computes at most `share_tokens` of one prompt. `prompts` are the prompts that have no first token now.
+        Up to `long_max` long prompts may be computed at a time, so that a part of every step is left for short ones.
         """
         self.share_tokens = share_tokens
         self.long_max = long_max
@@ -64,18 +64,18 @@ class SharedSteps:
             self.add(each)
 
     def passed(self, seconds: float) -> None:
-        """So much time has passed."""
+        """Advance the clock by this many seconds."""
         self._seconds += seconds
         self._steps += seconds / self.step_s
 
     @property
     def long_prompts(self) -> int:
-        """Those that take several steps."""
+        """The number of prompts that take several steps."""
         return len(self._long)
 
     @property
     def tokens_a_step(self) -> int:
-        """Prompt tokens that the next step computes, if it holds as many."""
+        """The prompt tokens that the next step computes, if the step has room for them."""
         return self.long_prompts * self.share_tokens + self._short_tokens
 
     def add(self, prompt: Reservation) -> None:
@@ -88,7 +88,7 @@ class SharedSteps:
             self._shorts.append(_Short(self._seconds, tokens, envelope.ttft_s_given or envelope.ttft_s))
 
     def started(self, prompt: Reservation) -> None:
-        """The first token of a long prompt has come. It is still here."""
+        """The first token of a long prompt has come. Called before the prompt is removed."""
         long = self._long.get(prompt)
         if long is not None:
             self._lateness.append(self._steps - long.sent_at - long.steps)
@@ -99,8 +99,8 @@ class SharedSteps:
             self._short_tokens -= prompt.prefill_tokens
 
     def short_s(self, tokens: float, chunk_tokens: int, chunk_s: float) -> float:
-        """Seconds until all short prompts and `tokens` more are computed in what `long_max` leave of full steps, which
-        compute `chunk_tokens` in `chunk_s`.
+        """Seconds until all short prompts, and `tokens` more, are computed. They use the part of the steps that long
+        prompts leave; a full step computes `chunk_tokens` in `chunk_s`.
         """
         free_tokens = max(1, chunk_tokens - min(self.long_prompts, self.long_max) * self.share_tokens)
         return ((self._short_tokens + tokens) / free_tokens + STEP_UNDER_WAY) * chunk_s
@@ -118,8 +118,8 @@ class SharedSteps:
         return wait_s if wait_s > ROUNDING_S else 0.0
 
     def _spare_s(self, chunk_tokens: int, chunk_s: float) -> float:
-        """Seconds that short prompts can wait until long ones leave a part of the steps to them again, if as many come
-        at a time as came among the latest. One full step where none has a target.
+        """Seconds that short prompts can wait until long ones leave them a part of the steps again. It is assumed that
+        as many come at a time as came recently. One full step where no short prompt has a target.
         """
         shorts = self._shorts
         if not shorts:
@@ -138,6 +138,6 @@ class SharedSteps:
         return ttft_s - self.short_s(most, chunk_tokens, chunk_s)
 
     def _end_s(self) -> float:
-        """Seconds until the first token of a long prompt is expected."""
+        """Seconds until the expected first token of the long prompt that is computed first."""
         end = min(long.sent_at + long.steps for long in self._long.values()) + (self._late_steps or 0.0)
         return max(0.0, end - self._steps) * self.step_s

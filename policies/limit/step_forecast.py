@@ -1,9 +1,10 @@
-"""Step forecast: how many decodes an engine can serve in time, when a prompt is computed, and what it makes late.
+"""Step forecast: how many decodes an engine can serve in time, when a prompt is computed, and whether it makes a
+request late.
 
 There is one predictor per rule by which engines fill their steps (BackendLoad.batching). vLLM's own rule computes
 prompts in the order of arrival and runs every decode in every step, so a step with a full chunk takes longer and costs
-all decodes some slack. FairBatching lets decodes wait for prompts as long as their slack lasts; what prompts can then
-use is the prefill admission budget (policies/batching/pab.py).
+all decodes some slack. FairBatching lets decodes wait for prompts as long as their slack lasts; the time that prompts
+can then use is the prefill admission budget (policies/batching/pab.py).
 """
 
 from math import inf
@@ -19,18 +20,18 @@ FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
 class StepForecast(Protocol):
-    """What an engine with one batching rule can serve in time. Requires work with a step-time model."""
+    """A forecast of what an engine with one batching rule can serve in time. Requires a step-time model."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
-        """Whether all running requests and this one keep their TPOT targets beside each other."""
+        """Whether all running requests and this one keep their TPOT targets when they run together."""
         ...
 
     def is_full(self, work: EngineWork) -> bool:
-        """Whether even the smallest request would be too much. Requires that something runs."""
+        """Whether even the smallest request would be too much. Requires that a request runs."""
         ...
 
     def ttft_s(self, work: EngineWork, prefill_tokens: float, now: float, *, due_at: float) -> float:
-        """Seconds from now until the first token of a prompt with this much to compute. `due_at` is its deadline,
+        """Seconds from now until the first token of a prompt of `prefill_tokens` tokens. `due_at` is its deadline,
         infinite where it has none.
         """
         ...
@@ -41,10 +42,12 @@ class StepForecast(Protocol):
 
 
 class ChunkedPrefillForecast:
-    """vLLM: every decode runs in every step; prompts get the rest of the chunk, first come, first served."""
+    """The forecast for vLLM: every decode runs in every step; prompts get the rest of it, in order of arrival."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
-        """The step with it stays within the tightest TPOT target there, or the knee where there is none."""
+        """Whether the step with this request stays within the tightest TPOT target, or within the knee without a
+        target.
+        """
         step_s_max = work.step_s_max
         if reservation.envelope is not None and (own_s := work.own_tpot_s(reservation)) < inf:
             step_s_max = min(work.tpot_target_s(), own_s)  # the knee is for requests without a target
@@ -66,7 +69,7 @@ class ChunkedPrefillForecast:
 
 
 class FairBatchingForecast:
-    """FairBatching: decodes are delayed until they are due, and prompts get that time, the most urgent first."""
+    """The forecast for FairBatching: decodes wait until they are due, and the most urgent prompts get that time."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         return decode_share(work, reservation) <= 1.0 + ROUNDING
@@ -87,8 +90,8 @@ class FairBatchingForecast:
 
 
 def decode_share(work: EngineWork, reservation: Reservation | None = None) -> float:
-    """The part of the engine's time that running requests, and this one, need for their tokens if none gets one sooner
-    than it is due. Requests without a target run in every step.
+    """The part of the engine's time that the running requests, and `reservation`, need for their tokens. No token is
+    computed sooner than it is due, except for requests without a target, which run in every step.
     """
     model, own_s = work.model, inf if reservation is None else work.own_tpot_s(reservation)
     assert model is not None
@@ -108,7 +111,7 @@ def decode_share(work: EngineWork, reservation: Reservation | None = None) -> fl
 
 
 def prefill_tokens_per_s(work: EngineWork) -> float:
-    """Prompt tokens per second while decodes are delayed until they are due; zero or less where they leave no time."""
+    """Prompt tokens per second while decodes wait until they are due; zero or less where decodes leave no time."""
     assert work.model is not None
     return tokens_in(work.model, 1.0 - decode_share(work)) * work.engines
 

@@ -1,4 +1,6 @@
-"""Steps view: what a limit derives from an engine's step-time model, for the admin API and metrics. Read only."""
+"""Steps view: the values that a limit derives from an engine's step-time model, for the admin API and metrics. Read
+only.
+"""
 
 from math import inf
 
@@ -10,7 +12,7 @@ WINDOW_S = 1.0  # of a budget that is computed because the engine reports none
 
 
 def steps_view(work: EngineWork, now: float) -> StepsView | None:
-    """The state as of the last event; None without a usable model."""
+    """The view of the engine as of the last event; None without a usable model."""
     if work.model is None:
         return None
     owed_tokens, prefill_s = work.owed_then(now)

@@ -1,10 +1,11 @@
-"""TPOT targets: which targets bind what runs at one backend, and whether another prompt makes a running request late.
+"""TPOT targets: which targets the running requests of one backend have to keep, and whether another prompt makes one
+late.
 
 Slack is kept by a clock of steps (due_tokens.py), and each measurement corrects it. A request without its first token
 has slack too: prompts that are sent after its own are computed while it decodes.
 
-A prompt is in the way of a request that would keep its deadline without it, and of no other: a request that is late in
-any case is no reason to leave the engine idle.
+A prompt only counts as harmful to a request that would keep its deadline without it: a request that is late in any case
+is no reason to leave the engine idle.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ NextStep = Callable[[Reservation], float]
 
 @dataclass(slots=True)
 class TpotTarget:
-    """The running requests with one TPOT target, summed up."""
+    """The sum of the running requests with one TPOT target."""
 
     requests: int = 0
     sequences: int = 0
@@ -36,7 +37,7 @@ class TpotTargets:
 
     def __init__(self) -> None:
         self.by_tpot: dict[float, TpotTarget] = {}
-        """What runs, by its TPOT target."""
+        """The running requests, by TPOT target."""
         self._tpot_s: dict[Reservation, float] = {}
         self._due = DueTokens()
         self._late_tokens, self.late_until = inf, -inf  # prompt tokens that make a request late, until the next step
@@ -69,13 +70,13 @@ class TpotTargets:
                 del self.by_tpot[tpot_s]
 
     def note_due(self, reservation: Reservation, next_step: NextStep, now: float) -> None:
-        """Update when the request's next token is due, if its target binds."""
+        """Update the time at which the request's next token is due, if its target binds."""
         tpot_s = self._tpot_s.get(reservation)
         if tpot_s is not None and (due_at := _next_due_at(reservation, tpot_s, now)) is not None:
             self._due.note(reservation, tpot_s, due_at - next_step(reservation) * tpot_s)
 
     def settle(self, next_step: NextStep, now: float) -> None:
-        """Update when all next tokens are due: the produced tokens of all requests are known by now."""
+        """Update the due times of all next tokens, after the produced tokens of all requests have become known."""
         self._due.settle(
             (reservation, tpot_s, due_at - next_step(reservation) * tpot_s)
             for reservation, tpot_s in self._tpot_s.items()
@@ -83,12 +84,12 @@ class TpotTargets:
         )
 
     def misses(self, stall: Stall, without: Callable[[], Stall], at: float, steps: float) -> bool:
-        """Whether a request is late by the stall that would not be late by the shorter one `without` the prompt. The
+        """Whether the stall makes a request late that would be in time with the shorter stall `without` the prompt. The
         clock of steps shows `steps` at the time `at`.
         """
 
         def is_late(tpot_s: float, base: float, stall: Stall = stall) -> bool:
-            """Whether a request whose tokens are due from this base on gets a token too late by the stall."""
+            """Whether the stall delays a token of a request beyond its due time; `base` gives the due times."""
             slack_s = base + steps * tpot_s - at
             # Checked at the last full step and at the last step of all.
             last_full, full_s, last, all_s = stall
@@ -102,23 +103,23 @@ class TpotTargets:
         return any(is_late(tpot_s, base) for tpot_s, base in urgent)
 
     def found_late(self, prefill_tokens: float, now: float, step_s: float) -> None:
-        """Record that this much prompt makes a request late. The engine decides again only with its next step, after
-        `step_s` seconds.
+        """Record that this many prompt tokens make a request late. The engine decides again only with its next step,
+        after `step_s` seconds.
         """
         self._late_tokens = prefill_tokens if now >= self.late_until else min(self._late_tokens, prefill_tokens)
         self.late_until = now + step_s
 
     def is_known_late(self, prefill_tokens: float, now: float) -> bool:
-        """Whether as many tokens or fewer made a request late during this step."""
+        """Whether this many tokens, or fewer, were already found to make a request late during this step."""
         return now < self.late_until and prefill_tokens >= self._late_tokens
 
     def pace_changed(self) -> None:
-        """Forget what made a request late: steps take another time from now on."""
+        """Drop the record of what makes a request late, because step times change from now on."""
         self.late_until = -inf
 
 
 def _next_due_at(reservation: Reservation, tpot_s: float, now: float) -> float | None:
-    """When the request's next token is due; None while that is not known."""
+    """The time at which the request's next token is due; None while it is not known."""
     envelope, produced = reservation.envelope, reservation.produced_tokens // reservation.sequences
     assert envelope is not None, "a target comes with an envelope"
     if envelope.ttft_s is not None:

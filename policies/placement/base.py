@@ -1,10 +1,10 @@
 """Placement protocols: the interfaces of the policies that choose a request's backend, at one of two times.
 
 Late placement decides when a request is sent. Requests wait in one shared queue, the next in order takes any backend
-with room, and the pool is fair as a whole (VTC with one dispatcher).
-Arrival placement decides before a request waits. It then waits in the gateway's queue for that one backend, where the
-pool's fairness chooses among the requests for the same backend (D2LPM, Preble, round robin per tenant). The decision
-can use what is cached where. Fairness bounds hold per backend: for the pool, times the number of backends.
+with room, and the pool is fair as a whole (VTC with one dispatcher). Arrival placement decides before a request waits.
+It then waits in the gateway's queue for that one backend, where the pool's fairness chooses among the requests for the
+same backend (D2LPM, Preble, round robin per tenant). The decision can use the prefix index. Fairness bounds hold per
+backend: for the pool, times the number of backends.
 """
 
 from abc import ABC, abstractmethod
@@ -25,20 +25,20 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
 
 
 class Placement(Protocol):
-    """Late placement: which of the candidates takes a request. Inherit from it: most placements look nothing up."""
+    """Late placement: which of the candidates takes a request? A base class: most placements look nothing up."""
 
     reads_prefixes: bool = False
-    """Whether it asks what is cached where; `look_up_in` is called before anything else then."""
+    """Whether the placement reads the prefix index; `look_up_in` is then called first."""
 
     def look_up_in(self, prefixes: PrefixIndex) -> None:
-        """Ask this index."""
+        """Set the prefix index that the placement may ask."""
         return
 
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always
     ) -> BackendCapacity | None:
-        """The best candidate that the request fits; None if it fits none. Asking `fits` costs more than comparing
-        candidates.
+        """The best candidate with room for the request; None if none has room. A call of `fits` costs more than a
+        comparison of candidates.
         """
         ...
 
@@ -56,29 +56,27 @@ class Worker(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ArrivalPlacement(ABC):
-    """Arrival placement: which of the workers a request waits for.
-
-    Inherit from it and override only the calls that the placement needs. Each request is reported in this order: it is
-    assigned; then it is dispatched, and ends or returns (and waits there again); or it is unassigned, because it
-    left the queue unsent or was moved to another backend.
+    """Arrival placement: which of the workers does a request wait for? A base class whose calls may be left out. Each
+    request is reported in this order. It is assigned. Then it is either dispatched, and ends or returns to wait at the
+    same worker; or it is unassigned, because it left the queue unsent or moved to another backend.
     """
 
     reads_prefixes: bool = False
-    """Whether it asks what is cached where; `look_up_in` is called before anything else then."""
+    """Whether the placement reads the prefix index; `look_up_in` is then called first."""
 
     def look_up_in(self, prefixes: PrefixIndex) -> None:
-        """Ask this index."""
+        """Set the prefix index that the placement may ask."""
         return
 
     @abstractmethod
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
-        """Choose one of the workers, of which there is at least one, and return its id. The request counts there from
-        now on.
+        """Choose one of the workers, of which there is at least one, and return its id. The request counts at this
+        worker from now on.
         """
         ...
 
     def unassigned(self, request: Request, backend_id: str) -> None:
-        """The request does not wait for this backend any more and was not sent: it does not count any more."""
+        """The request no longer waits for this backend and was not sent, so it no longer counts there."""
         return
 
     def dispatched(self, request: Request, backend_id: str) -> None:
@@ -90,7 +88,7 @@ class ArrivalPlacement(ABC):
         return
 
     def ended(self, request: Request, backend_id: str, usage: Usage) -> None:
-        """The request has ended there, for any reason, with this usage."""
+        """The request has ended at the backend, for any reason, with this usage."""
         return
 
     def forget(self, tenant_id: str) -> None:

@@ -2,9 +2,9 @@
 
 Following the cache alone would send a tenant to one backend forever, at the cost of the other tenants there. So every
 tenant has a deficit counter at every backend. What is computed for the tenant there is subtracted, and only when all of
-its counters are spent is each refilled by a quantum. With credit left the cache decides; without, the shortest queue
-among the backends with credit. The quantum bounds how unevenly one tenant may load the backends. The order at each
-backend is decided by the pool's fairness, which bounds everything else.
+its counters are spent is each refilled by a quantum. While the tenant has credit at the backend, the cache decides;
+otherwise, the backend with the shortest queue of those with credit is used. The quantum bounds how unevenly one tenant
+may load the backends. The order at each backend is decided by the pool's fairness, which bounds everything else.
 
 Extend tokens, those that are not cached there, are charged at assignment, by what is known then; outputs are charged
 at the end. A request that was never sent is refunded.
@@ -25,7 +25,7 @@ WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backen
 
 
 class D2lpm(ArrivalPlacement):
-    """Deficits per tenant and backend, in service; new tenants and new backends start at zero. Mutable."""
+    """D2LPM: a deficit per tenant and backend, in service. New tenants and new backends start at zero. Mutable."""
 
     reads_prefixes = True
 
@@ -72,13 +72,13 @@ class D2lpm(ArrivalPlacement):
         self._deficits.pop(tenant_id, None)
 
     def deficit(self, tenant_id: str, backend_id: str) -> float:
-        """Service that may still be computed for the tenant there before it needs another backend; negative if
+        """Service that may still be computed for the tenant at the backend before it needs another; negative:
         overdrawn.
         """
         return self._deficits.get(tenant_id, {}).get(backend_id, 0.0)
 
     def _refilled(self, tenant_id: str, workers: Sequence[Worker]) -> dict[str, float]:
-        """The tenant's deficits, refilled so that at least one of these workers has a positive one."""
+        """The tenant's deficits, refilled until one of these workers has a positive one."""
         deficits = self._deficits.setdefault(tenant_id, {})
         for worker in workers:
             deficits.setdefault(worker.id, 0.0)

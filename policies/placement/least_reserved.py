@@ -1,6 +1,6 @@
 """Least reserved: the backend that is least full by the predicted need of its requests, not by their number.
 
-A slow backend counts as fuller: what it has takes longer, and so does the first token of what it is sent.
+A slow backend counts as fuller: its requests take longer, and so does the first token of a new one.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from policies.types import Request
 
 
 class LeastReserved(Placement):
-    """The smallest reserved part of the capacity, over the speed of the backend; ties by backend id."""
+    """A placement on the backend with the smallest reserved part over its speed; ties by backend id."""
 
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always

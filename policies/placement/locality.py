@@ -1,8 +1,8 @@
 """Locality: which backends hold, or are about to hold, the beginning of a prompt.
 
 An arrival placement must know more than what backends hold: of ten prompts that begin alike and arrive together, nine
-find nothing cached yet. So it uses two sources: the pool's index of what was sent where, and the prompts that wait in
-the gateway for a backend, which will have been sent before any new arrival.
+find nothing cached yet. So it uses two sources: the pool's index of the prompts sent to each backend, and the prompts
+that wait in the gateway for a backend, which will have been sent before any new arrival.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class Locality:
-    """Finds the workers that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
+    """A finder of the workers that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
 
     def __init__(self) -> None:
         self._sent: PrefixIndex | None = None
@@ -23,7 +23,7 @@ class Locality:
         self._sent = sent
 
     def matched_blocks(self, request: Request, worker_id: str) -> int:
-        """The number of leading blocks that this worker holds or will hold."""
+        """The number of leading blocks of the prompt that this worker holds or will hold."""
         sent = 0 if self._sent is None else self._sent.matched_blocks(request, worker_id)
         waiting = self._waiting
         return max(sent, leading_blocks(request.prefix, lambda block: worker_id in waiting.get(block, ())))
@@ -49,7 +49,7 @@ class Locality:
             counts[worker_id] = counts.get(worker_id, 0) + 1
 
     def left(self, request: Request, worker_id: str) -> None:
-        """Record that the request does not wait for the worker any more: it was sent, or it left the queue."""
+        """Record that the request no longer waits for the worker, because it was sent or left the queue."""
         for block in request.prefix:
             counts = self._waiting[block]
             counts[worker_id] -= 1

@@ -16,7 +16,7 @@ from policies.types import Request
 
 
 class LongestPrefix(Placement):
-    """The most leading blocks; ties by the reserved part of the capacity, then by backend id."""
+    """A placement on the backend with the most leading blocks; ties by the reserved part, then by backend id."""
 
     reads_prefixes = True
 
@@ -41,7 +41,7 @@ class LongestPrefix(Placement):
     def _worth_following(
         self, request: Request, candidates: Sequence[BackendCapacity], prefixes: PrefixIndex
     ) -> dict[str, int]:
-        """Leading blocks held, by candidate id, for the candidates that hold more than half of the prompt."""
+        """The leading blocks held, by candidate id, of the candidates that hold more than half of the prompt."""
         if 2 * prefixes.longest(request)[0] * request.prefix_block_tokens <= request.prompt_tokens:
             return {}
         matches = {capacity.id: prefixes.matched_blocks(request, capacity.id) for capacity in candidates}

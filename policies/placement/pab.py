@@ -1,9 +1,9 @@
 """Largest budget: the backend with the largest prefill admission budget (PAB-LB, FairBatching, arXiv 2510.14392,
 appendix A).
 
-A budget that an engine reports is used, less what was sent there since (reports say what they include). For other
-engines the budget is computed from what runs there. A count of requests would say nothing of the length of their
-prompts, nor of the slack of the running streams.
+A reported budget is used, less the prompts sent since (reports say what they include). For other engines the budget is
+computed from the running requests. A count of requests would say nothing of the length of their prompts, nor of the
+slack of the running streams.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,9 @@ TTFT_S = 1.0  # the window of a budget that is computed here for a request witho
 
 
 class LargestBudget(Placement):
-    """The largest budget among those with room for the prompt, less what is cached; among all if none has room. Ties by
-    the reserved part of the capacity, then by id. While the budget of any candidate is not known, the least full one.
+    """A placement on the backend with the largest budget, of those with room for the uncached part of the prompt. If
+    none has room, all are compared. Ties go by the reserved part of the capacity, then by id. While the budget of any
+    candidate is not known, the least full backend is chosen.
     """
 
     reads_prefixes = True

@@ -32,7 +32,9 @@ OUTPUT_TOKEN_S = 30e-3  # a decode step of the same engine with a batch of some 
 
 @dataclass(slots=True, eq=False)
 class _Prefix:
-    """The part of a prompt that is larger than all before it, and the requests of the window that have it."""
+    """A prefix: the blocks by which a prompt goes beyond shorter prefixes, with the requests of the window that have
+    it.
+    """
 
     tokens: float
     blocks: list[int] = field(default_factory=list)
@@ -41,7 +43,7 @@ class _Prefix:
     uses: dict[str, int] = field(default_factory=dict)  # by backend
 
     def prefill_s(self) -> float:
-        """Seconds that each of its backends is predicted to spend on prefilling it."""
+        """Seconds that each backend of the prefix is predicted to spend on prefilling it."""
         if not self.prompt_tokens:
             return 0.0
         miss_ratio = 1.0 - self.hit_tokens / self.prompt_tokens
@@ -50,7 +52,7 @@ class _Prefix:
 
 @dataclass(slots=True, eq=False)
 class _BackendUse:
-    """One request of the window; not counted any more after it has left the window, or the queue unsent."""
+    """One request of the window; not `counted` after it has left the window, or the queue unsent."""
 
     at: float
     prefix: _Prefix
@@ -62,7 +64,7 @@ class _BackendUse:
 
 @dataclass(slots=True)
 class _Load:
-    """What one backend has to do: predicted prefill seconds, uses in the window, requests that wait for it or run."""
+    """The predicted work of one backend: prefill seconds, uses in the window, and requests that wait for it or run."""
 
     prefill_s: float = 0.0
     uses: int = 0
@@ -70,7 +72,7 @@ class _Load:
 
 
 class Preble(ArrivalPlacement):
-    """Preble's placement; a request costs O(blocks of the prompt + backends). Mutable."""
+    """Preble's placement. A request costs O(blocks of the prompt + backends). Mutable."""
 
     reads_prefixes = True
 
@@ -123,7 +125,7 @@ class Preble(ArrivalPlacement):
         return 0.0 if load is None else load.prefill_s + load.requests * self._output_tokens * OUTPUT_TOKEN_S
 
     def _exploited(self, request: Request, matched: int) -> _Prefix:
-        """The prefix that the known part belongs to; the new part, which is smaller, joins it."""
+        """The prefix to which the known part of the prompt belongs; the new part, which is smaller, joins it."""
         prefix = self._prefix_of.get(request.prefix[matched - 1])
         if prefix is None:  # it left the window unused, but is still cached
             return self._joined(_Prefix(matched * request.prefix_block_tokens), request.prefix)
@@ -165,7 +167,7 @@ class Preble(ArrivalPlacement):
                     del self._prefix_of[block]
 
     def _change(self, use: _BackendUse, sign: int) -> None:
-        """Update a prefix, and its part in the loads of its backends, for one use more or less."""
+        """Update a prefix, and its part in the loads of its backends, for one use more or less (`sign`)."""
         prefix = use.prefix
         for backend_id in prefix.uses:
             self._loads[backend_id].prefill_s -= prefix.prefill_s()

@@ -11,8 +11,8 @@ from policies.types import Request
 
 
 class PredictedTtft(Placement):
-    """The least predicted TTFT of the prompt, less what is cached; ties by the reserved part of the capacity, then id.
-    While a candidate has no sure step-time model, the least full one is chosen: so its model gets learnt, too.
+    """A placement on the backend with the least predicted TTFT; ties by the reserved part of the capacity, then id.
+    While a candidate has no sure step-time model, the least full one is chosen, so that its model is learnt, too.
     """
 
     reads_prefixes = True

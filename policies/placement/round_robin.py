@@ -1,8 +1,9 @@
-"""Round robin: backends in turn, whatever they hold or run; the baselines of the locality papers.
+"""Round robin: backends in turn, whatever prefixes they hold and whatever they run; the baselines of the locality
+papers.
 
 There is one circle of backends for all requests, or one for each tenant. With its own circle a tenant spreads evenly
-over all backends however its requests are mixed with those of others, so D backends that are each fair to within some
-bound are together fair to within D times that bound (DLPM paper: VTC with round robin per client).
+over all backends, however its requests are mixed with those of others. So D backends that each keep a fairness bound
+keep D times that bound together (DLPM paper: VTC with round robin per client).
 """
 
 from bisect import bisect_right
@@ -13,7 +14,7 @@ from policies.types import Request
 
 
 class RoundRobin(ArrivalPlacement):
-    """The next backend after the last one, in circular order of id. Backends may come and go."""
+    """A placement on the next backend in circular order of id. Backends may come and go."""
 
     def __init__(self) -> None:
         self._last = ""

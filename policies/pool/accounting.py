@@ -1,8 +1,8 @@
 """Accounting: charges each request to its tenant, in the accounts of the right queue.
 
-The ledger knows what a request costs. It is charged in the queue that it was dispatched from, or waits in again. A
-token within its prediction moves service from outstanding to counter and leaves the rank as it is: such entries are
-settled only before the accounts are read.
+The ledger knows the cost of a request. A request is charged in the queue that it was dispatched from, or waits in
+again. A token within its prediction moves service from outstanding to counter and leaves the rank as it is: such
+entries are settled only before the accounts are read.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ class Accounting:
     """Entries with usage that is not charged yet, by request id."""
 
     def settle(self, entry: InFlight) -> None:
-        """Charge what the entry has used and was not charged yet."""
+        """Charge the part of the entry's usage that was not charged yet."""
         self.unsettled.pop(entry.request.id, None)
         self._charge(entry, self.ledger.charge(entry, entry.usage))
 
@@ -32,7 +32,7 @@ class Accounting:
             self.settle(entry)
 
     def ended(self, entry: InFlight, fair_queue: FairQueue, *, is_served: bool, now: float) -> None:
-        """The entry, dispatched from this queue, has ended: charge what was not charged yet."""
+        """The entry, dispatched from this queue, has ended: charge the rest of its usage."""
         self.unsettled.pop(entry.request.id, None)
         used = self.ledger.charge(entry, entry.usage)
         closed = self.ledger.closed(entry, is_served=is_served)
@@ -41,7 +41,7 @@ class Accounting:
         fair_queue.ended(entry, now)
 
     def left(self, request: Request, fair_queue: FairQueue, now: float) -> None:
-        """A request has left this queue for good without being dispatched; what it prepaid is refunded."""
+        """A request has left this queue for good without being dispatched; its prepaid charge is refunded."""
         fair_queue.first.pop(request.id, None)
         entry = self.ledger.prepaid(request.id)
         if entry is not None:

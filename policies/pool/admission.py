@@ -21,7 +21,7 @@ from policies.types import PASSED_ON, Reason, Reject, Request
 
 @dataclass(frozen=True, slots=True)
 class PoolAdmission:
-    """Decides whether a request may enter the queue, and why a request is rejected."""
+    """The admission to one pool: may a request enter the queue, and why is it rejected?"""
 
     tenants: Tenants
     fleet: Fleet
@@ -32,8 +32,8 @@ class PoolAdmission:
     outage: Outage
 
     def check(self, request: Request, now: float, drop: Callable[[Request, Reason, float], None]) -> Reject | None:
-        """The Reject of an arriving request, None if it is admitted. `drop` takes a waiting request out of the queue
-        and rejects it for this reason.
+        """The Reject of an arriving request; None if it is admitted. `drop` takes a waiting request out of the queue
+        and rejects it for the given reason.
         """
         state = self.tenants.states.get(request.tenant_id)
         if state is None or state.removed:
@@ -58,7 +58,7 @@ class PoolAdmission:
         return self._noted(request, rejection) if rejection is not None else None
 
     def refuses_again(self, request: Request) -> Reason | None:
-        """Why a request that was admitted before may not wait any more; None: it may."""
+        """The reason why a request that was admitted before may not wait any more; None: it may."""
         if self.tenants.admitted(request.tenant_id) is None:
             return Reason.TENANT_UNKNOWN
         if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
@@ -70,7 +70,7 @@ class PoolAdmission:
         return self._noted(request, self.tenants.admission_rules.reject(request, reason, now))
 
     def waits_until(self, request: Request, now: float) -> float | None:
-        """Until when a request waits on whose queue timeout has ended; None: it is rejected now."""
+        """The time until which a request waits on after the end of its queue timeout; None: it is rejected now."""
         is_over = self.queue_timeout.reason(request, now) is Reason.QUEUE_TIMEOUT
         return None if is_over else self.passing_on.looks_at(request, now)
 
@@ -80,15 +80,15 @@ class PoolAdmission:
         return self.reject(request, self.queue_timeout.reason(request, now) if is_served else Reason.NO_BACKEND, now)
 
     def _may_wait_for_backend(self, request: Request) -> bool:
-        """False while other backends serve: a request that waits for its own would block its tenant's later ones. False
-        where another pool may serve the request.
+        """Whether a request may wait for a backend that is not available now. Not while other backends serve: it would
+        block later requests of its tenant. Not where another pool may serve it.
         """
         return (
             not request.passes_on and self.outage.is_waited_out and self.tenants.present.fair_queues.has_place(request)
         )
 
     def _noted(self, request: Request, rejection: Reject) -> Reject:
-        """Count the rejection, unless the request goes on to another pool, where it is judged at its end."""
+        """Count the rejection, unless the request goes on to another pool, where it is counted at its end."""
         if request.passes_on and rejection.reason in PASSED_ON:
             return rejection
         if request.envelope is not None and request.tenant_id in self.tenants.states:

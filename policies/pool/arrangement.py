@@ -1,4 +1,4 @@
-"""Arrangement: the fair queues that the present policies make of a pool, and what those policies read.
+"""Arrangement: the fair queues that the present policies give a pool, and the state that those policies read.
 
 All parts of a Scheduler share this one object, so that a switch of policies (policy_switch.py) replaces the queues for
 all of them at once.
@@ -14,7 +14,7 @@ from policies.queues import PoolQueues
 
 
 class Arrangement(PresentQueues):
-    """The fair queues of a pool. Mutable."""
+    """The present fair queues of a pool, and the maker of others. Mutable."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Arrangement(PresentQueues):
         super().__init__(self.arrange(placement))
 
     def arrange(self, placement: Placement | ArrivalPlacement, running: Collection[str] = ()) -> FairQueues:
-        """Make the queues of this placement, and tell it which requests (`running`) are already dispatched. The pool
-        goes on with its present queues until these are put in their place.
+        """Make the queues of this placement, and tell it the requests (`running`) that are already dispatched. The pool
+        keeps its present queues until the new ones replace them.
         """
         self.placement = placement
         # Where a request waits for one backend, there is no backend to choose any more.

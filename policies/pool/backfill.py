@@ -1,15 +1,15 @@
-"""Backfilling: one poll's dispatching from one queue, and which requests may pass one that fits nowhere.
+"""Backfilling: the dispatches of one poll from one queue, and which requests may pass one that fits nowhere.
 
 EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", 1995): one backend is held for that request, the one that
-will have room for it first, and other requests are dispatched elsewhere. Only what does not delay the request may enter
-the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send what will have ended
-by then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
+will have room for it first, and other requests are dispatched elsewhere. Only requests that do not delay it may enter
+the held backend: a tier may use its own reserve, and a light tenant (FairQueue.is_light) may send a request that will
+have ended by then or leaves enough room (BackendCapacity.spares). Other tenants would leave no gap to a light tenant.
 
-Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are ahead
-of it by no more than what they have in flight, and what was in flight at the held backend, can turn out to cost;
-without a cap on shares only the latter counts (policies/fairness/bounds.py: G and H). If the next tenant is further
-ahead, every backend that the passed request may go to is closed for the rest of the round: to its tier, and to all
-tiers without a reserve. Tiers with a reserve may then still enter their own reserve, and nothing else.
+Passing over a tenant without end would break every fairness bound. So a tenant is passed only by tenants that are not
+too far ahead of it: by no more than the possible cost of their requests in flight and of those in flight at the held
+backend; without a cap on shares only the latter count (policies/fairness/bounds.py: G and H). If the next tenant is
+further ahead, every backend that the passed request may go to is closed for the rest of the round: to its tier, and to
+all tiers without a reserve. Tiers with a reserve may then still enter their own reserve, and nothing else.
 
 An order that is not fair lets no request pass.
 """
@@ -36,7 +36,7 @@ class PassedOver(NamedTuple):
 
 
 class BackfillRound:
-    """The backends with room in one poll of one queue, and the requests that fit at none of them."""
+    """One poll's round over one queue: the backends with room, and the requests that fit at none of them."""
 
     __slots__ = (
         "_asked_for",
@@ -66,7 +66,7 @@ class BackfillRound:
         fleet: Fleet,
         unreserved: frozenset[str],
     ) -> None:
-        """`unreserved` are the ids of tiers without a reserve."""
+        """`unreserved` has the ids of the tiers without a reserve."""
         self.now = now
         self.candidates = Candidates(candidates)
         self.blocked: set[str] = set()  # tiers to which all candidates are closed
@@ -91,7 +91,7 @@ class BackfillRound:
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
     def next(self) -> tuple[str, Request] | None:
-        """The next request and its tier."""
+        """The next request, with its tier."""
         fair_queue = self._fair_queue
         if not self._passed_over:
             return fair_queue.next(self.blocked, ())
@@ -127,7 +127,7 @@ class BackfillRound:
         ]
 
     def may_enter(self, request: Request, capacity: BackendCapacity, reservation: Reservation) -> bool:
-        """Whether the request, which needs this reservation and has room there, may pass all passed requests."""
+        """Whether the request, which has room for this reservation at the backend, may pass all passed requests."""
         if self._asked_for is not request:  # the answer is the same for all backends with room for it
             self._settle()
             self._asked_for, self._too_far = request, self._first_not_to_pass(request)
@@ -141,7 +141,7 @@ class BackfillRound:
         return self._fair_queue.is_light(request) and capacity.spares(held.needed, reservation)
 
     def found_none(self, tier_id: str, request: Request) -> None:
-        """The request fits nowhere in this round, or nowhere that it may go before the passed ones."""
+        """Record that the request fits nowhere in this round, or nowhere without passing others too far."""
         too_far, self._too_far = self._too_far, None
         if too_far is not None:
             self._close(too_far)
@@ -156,7 +156,7 @@ class BackfillRound:
             self._is_settled = False
 
     def _close(self, passed: PassedOver) -> None:
-        """Let no request pass this one any more: close every backend that it may go to."""
+        """Let no more requests pass this one: close every backend that it may go to."""
         tier_ids = self._unreserved | {passed.tier_id}
         request = passed.request
         self.passed.pop(request.tenant_id, None)
@@ -171,7 +171,7 @@ class BackfillRound:
         self.blocked |= frozenset.intersection(*(closed.get(each.id, NO_TIERS) for each in self.candidates))
 
     def _settle(self) -> None:
-        """Hold a backend for each passed request. This is delayed until a request could pass."""
+        """Hold a backend for each passed request. Called only when a request could pass."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -196,7 +196,7 @@ class BackfillRound:
         self._held_for[request.id] = hold
 
     def _first_not_to_pass(self, request: Request) -> PassedOver | None:
-        """The first passed request whose tenant this request's tenant is too far ahead of."""
+        """The first passed request that this request may not pass, because its tenant is too far ahead."""
         fair_queue = self._fair_queue
         for passed in self.passed.values():
             if not fair_queue.may_pass(

@@ -1,8 +1,8 @@
-"""Draining: what a backend runs that is to go, and when that moves to another one.
+"""Draining: the requests at a backend that is to be removed, and when they move to another one.
 
-A backend drains when an operator says so or when it is not among the live ones any more. It gets nothing new, and what
-it runs has `drain_s` seconds to end. Then every resumable request there is preempted, to be continued elsewhere, before
-any new choice: it was chosen before. It stays while there is no other backend for it.
+A backend drains when an operator says so or when it is not among the live ones any more. It gets no new requests, and
+its running requests have `drain_s` seconds to end. Then every resumable request there is preempted and continued
+elsewhere, before any new request. A request stays while there is no other backend for it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,16 +16,16 @@ from policies.types import BackendLoad, Cause, Preempt
 
 @dataclass(slots=True)
 class Draining:
-    """The draining backends of one pool. `drain_s` None: nothing is moved. Mutable."""
+    """The draining backends of one pool. Mutable. With `drain_s` None, no request is moved."""
 
     drain_s: float | None
     ledger: Ledger
     fleet: Fleet
     since: dict[str, float] = field(default_factory=dict)
-    """When each backend that drains began to; to read."""
+    """The time at which each draining backend began to drain. To read."""
 
     def live(self, loads: Iterable[BackendLoad], now: float) -> None:
-        """These are the live backends; the fleet was told of them."""
+        """Apply the set of live backends. Called after the fleet has applied it."""
         known = self.fleet.backends
         gone = dict.fromkeys(known)
         for load in loads:
@@ -38,14 +38,14 @@ class Draining:
             del self.since[backend_id]
 
     def measured(self, load: BackendLoad, now: float) -> None:
-        """One live backend was measured."""
+        """Apply the measurement of one live backend."""
         if load.drains and self.drain_s is not None:
             self.since.setdefault(load.backend_id, now)
         else:
             self.since.pop(load.backend_id, None)
 
     def preempted(self, now: float) -> Iterator[Preempt]:
-        """What has to leave its backend now."""
+        """The requests that have to leave their backend now."""
         for backend_id, since in self.since.items():
             if now >= self._until(since):
                 for entry in self._movable(backend_id):
@@ -53,7 +53,7 @@ class Draining:
                     yield Preempt(entry.request.id, Cause.DRAINED)
 
     def next_at(self) -> float | None:
-        """When requests have to leave a backend next; None: no such time is known."""
+        """The time at which requests next have to leave a backend; None: no such time is known."""
         times = (self._until(since) for each, since in self.since.items() if any(self._movable(each)))
         return min(times, default=None)
 

@@ -1,16 +1,16 @@
 """Handover: requests that come from another scheduler of the same pool, or wait outside of the queue.
 
 Where several processes share one order, one of them schedules for all. The process that schedules may change, and so
-may the connections of the others, while requests wait and run. What they wait and run for is told again:
+may the connections of the others, while requests wait and run. Each process then reports its requests again:
 
-- A request that runs is adopted: it takes its slot, limit or not, and what it has used counts as charged.
-- A request that waited is readmitted: it was admitted once, so no rule of admission is asked again. What it was charged
-  for an earlier dispatch stays prepaid. If that includes output, it was interrupted and goes on from there.
-- A request whose process is away is parked: it keeps what it prepaid and its age, but it is not in the queue, so it
+- A request that runs is adopted: it takes its slot, limit or not, and its usage counts as charged.
+- A request that waited is readmitted: it was admitted once, so no rule of admission is asked again. Its charge for an
+  earlier dispatch stays prepaid. If that includes output, it was interrupted and goes on from there.
+- A request whose process is away is parked: it keeps its prepaid charge and its age, but it is not in the queue, so it
   neither blocks its tenant's other requests nor earns its tenant credit, as at an in-flight limit.
 
-What runs at a backend beyond the adopted requests is external load, which only a measurement shows. So a backend is
-sent nothing until it was measured after the handover, and that one measurement sets its external load.
+Requests at a backend beyond the adopted ones are external load, which only a measurement shows. So no request is sent
+to a backend before its first measurement after the handover, and that measurement sets its external load.
 """
 
 from collections.abc import Collection
@@ -32,7 +32,9 @@ from policies.types import Request, Usage
 
 @dataclass(slots=True)
 class Handover:
-    """Takes in and sets aside the requests of one pool. Mutable."""
+    """The handover of one pool: it takes in requests from another scheduler, and sets aside requests that wait.
+    Mutable.
+    """
 
     queues: PoolQueues
     ledger: Ledger
@@ -51,7 +53,7 @@ class Handover:
     def adopt(
         self, request: Request, backend_id: str, usage: Usage, *, output_tokens: float, dispatched_at: float, now: float
     ) -> InFlight:
-        """Take over a request that runs. Its reservation has room for `output_tokens`; 0: as predicted here."""
+        """Take over a running request. Its reservation has room for `output_tokens`; 0: for the predicted output."""
         self.key_holds.runs(request)
         tier_id = self.tenants.tier_id(request.tenant_id)
         sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
@@ -79,8 +81,8 @@ class Handover:
         return entry
 
     def park(self, request_id: str, now: float) -> None:
-        """Take a waiting request out of the queue, with what it prepaid. One that had entered the order counts against
-        its key's limit meanwhile.
+        """Take a waiting request, with its prepaid charge, out of the queue. If it had entered the order, it still
+        counts against its key's limit.
         """
         if request_id not in self.queues:
             return
@@ -92,7 +94,7 @@ class Handover:
             self._leave_order(request, now)
 
     def hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
-        """The in-flight limit of a key has changed: hold all that waits of it, to enter again where there is room."""
+        """Hold all waiting requests of a key whose in-flight limit has changed; they enter again as there is room."""
         waiting = [each for each in self.queues.of(tenant_id).all() if each.key_id == key_id]
         for request in waiting:
             if self.key_holds.is_held(request):
@@ -120,10 +122,11 @@ class Handover:
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
     def readmit(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
-        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's; one that
-        was interrupted goes first. `prepaid` is the usage that it was charged for by another scheduler; None: nothing,
-        or it was parked here. What its present `usage` exceeds that by is charged. It is held where its key has no
-        room.
+        """Queue a request that was admitted before, at the place that its arrival gives it among its tenant's requests.
+
+        An interrupted request goes first. `prepaid` is the usage that another scheduler charged; None: none, or the
+        request was parked here. The excess of its present `usage` over that is charged. The request is held where its
+        key has no room.
         """
         self.parked.pop(request.id, None)
         charge = self._prepay(request, prepaid, usage)
@@ -146,7 +149,7 @@ class Handover:
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
     def end_parked(self, request_id: str, now: float) -> bool:
-        """End a parked request for good: what it prepaid is refunded. Returns whether it was parked."""
+        """End a parked request for good and refund its prepaid charge. Returns whether it was parked."""
         request = self.parked.pop(request_id, None)
         if request is None:
             return False
@@ -162,13 +165,13 @@ class Handover:
         return True
 
     def end_held(self, request: Request, now: float) -> None:
-        """End a request that was held, and that the queue has no more: what it prepaid is refunded."""
+        """End a request that was held, and that the queue no longer has; its prepaid charge is refunded."""
         self.parked[request.id] = request
         self.end_parked(request.id, now)
         self.tenants.left(request.tenant_id)
 
     def refuse(self, request: Request, prepaid: Usage | None, now: float, usage: Usage | None = None) -> None:
-        """A request that would be readmitted may not wait any more: what it prepaid is refunded."""
+        """End a request that would be readmitted but may not wait any more; its prepaid charge is refunded."""
         self.parked[request.id] = request
         self._charge_home(request, self._prepay(request, prepaid, usage))
         self.end_parked(request.id, now)
@@ -178,13 +181,13 @@ class Handover:
         return [request for request in self.parked.values() if request.tenant_id in tenant_ids]
 
     def _charge_home(self, request: Request, charge: Charge) -> None:
-        """Charge a request that does not wait in any order, where it was charged before."""
+        """Charge a request that waits in no order, in the queue where it was charged before."""
         entry = self.ledger.prepaid(request.id)
         if entry is not None and request.tenant_id in self.tenants.states:
             self._home(entry)[0].charged(request.tenant_id, charge)
 
     def _prepay(self, request: Request, prepaid: Usage | None, usage: Usage | None) -> Charge:
-        """Count the request as charged for `prepaid`, and return the charge for what `usage` exceeds it by."""
+        """Count the request as charged for `prepaid`, and return the charge for the excess of `usage` over that."""
         if prepaid is not None and self.ledger.prepaid(request.id) is None:
             produced = request.produced_tokens if usage is None else usage.output_tokens
             request = replace(request, produced_tokens=produced)
@@ -195,7 +198,7 @@ class Handover:
         return Charge(0.0, 0.0)
 
     def _continued(self, request: Request) -> Request:
-        """The request with what it has of its answer, if it was interrupted, and how often it was preempted."""
+        """The request with the part of its answer from before an interruption, and with its number of preemptions."""
         entry = self.ledger.prepaid(request.id)
         if entry is None:
             return request
@@ -208,7 +211,7 @@ class Handover:
         )
 
     def _place(self, request: Request, now: float) -> FairQueue:
-        """Enter a queue. A prepaid request was chosen before: it precedes any new choice, where it was charged."""
+        """Put the request into a queue. A prepaid request goes first in the queue where it was charged."""
         fair_queues, entry = self.accounting.present.fair_queues, self.ledger.prepaid(request.id)
         if entry is None:
             return fair_queues.enter(request, now)
@@ -225,7 +228,7 @@ class Handover:
         return fair_queue
 
     def _home(self, entry: InFlight) -> tuple[FairQueue, bool]:
-        """The queue that a prepaid entry is charged in, and whether it is still there; else any."""
+        """The queue that a prepaid entry is charged in, or any if that is gone, and whether it still exists."""
         for fair_queue in self.accounting.present.fair_queues.all():
             if fair_queue.backend_id in (None, entry.backend_id):
                 return fair_queue, True

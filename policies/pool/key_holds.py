@@ -16,7 +16,7 @@ from policies.types import Request, Tenant
 
 @dataclass(slots=True)
 class _Key:
-    """A key with an in-flight limit: ids of its requests that are in the order or in flight, and what is held."""
+    """A key with an in-flight limit: the ids of its requests in the order or in flight, and its held requests."""
 
     tenant_id: str
     entered: set[str] = field(default_factory=set)
@@ -24,10 +24,10 @@ class _Key:
 
 
 class KeyHolds:
-    """Decides which requests enter the order. Mutable."""
+    """The gate before the order: it holds requests of keys that are at their in-flight limit. Mutable."""
 
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:
-        """`tenants` are those of the pool, with their present settings."""
+        """`tenants` are the tenants of the pool, with their present settings."""
         self._tenants = tenants
         self.keys: dict[str, _Key] = {}
         """Keys with an in-flight limit, of which anything is held, in the order or in flight. To read."""
@@ -35,7 +35,7 @@ class KeyHolds:
         """Keys that may have room for what is held. To read."""
 
     def enters(self, request: Request) -> bool:
-        """Whether the request enters the order now; it counts from then on, until it has `left`."""
+        """Whether the request enters the order now; if so, it counts until it has `left`."""
         limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
         if limit is None:
             return True
@@ -47,22 +47,22 @@ class KeyHolds:
         return True
 
     def runs(self, request: Request) -> None:
-        """The request is in flight, whatever the limit: another scheduler has sent it."""
+        """Count a request that is in flight whatever the limit, because another scheduler has sent it."""
         if request.key_id and self._limit(request.tenant_id, request.key_id) is not None:
             self._key(request).entered.add(request.id)
 
     def hold(self, request: Request) -> None:
-        """The request waits until its key has room."""
+        """Hold the request until its key has room."""
         self._key(request).held[request.id] = request
         self.freed[request.key_id] = None  # another of its key may have left since it was asked
 
     def is_held(self, request: Request) -> bool:
-        """Whether the request waits until its key has room."""
+        """Whether the request is held until its key has room."""
         key = self.keys.get(request.key_id) if self.keys else None
         return key is not None and request.id in key.held
 
     def left(self, request: Request) -> None:
-        """The request is not held any more, and neither in the order nor in flight."""
+        """The request is no longer held, in the order or in flight."""
         key = self.keys.get(request.key_id) if self.keys else None
         if key is None:
             return
@@ -75,7 +75,7 @@ class KeyHolds:
             self.freed.pop(request.key_id, None)
 
     def release(self) -> Request | None:
-        """A request that was held and enters now, the oldest of its key; None where no key has room for any."""
+        """The oldest held request of a key that has room, which enters now; None where there is none."""
         while self.freed:
             key_id = next(iter(self.freed))
             key = self.keys.get(key_id)
@@ -89,14 +89,14 @@ class KeyHolds:
         return None
 
     def changed(self, before: Tenant | None, tenant: Tenant | None) -> list[str]:
-        """Ids of the keys of a tenant whose in-flight limits have changed: these `begin` anew."""
+        """The ids of the tenant's keys whose in-flight limits have changed: each has to `begin` again."""
         if before is None or tenant is None or before.keys == tenant.keys:
             return []
         limits, now = _limits(before), _limits(tenant)
         return [each for each in sorted(limits.keys() | now.keys()) if limits.get(each) != now.get(each)]
 
     def begin(self, tenant_id: str, key_id: str, *, entered: Iterable[str], waiting: Iterable[Request]) -> None:
-        """Count a key anew: these have entered, and these wait and are held from now on until there is room."""
+        """Count a key from the start: requests with ids in `entered` have entered, those in `waiting` are held."""
         ordered = sorted(waiting, key=lambda each: (not each.produced_tokens, each.arrived_at, each.id))
         self.keys[key_id] = _Key(tenant_id, set(entered), {each.id: each for each in ordered})
         self.freed[key_id] = None

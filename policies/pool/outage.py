@@ -1,9 +1,9 @@
 """Outage: how long requests wait while no backend of the pool is available.
 
-An engine that crashed is mostly back within seconds, and rejected clients retry or give up. So while no backend is
+A crashed engine is usually back within seconds, and rejected clients retry or give up. So while no backend is
 available, waiting and arriving requests are kept, within the bounds of the queue, but for less time than the queue
-timeout. The time counts from when the last backend went or the request arrived, whichever is later, and ends
-when a backend is back. A request that may go to another pool does not wait.
+timeout. The time counts from when the last backend went or the request arrived, whichever is later, and ends when a
+backend is back. A request that may go to another pool does not wait.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its we
 
 
 class Outage:
-    """The time limits of requests that wait for a backend. A pool starts without backends."""
+    """The time limits of requests that wait while no backend is available. A pool starts without backends."""
 
     def __init__(self, wait_s_max: float) -> None:
         """`wait_s_max` is in seconds; 0: requests do not wait for a backend."""
@@ -43,12 +43,14 @@ class Outage:
             self._ends.append((now + self._wait_s_max, request))
 
     def next_end(self, queues: PoolQueues) -> float | None:
-        """When the first waiting request has waited long enough for a backend; None: no request waits for one."""
+        """The time at which the first waiting request has waited long enough for a backend; None: no request waits for
+        one.
+        """
         self._drop_void(queues)
         return self._ends[0][0] if self._ends else None
 
     def ended(self, queues: PoolQueues, now: float) -> Request | None:
-        """A request that has waited long enough for a backend, or None. It is not given again."""
+        """A request that has waited long enough for a backend, or None. Each request is returned once."""
         self._drop_void(queues)
         return self._ends.popleft()[1] if self._ends and self._ends[0][0] <= now else None
 

@@ -1,12 +1,12 @@
 """PassingOn: whether a request that has another pool to go to (an alias's next model) goes there now.
 
-It goes as soon as its first token would come too late here by the forecast, while it may still come in time there. The
-forecast is asked when the request arrives, when half of the time to its target is over, when half of the rest is, and
-so on: by the step-time models, and by how fast the queue of its tenant moved lately, whichever is sooner. Where neither
-is known by the first look, nothing says that it would be in time, and it goes with half of its time left.
+It goes as soon as, by the forecast, its first token would come too late here and may still come in time there. The
+forecast is read when the request arrives, when half of the time to its target is over, when half of the rest is over,
+and so on. It is the earlier of two: by the step-time models, and by how fast the tenant's queue moved lately. Where
+neither is known by the first look, the request goes with half of its time left.
 
 A rejection is a last resort, so a tier that rejects takes the best case of a forecast (policies/admission/feasible.py).
-Another pool is none: the forecast is taken as it stands.
+Passing on is not a rejection, so here the forecast is used as it is.
 """
 
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ BEFORE_MAX: Final = 64  # requests of its tenant that are looked at to find a re
 
 @dataclass(frozen=True, slots=True)
 class PassingOn:
-    """Asks the forecasts of one pool."""
+    """The rule for passing requests on, by the forecasts of one pool."""
 
     tenants: Tenants
     forecaster: Forecaster
 
     def goes_at_once(self, request: Request, now: float) -> bool:
-        """Whether an arriving request goes on."""
+        """Whether an arriving request goes on to another pool at once."""
         due_at = first_token_due_at(request) if request.passes_on else None
         if due_at is None:
             return False
@@ -43,7 +43,7 @@ class PassingOn:
         return ttft_s is not None and now + ttft_s > due_at
 
     def looks_at(self, request: Request, now: float) -> float | None:
-        """When a waiting request is looked at next; None: it goes on now."""
+        """The time at which a waiting request is looked at next; None: it goes on to another pool now."""
         due_at = first_token_due_at(request) if request.passes_on else None
         if due_at is None or now >= due_at:
             return None
@@ -67,6 +67,6 @@ class PassingOn:
 
 
 def next_look(now: float, due_at: float) -> float:
-    """When half of the rest of the time is over; at the end where the rest is less than a step."""
+    """The time when half of the rest of the time is over; the end where the rest is shorter than a step."""
     rest_s = due_at - now
     return due_at if rest_s <= QUEUED_S_MIN else now + rest_s / 2

@@ -1,9 +1,9 @@
-"""Policy switch: replaces fairness or placement of a running pool. Counters stay, everything else starts anew.
+"""Policy switch: replaces fairness or placement of a running pool. Counters stay, everything else starts again.
 
-The new queues take over what every tenant and tier was charged: the sum over the old queues, in equal parts. What is in
-flight stays outstanding and is charged where it runs; waiting requests wait in the new queues, and those that a backend
-rejected before stay prepaid. Deficits and virtual times start as if all had just been refilled: no tenant has credit or
-debt. A placement on arrival assigns all waiting requests again, and is not told of earlier dispatches.
+The new queues take over the charges of every tenant and tier: the sum over the old queues, in equal parts. Requests in
+flight stay outstanding and are charged where they run; waiting requests wait in the new queues, and those that a
+backend rejected before stay prepaid. Deficits and virtual times start as if all had just been refilled: no tenant has
+credit or debt. A placement on arrival assigns all waiting requests again, and is not told of earlier dispatches.
 
 No tenant may gain by the switch, so tenants join the new orders from the least served up: VTC lifts a tenant that joins
 to the least waiting one, and the first to join is the least.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -> Callable[[], T]:
-    """A constructor of the chosen policy. Raises ValueError for an unknown name, or parameters it does not have."""
+    """A constructor of the chosen policy. Raises ValueError for an unknown name, or for parameters that it lacks."""
     if choice.name not in table:
         raise ValueError(f"no policy {choice.name!r}: there are {', '.join(table)}")
     make: Callable[..., Any] = partial(table[choice.name], **choice.parameters)
@@ -40,8 +40,8 @@ def choose_policy(table: Mapping[str, Callable[..., T]], choice: PolicyChoice) -
 def predictors(
     slot_fitting: SlotFitting, prediction: PolicyChoice | None, sizing: PolicyChoice | None
 ) -> tuple[Prediction, Prediction]:
-    """The predictors that order tenants and that size reservations. Where one predictor does both, it continues to,
-    unless `sizing` chooses another. Raises ValueError as `choose_policy` does.
+    """The predictor that orders tenants, and the predictor that sizes reservations. Where one predictor does both, it
+    continues to, unless `sizing` chooses another. Raises ValueError as `choose_policy` does.
     """
     predictor = choose_policy(PREDICTION, prediction)() if prediction else slot_fitting.prediction
     sizer = predictor if slot_fitting.sizing is slot_fitting.prediction else slot_fitting.sizing
@@ -80,7 +80,7 @@ def rearrange(
 
 
 def restore(fair_queues: FairQueues, maker: QueueFactory, checkpoint: ServiceCheckpoint) -> None:
-    """Start the new queues from the checkpoint, and give the maker the part for queues that it has yet to make."""
+    """Start the new queues from the checkpoint, and give `maker` the part for queues that do not exist yet."""
     here = {fair_queue.backend_id or SHARED_QUEUE: fair_queue for fair_queue in fair_queues.all()}
     fitting = fit_to_queues(checkpoint, here)
     for key, fair_queue in here.items():

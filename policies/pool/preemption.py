@@ -1,24 +1,24 @@
 """Preemption: which dispatched request returns to the queue for another. It is off unless the operator sets it.
 
 A slot is taken until its request ends. There are two grounds for a preemption. The victim is a request that has not
-produced a token, or one that is resumable where the rules allow it, the youngest first; at most one per queue at a
-time, so its effect is seen before the next.
+produced a token, or a resumable one where the rules allow it, the youngest first. At most one per queue is preempted at
+a time, so its effect is seen before the next.
 
 - service: the least served waiting tenant is behind a running one by more than a threshold. The victim is of the most
   served tenant of the same tier (VTC, Sheng et al., OSDI '24, App. C.3).
 - an envelope: the next request, except those of `preemptible` tiers, would miss its TTFT if it waited for a slot, and
   would meet it if it had one. The victim is of a preemptible tier, and only while the other tier, over its weight, is
   ahead of it by no more than the price of the victim: so no tier gets more than that beyond its share, and none
-  starves. A tier's rank has all that it is predicted to get for what it runs; it stays for as long as long answers run.
+  starves. A tier's rank includes the predicted service of its running requests, and stays high while long answers run.
   So where these may give way, the other tier may be ahead by the price of all of them: by U, as VTC allows any two
   tiers. The slot is kept for the request that it was freed for. Where requests may be preempted after their first
-  token, these give way to one that is late in any case, too: their work is not lost.
+  token, they also give way to a request that is late in any case: their work is not lost.
 
-A preempted request waits again at the head of its tenant's queue, as charged as it was, and pays nothing for the work
-that its backend repeats. Before its first token a request is preempted at most once. Otherwise tenants could preempt
-each other in turns without end: where the threshold is below the price of a request, and where an order that reads more
-than counters dispatches the same request again. After its first token it has to have produced some tokens since its
-dispatch before it is preempted, and is preempted a few times at most (InterruptRules).
+A preempted request waits again at the head of its tenant's queue, with its charge, and pays nothing for the work that
+its backend repeats. Before its first token a request is preempted at most once. Otherwise tenants could preempt each
+other in turns without end: where the threshold is below the price of a request, and where an order that reads more than
+counters dispatches the same request again. After its first token it has to have produced some tokens since its dispatch
+before it is preempted, and is preempted a few times at most (InterruptRules).
 """
 
 from collections import defaultdict
@@ -40,10 +40,10 @@ RECHECK_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class InterruptRules:
-    """When a resumable request is preempted after its first token.
+    """The rules by which a resumable request is preempted after its first token.
 
     For a tenant or an envelope: at most `times_max` times (0: never), and with at least `tokens_between_min` tokens
-    since its last dispatch. From a backend that drains: after `drain_s` seconds; None: never.
+    since its last dispatch. From a draining backend: after `drain_s` seconds; None: never.
     """
 
     times_max: int = 0
@@ -56,8 +56,8 @@ NO_INTERRUPTIONS = InterruptRules()
 
 @dataclass(slots=True)
 class Preemption:
-    """The rules for preemption. `service_min` is the difference in rank, in service over weight, beyond which a request
-    is preempted; None: never for service. `tiers` has all tiers, `tier` gives that of a tenant's id.
+    """The rules for preemption. `tiers` has all tiers; `tier` gives the tier of a tenant's id. `service_min` is the
+    difference in rank, in service over weight, beyond which a request is preempted; None: never for service.
     """
 
     service_min: float | None
@@ -68,7 +68,7 @@ class Preemption:
     rules: InterruptRules
     ledger: Ledger
     wakeup_at: float | None = field(default=None, init=False)
-    """When a waiting request may preempt another; None: no such time is known."""
+    """The time at which a waiting request may preempt another; None: no such time is known."""
     is_on: bool = field(default=False, init=False)
     """Whether any request may be preempted."""
     untouched: dict[str, InFlight] = field(default_factory=dict, init=False)
@@ -82,20 +82,20 @@ class Preemption:
         self.is_on = self.service_min is not None or any(tier.preemptible for tier in self.tiers.values())
 
     def may_preempt(self, request: Request) -> bool:
-        """Whether this request may be preempted if it is dispatched now."""
+        """Whether this request, if it is dispatched now, may be preempted."""
         return self.service_min is not None or self.tier(request.tenant_id).preemptible
 
     def sent(self, entry: InFlight) -> None:
-        """The entry's request was dispatched, and may be preempted."""
+        """Record the dispatch of an entry that may be preempted."""
         if not entry.is_prepaid and not entry.request.preemptions:
             self.untouched[entry.request.id] = entry
 
     def settled(self, request_id: str) -> None:
-        """The request has produced a token, left its backend, or was kept: it is not one without tokens any more."""
+        """The request no longer counts as one without tokens: it has produced one, left its backend, or was kept."""
         self.untouched.pop(request_id, None)
 
     def preempted(self, fair_queues: FairQueues, now: float) -> Iterator[Preempt]:
-        """At most one request per queue, where backends may be sent something now."""
+        """The requests to preempt now, at most one per queue, where backends are open."""
         self.wakeup_at = None
         running: dict[FairQueue, list[InFlight]] = {}
         for entry in (*self.untouched.values(), *self._begun()):
@@ -156,8 +156,8 @@ class Preemption:
         return max(victims, key=_youth)
 
     def _worth(self, entries: list[InFlight]) -> Mapping[str, float]:
-        """The price, by tier, of the answers that have begun and may give way: U of the tier's VTC, as far as it can be
-        taken from it.
+        """The price, by tier, of the begun answers that may give way: the part of the tier's U that can be taken from
+        it.
         """
         worth: defaultdict[str, float] = defaultdict(float)
         for entry in entries:
@@ -166,7 +166,7 @@ class Preemption:
         return worth
 
     def _gives(self, fair_queue: FairQueue, entry: InFlight, tier_id: str, worth: Mapping[str, float]) -> bool:
-        """Whether the entry is of a preemptible tier that tier `tier_id` is not too far ahead of."""
+        """Whether the entry's tier is preemptible, and `tier_id` is not too far ahead of it."""
         tier = self.tier(entry.request.tenant_id)
         if not tier.preemptible:
             return False
@@ -175,8 +175,8 @@ class Preemption:
         return lead <= price / tier.weight
 
     def _late_at(self, request: Request, now: float) -> float | None:
-        """From when on the request will miss its TTFT if it still waits for a slot; None where it has no TTFT target,
-        or would miss it even with a slot.
+        """The time from which the request will miss its TTFT target if it still waits for a slot. None where it has no
+        TTFT target, or would miss it even with a slot.
         """
         due_at = first_token_due_at(request)
         if due_at is None or self.forecaster.is_hopeless(request, due_at, now):

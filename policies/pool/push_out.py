@@ -1,17 +1,17 @@
-"""PushOut: which waiting request makes room for an arrival when the pool's queue is full: the newest of the tenant that
-holds most of it beyond its share.
+"""PushOut: which waiting request makes room for an arrival when the pool's queue is full: the newest request of the
+tenant that exceeds its share most.
 
 Tiers share the queue by weight, within a tier groups and tenants without a group, within a group its tenants. At each
-level the holder with the most queued over its weight yields, if it has more than the newcomer's would have with it. So
-a tenant with less than its share finds room, however full others have filled the queue, and a queue that no other needs
-may be filled by one. A request never makes room for one of a less important tier. In a queue that is full of bytes,
-bytes are what is held, else requests.
+level the holder with the most queued over its weight yields, if that is more than the newcomer's holder would have with
+the newcomer. So a tenant with less than its share finds room, however full others have filled the queue, and a queue
+that no other needs may be filled by one. A request never makes room for one of a less important tier. In a queue that
+is full of bytes, bytes are counted, otherwise requests.
 
 Buffers of routers that drop from the longest queue share memory in this way (Suter et al., "Design Considerations for
 Supporting TCP with Per-flow Queueing", INFOCOM 1998).
 
 What tenants hold changes with almost every event, and a victim is needed in a full queue only. So once the queue has
-been full, it notes whose changed, and the heaps are brought up to date when the next victim is asked for.
+been full, it notes the tenants that changed, and the heaps are brought up to date when the next victim is asked for.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ TIER, GROUP, TENANT = "tier", "group", "tenant"
 
 
 class Level(NamedTuple):
-    """One holder on the way from a tier to a tenant."""
+    """One level of the path from a tier to a tenant: a tier, a group or the tenant."""
 
     kind: str
     id: str
@@ -33,16 +33,16 @@ class Level(NamedTuple):
 
 
 Path = tuple[Level, ...]
-"""From a tenant's tier to itself."""
+"""The levels from a tenant's tier to the tenant itself."""
 
 
 class Holder(Place):
-    """A tier, group or tenant, and what it holds of the queue."""
+    """A tier, group or tenant, and the part of the queue that it holds."""
 
     __slots__ = ("amount", "inner", "key", "outer", "weight")
 
     def __init__(self, key: tuple[str, ...], level: Level, outer: "Holder | None") -> None:
-        """`outer` is what it is within."""
+        """`outer` is the holder that this one is within."""
         super().__init__(level.id)
         self.key = key
         self.weight = level.weight
@@ -51,7 +51,7 @@ class Holder(Place):
         self.inner: TenantHeap[Holder] = TenantHeap(_most_first)
 
     def load(self, more: int = 0) -> float:
-        """What it holds over its weight, or would with so much more."""
+        """The amount that the holder has, and `more`, over its weight."""
         return (self.amount + more) / self.weight
 
 
@@ -60,7 +60,7 @@ def _most_first(holder: Holder) -> float:
 
 
 class Holdings:
-    """What every holder holds by one measure, requests or bytes. Mutable."""
+    """The part of the queue that every holder has, by one measure: requests or bytes. Mutable."""
 
     def __init__(self) -> None:
         self._root = Holder((), Level("", "", 1.0), None)
@@ -68,7 +68,7 @@ class Holdings:
         self._tenants: dict[str, tuple[Holder, int]] = {}  # as of their last change
 
     def changed(self, tenant_id: str, path: Path, amount: int) -> None:
-        """The tenant holds this amount now, at this place among tiers and groups."""
+        """Set the amount that the tenant holds, and its place among tiers and groups."""
         before = self._tenants.pop(tenant_id, None)
         if before is not None:
             self._take(*before)
@@ -87,7 +87,7 @@ class Holdings:
 
     def yielding(self, path: Path, amount: int, may_yield: Callable[[str], bool]) -> str | None:
         """The tenant that yields to a newcomer of this path and amount; None: none holds more beyond its share.
-        `may_yield`: whether a tier yields to that of the newcomer.
+        `may_yield` tells whether a tier yields to the newcomer's.
         """
         holder: Holder | None = self._root
         for key, level in _keys(path):
@@ -103,7 +103,7 @@ class Holdings:
         return None
 
     def _take(self, holder: Holder | None, amount: int) -> None:
-        """Take from what the holder holds, and from all that it is within; what holds nothing is forgotten."""
+        """Subtract the amount from the holder and from every holder that it is within; an empty holder is dropped."""
         while holder is not None and holder.outer is not None:
             holder.amount -= amount
             if not holder.amount:
@@ -113,7 +113,7 @@ class Holdings:
 
 
 def _keys(path: Path) -> Iterator[tuple[tuple[str, ...], Level]]:
-    """Each level of the path with the kinds and ids up to it."""
+    """Each level of the path, with the kinds and ids up to and including it."""
     key: tuple[str, ...] = ()
     for level in path:
         key = (*key, level.kind, level.id)
@@ -127,7 +127,7 @@ def _tenant_with_most(holder: Holder) -> str:
 
 
 class PushOut:
-    """Chooses the waiting request that makes room in a full queue. Mutable."""
+    """The choice of the waiting request that makes room in a full queue. Mutable."""
 
     def __init__(self, tenants: Tenants) -> None:
         self._queues = tenants.queues
@@ -137,8 +137,8 @@ class PushOut:
         self._bytes = Holdings()
 
     def victim(self, newcomer: Request, *, of_bytes: bool) -> Request | None:
-        """The waiting request that makes room for the newcomer, in a queue that is full of bytes or of requests; None
-        where none does.
+        """The waiting request that makes room for the newcomer; None where none does. The queue is full of bytes
+        (`of_bytes`) or of requests.
         """
         self._look()
         path = self._path(newcomer.tenant_id)
@@ -152,7 +152,7 @@ class PushOut:
         return None if tenant_id is None else self._queues.of(tenant_id).newest()
 
     def _look(self) -> None:
-        """Take in what has changed since the last look."""
+        """Apply the changes since the last look."""
         changed: Iterable[str] | None = self._queues.changed
         if changed is None:
             self._requests, self._bytes = Holdings(), Holdings()

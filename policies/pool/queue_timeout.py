@@ -1,8 +1,8 @@
 """Queue timeout: how long a request may wait, and with which reason it is rejected then.
 
 No request waits longer than `wait_s_max`. In a tier that rejects requests that would miss their target, a request waits
-at most until its first token is due: after that it is certainly late, whatever the forecast. For one that may go to
-another pool the timeout is a look at whether it should (passing_on.py), and the last one is at that time.
+at most until its first token is due: after that it is certainly late, whatever the forecast. For a request that may go
+to another pool, each timeout is a check of whether it should (passing_on.py); the last check is at that time.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class QueueTimeout:
     tier: Callable[[str], Tier]
 
     def ends_at(self, request: Request, now: float) -> float:
-        """When the wait of the request ends, which waits since `now` or was queued before. What its client has a part
-        of waits anew, and is in time whenever it goes on.
+        """The time at which the wait of a request ends, if it waits since `now` or was queued before. A request whose
+        client already has a part of the answer waits from now, because it cannot be late any more.
         """
         if request.produced_tokens:
             return now + self.wait_s_max
@@ -35,7 +35,7 @@ class QueueTimeout:
         return due_at if self.tier(request.tenant_id).rejects_misses else waited_at
 
     def reason(self, request: Request, now: float) -> Reason:
-        """Why a request is rejected whose wait has ended by `now`."""
+        """The reason for which a request is rejected whose wait has ended by `now`."""
         return (
             Reason.QUEUE_TIMEOUT
             if request.produced_tokens or now >= request.arrived_at + self.wait_s_max

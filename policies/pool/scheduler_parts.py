@@ -1,4 +1,6 @@
-"""Parts of a Scheduler: makes them, each with the others that it needs. scheduler.py says what a setting means."""
+"""Parts of a Scheduler: a factory that makes each part with the others that it needs. scheduler.py explains the
+settings.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,7 +150,7 @@ def _pool_admission(
 def _tenant_states(
     tenants: Iterable[Tenant], groups: Mapping[str, GroupState]
 ) -> tuple[dict[str, QueuedTenant], Counter[str]]:
-    """The tenants by id, and by tier how many have a group."""
+    """The tenants by id, and the number of tenants with a group, by tier."""
     states = {}
     for tenant in tenants:
         group = None if tenant.group_id is None else groups[tenant.group_id]

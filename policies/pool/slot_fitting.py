@@ -1,4 +1,4 @@
-"""Slot fitting: predicts what the chosen request needs, and reserves a slot for it at a backend.
+"""Slot fitting: predicts the need of the chosen request, and reserves a slot for it at a backend.
 
 There may be two predictors, one for the order of tenants and one for the size of reservations, because a fair
 expectation and a safe one differ. Both learn from requests that end.
@@ -18,11 +18,11 @@ from policies.types import Outcome, Request, Tier, Usage
 
 
 class SlotFitting:
-    """Finds a slot for the chosen request."""
+    """The part of a Scheduler that finds a slot for the chosen request."""
 
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
-        """Chooses among the backends with room."""
+        """The placement, which chooses among the backends with room."""
         self.fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing
@@ -32,7 +32,7 @@ class SlotFitting:
 
     @property
     def reads_prefixes(self) -> bool:
-        """Whether a policy or placement reads which prompts are cached where."""
+        """Whether a policy or a placement reads the prefix index."""
         return self.fleet.cached_tokens is not None
 
     @reads_prefixes.setter
@@ -47,7 +47,7 @@ class SlotFitting:
         self._predictors = tuple(distinct.values())
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        """Set all tiers and their reserves."""
+        """Set all tiers, with their reserves."""
         tiers = list(tiers)
         self.fleet.set_reserves(tiers)
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
@@ -127,7 +127,7 @@ class SlotFitting:
             self._prefixes.inserted(request, backend_id)
 
     def observed(self, entry: InFlight, outcome: Outcome) -> None:
-        """The entry has ended. An incomplete answer is learnt from only where it outgrew its prediction."""
+        """Learn from an entry that has ended; from an incomplete answer only where it outgrew its prediction."""
         output = entry.usage.output_tokens
         if output and (outcome is Outcome.COMPLETED or output > entry.sized_output):
             for predictor in self._predictors:
@@ -138,6 +138,6 @@ class SlotFitting:
             predictor.forget(tenant_id)
 
     def _cached_tokens(self, request: Request, backend_id: str) -> int:
-        """Tokens of the prompt that are assumed to be in the backend's prefix cache."""
+        """The tokens of the prompt that are assumed to be in the backend's prefix cache."""
         blocks = self._prefixes.matched_blocks(request, backend_id)
         return min(request.prompt_tokens, int(blocks * request.prefix_block_tokens))

@@ -27,9 +27,9 @@ def take_snapshot(
     tenant_ids: Iterable[str] | None,
     interruptions: Interruptions,
 ) -> Snapshot:
-    """A snapshot of the pool; the accounts must be settled. Takes time in proportion to tenants and requests. With
-    `tenant_ids` (None: all) it takes time in proportion to these, and has no tiers, requests and slack; with any, it
-    has no backends either.
+    """A snapshot of the pool, in time in proportion to tenants and requests; the accounts must be settled. With
+    `tenant_ids` (None: all), the time is in proportion to these, and there are no tiers, requests and slack; unless it
+    is empty, there are no backends either.
     """
     tenant_ids = None if tenant_ids is None else list(tenant_ids)
     tokens_max = fleet.limits.sums()[1]

@@ -1,7 +1,7 @@
 """Tenants of one pool: their settings, and whether each may dispatch now.
 
-A limit on what a tenant or group has in flight holds over all queues. A removed tenant is rejected from then on, and
-forgotten when its last request has ended. A removed tier or group is forgotten with its last tenant.
+The in-flight limit of a tenant or group holds over all queues. A removed tenant is rejected from then on, and forgotten
+when its last request has ended. A removed tier or group is forgotten with its last tenant.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Tenants:
     """Tenants whose queue, tier or rank may have changed; shedding reads and clears it."""
     groups: dict[str, GroupState] = field(default_factory=dict)
     grouped: Counter[str] = field(default_factory=Counter)
-    """By tier: the tenants with a group."""
+    """The number of tenants with a group, by tier."""
     _leaving_tiers: set[str] = field(default_factory=set)
     _leaving_groups: set[str] = field(default_factory=set)
 
@@ -55,7 +55,7 @@ class Tenants:
         return self.tiers[self.tier_id(tenant_id)]
 
     def ranks(self, tenant_id: str) -> tuple[float, ...]:
-        """What orders the tenants of one tier (FairTree.ranks), summed over all queues."""
+        """The keys that order the tenants of one tier (FairTree.ranks), summed over all queues."""
         tenant = self.states[tenant_id].tenant
         ranks = [fair_queue.order.ranks(tenant) for fair_queue in self.present.fair_queues.all()]
         return tuple(map(sum, zip_longest(*ranks, fillvalue=0.0)))
@@ -72,7 +72,7 @@ class Tenants:
         now: float,
     ) -> list[Request]:
         """Apply new settings in this order: tiers, groups, tenants, removals. Returns the waiting requests of removed
-        tenants, for the caller to reject.
+        tenants, which the caller rejects.
         """
         new_tiers = {tier.id: tier for tier in tiers}
         self.tiers |= new_tiers
@@ -97,7 +97,7 @@ class Tenants:
         return waiting
 
     def _group_changed(self, group: Group) -> None:
-        """Add the group, or apply its new settings. Its tier is that of its tenants."""
+        """Add the group, or apply its new settings. Its tier is the tier of its tenants."""
         self._leaving_groups.discard(group.id)
         state = self.groups.setdefault(group.id, GroupState(group))
         was_full, state.group = state.is_full, group
@@ -106,7 +106,7 @@ class Tenants:
         self._hold(state, was_full=was_full)
 
     def _count_group(self, group: GroupState, change: int) -> None:
-        """As many more requests of the group are in flight; it may be at its limit now, or have room again."""
+        """`change` more requests of the group are in flight, so it may reach its limit or have room again."""
         if group.group.in_flight_max is None:
             group.in_flight += change
             return
@@ -152,7 +152,7 @@ class Tenants:
             fair_queue.change(before, state, now)
 
     def _group(self, tenant: Tenant, group: GroupState, now: float) -> None:
-        """The tenant is about to be one of the group's."""
+        """Add the tenant, which is about to join, to the group's counts."""
         group.tenants += 1
         self.grouped[tenant.tier_id] += 1
         if self.grouped[tenant.tier_id] == 1:
@@ -162,13 +162,13 @@ class Tenants:
             self.noted.update(self.queues.tenant_ids())
 
     def _leave_group(self, state: QueuedTenant, group: GroupState) -> None:
-        """The tenant is none of the group's any more."""
+        """Remove the tenant from the group's counts."""
         group.tenants -= 1
         self.grouped[state.tenant.tier_id] -= 1
         self._count_group(group, -state.in_flight)
 
     def _ungroup(self, now: float) -> None:
-        """Take the level of groups away from tiers of whose tenants none has a group any more."""
+        """Take the level of groups away from tiers without a tenant that has a group."""
         for tier_id in [tier_id for tier_id, tenants in self.grouped.items() if not tenants]:
             del self.grouped[tier_id]
             if tier_id in self.tiers:
@@ -203,11 +203,11 @@ class Tenants:
             self._forget_if_gone(state)
 
     def left(self, tenant_id: str) -> None:
-        """A request of the tenant that was in no queue of its own has ended."""
+        """A request of the tenant has ended that was in no order."""
         self._forget_if_gone(self.states[tenant_id])
 
     def move_stranded(self, now: float) -> None:
-        """Assign requests that wait for a backend that does not serve to another that does."""
+        """Assign requests that wait for a backend that does not serve to one that does."""
         for request in self.present.fair_queues.stranded(now):
             move = self.present.fair_queues.move(request, now)
             self.accounting.moved(request, move, now)
@@ -236,8 +236,8 @@ class Tenants:
         attainment: Callable[[str], Attainment],
         waits: Callable[[Request], Wait],
     ) -> dict[str, TenantView]:
-        """The views of these tenants (None: all); counters are sums over all queues. `waits` says why a request that
-        is the first of its tenant's queue waits.
+        """The views of these tenants (None: all), with counters summed over all queues. `waits` gives the reason why
+        the first request of a tenant's queue waits.
         """
         fair_queues = self.present.fair_queues.all()
         views = {}
@@ -301,7 +301,7 @@ class Tenants:
             self._forget_groups()
 
     def _forget(self, tenant: Tenant) -> None:
-        """Forget the tenant in all parts."""
+        """Forget the tenant in all parts of the pool."""
         for fair_queue in self.present.fair_queues.all():
             fair_queue.order.forget(tenant.tier_id, tenant.id)
         self.present.fair_queues.forget(tenant.id)

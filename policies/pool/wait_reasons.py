@@ -1,6 +1,6 @@
-"""Wait reasons: why a request is queued. For people; no decision reads them.
+"""Wait reasons: why a request is queued. They are for people; no decision reads them.
 
-A poll decides all that can be decided, so after it every waiting request has a reason: no backend for it is available,
+A poll makes every possible decision, so after it every waiting request has a reason: no backend for it is available,
 its key's or its tenant's own limit, its tenant's older requests, or no room for the next request.
 """
 
@@ -31,8 +31,8 @@ def waits_for(
 def first_waits_for(
     queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
 ) -> Callable[[Request], Wait]:
-    """As `waits_for`, for many requests that are each the first of their tenant's queue: most may go to all backends,
-    which are looked at once.
+    """A function like `waits_for`, for many requests that are each the first of their tenant's queue. Most of them may
+    go to all backends, which are therefore examined only once.
     """
     reasons: dict[frozenset[str] | None, Wait | None] = {}
 
@@ -51,7 +51,7 @@ def first_waits_for(
 
 
 def _backends_wait(request: Request, fleet: Fleet, now: float) -> Wait | None:
-    """The reason that lies in its backends; None: one of them is there and open."""
+    """The reason that lies in the request's backends; None: one of them is available and open."""
     there = fleet.available(request)
     if not there:
         return Wait.NO_BACKEND

@@ -1,11 +1,11 @@
-"""Wait views: why requests are queued, whose turn it is, and when they will probably be sent. For people; no decision
-reads them, and making them changes none.
+"""Wait views: why requests are queued, which tenant is next, and when requests will probably be sent.
 
-The predicted start follows from how many requests of the tenant are before it, and how fast those that waited were sent
-lately (policies/admission/retry_after.py). This counts all that slows the tenant down, also its own limit in flight and
-other tenants. Before three of its requests that waited were sent, it is that of the TTFT forecast
-(policies/slo/ttft_forecast.py): what waits before the request is estimated as a fluid, at most all that waits, and
-slots become free at the mean rate of what runs. Of a tenant at its own limit there is no forecast then.
+The views are for people; no decision reads them, and making them changes no decision. The predicted start follows from
+the number of the tenant's requests before this one, and from how fast those that waited were sent lately
+(policies/admission/retry_after.py). This includes everything that slows the tenant down, also its own in-flight limit
+and other tenants. Before three of its requests that waited were sent, the TTFT forecast is used
+(policies/slo/ttft_forecast.py): the work before the request is estimated as a fluid, and slots become free at the mean
+rate of the running requests. A tenant at its own limit then has no forecast.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,13 +19,13 @@ from policies.slo.ttft_forecast import BackendScan, Forecaster
 from policies.types import Request, Wait, WaitView
 
 IN_ORDER = frozenset({Wait.OWN_QUEUE, Wait.NO_ROOM})
-"""Reasons by which the order of requests says when the request is sent."""
+"""The reasons for which the order of requests decides when the request is sent."""
 BY_PACE = IN_ORDER | {Wait.TENANT_LIMIT}
-"""Reasons by which its tenant's last dispatches do."""
+"""The reasons for which the pace of its tenant's last dispatches decides that."""
 
 StartOf = Callable[[str, int, float], float | None]
-"""Seconds until a tenant's request is sent with so many of its tenant before it, at this time, by its last dispatches;
-None: there were too few.
+"""A function that gives the seconds until a tenant's request is sent with this many of its tenant before it, at this
+time, by the tenant's last dispatches; None: there were too few.
 """
 
 
@@ -61,7 +61,7 @@ def wait_views(
 
 
 def _next_tenant(fair_queue: FairQueue, queues: PoolQueues) -> str | None:
-    """The tenant whose turn it is; None where no tenant may send."""
+    """The tenant that is next; None where no tenant may send."""
     for request_id in fair_queue.first:  # these precede any new choice
         return queues.get(request_id).tenant_id
     found = fair_queue.next((), ())
@@ -69,7 +69,7 @@ def _next_tenant(fair_queue: FairQueue, queues: PoolQueues) -> str | None:
 
 
 def _before_each(requests: Iterable[Request], queues: PoolQueues) -> dict[str, tuple[int, int]]:
-    """How many requests the tenant of each request has queued before it, and the tokens of their prompts."""
+    """For each request, the number of requests that its tenant has queued before it, and their prompt tokens."""
     before: dict[str, tuple[int, int]] = {}
     for tenant_id in {request.tenant_id for request in requests}:
         prompt_tokens = 0

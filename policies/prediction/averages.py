@@ -10,7 +10,7 @@ MEMORY = 4.0  # the authors' code: (4 * average + output) / 5
 
 
 class LastFiveMean:
-    """Mean of the tenant's last five outputs; 0 for a new tenant."""
+    """A predictor: the mean of the tenant's last five outputs; 0 for a new tenant."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, deque[float]] = {}
@@ -28,7 +28,9 @@ class LastFiveMean:
 
 
 class ExponentialAverage:
-    """(4 * average + output) / 5 over the tenant's outputs; the first output replaces the initial zero."""
+    """A predictor: the exponential average, (4 * average + output) / 5, of the tenant's outputs. The first output
+    replaces the initial zero.
+    """
 
     def __init__(self) -> None:
         self._average: dict[str, float] = {}

@@ -6,10 +6,10 @@ from policies.types import Request
 
 
 class Prediction(Protocol):
-    """Predicts how many output tokens a request will produce, over all its choices."""
+    """A predictor of how many output tokens a request will produce, over all its choices."""
 
     def predict(self, request: Request) -> float:
-        """Expected output tokens, in [0, request.output_tokens_max]."""
+        """The expected output tokens, in [0, request.output_tokens_max]."""
         ...
 
     def observed(self, request: Request, output_tokens: int) -> None:
@@ -22,5 +22,7 @@ class Prediction(Protocol):
 
 
 def clamp_prediction(request: Request, tokens_per_choice: float) -> float:
-    """The prediction for all choices; never more than the request may produce, which bounds later refunds."""
+    """The prediction for all choices of a request. It is at most what the request may produce, which bounds later
+    refunds.
+    """
     return min(tokens_per_choice * request.choices, request.output_tokens_max)

@@ -69,11 +69,13 @@ def contexts(request: Request, tenant: int) -> tuple[Hashable, ...]:
 
 
 class MixtureOfExperts:
-    """The weighted median of the experts' predictions; `FIRST_TOKENS` per choice before any answer. Mutable."""
+    """A predictor: the weighted median of the experts' predictions; `FIRST_TOKENS` per choice without an answer.
+    Mutable.
+    """
 
     def __init__(self, *, quantile: float = QUANTILE, window_outputs: int = WINDOW_OUTPUTS) -> None:
         """`quantile` of the answers is predicted: 0.5 has the least error, a higher one is seldom too low.
-        `window_outputs` answers are remembered per context.
+        `window_outputs` answers are kept per context.
         """
         self._quantile = quantile
         self._window_outputs = window_outputs
@@ -120,7 +122,7 @@ class MixtureOfExperts:
         self._tenants.pop(tenant_id, None)
 
     def _error(self, predicted: float, output: float) -> float:
-        """The loss that the quantile minimises (pinball loss); for the median, half of the distance."""
+        """The pinball loss, which the quantile minimises; for the median, half of the distance."""
         short = output - predicted
         return self._quantile * short if short > 0 else (self._quantile - 1.0) * short
 
@@ -142,7 +144,7 @@ class _Context:
 
 @dataclass(slots=True)
 class _Record:
-    """The recent error of every expert, for one tenant or for all, and the weights that follow."""
+    """The recent error of every expert, for one tenant or for all, and the weights that follow from them."""
 
     number: int
     errors: list[float] = field(default_factory=lambda: [0.0] * len(EXPERTS))
@@ -155,7 +157,7 @@ class _Record:
         self.errors[expert] += rate * (error - self.errors[expert])
 
     def weigh(self, prior: "_Record") -> None:
-        """Compute the weights from the errors here, blended with the prior's while there are few answers."""
+        """Compute the weights from these errors, blended with the prior's weights while there are few answers."""
         errors = []
         for expert, error in enumerate(self.errors):
             answers = min(self.answers[expert], 1.0 / ERROR_RATE_MIN)

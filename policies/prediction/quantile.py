@@ -20,8 +20,8 @@ LEAD_TOKENS = 1.0  # of loss: a smaller difference between the views does not co
 
 
 class TenantQuantile:
-    """A quantile (nearest rank) of the tenant's last outputs, or of their shares of the limits; `first_tokens` per
-    choice for a new tenant. Mutable.
+    """A predictor: a quantile (nearest rank) of the tenant's last outputs, or of their shares of the limits. Mutable. A
+    new tenant gets `first_tokens` per choice.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class TenantQuantile:
         window_outputs: int = WINDOW_OUTPUTS,
         first_tokens: float = FIRST_TOKENS,
     ) -> None:
-        """`quantile` is in (0, 1]; `window_outputs` how many outputs of a tenant are remembered."""
+        """`quantile` is in (0, 1]; `window_outputs` is the number of outputs kept per tenant."""
         self._quantile = quantile
         self._window_outputs = window_outputs
         self._first_tokens = first_tokens
@@ -82,7 +82,7 @@ class _Views:
 
 
 def _loss(short: float, quantile: float) -> float:
-    """Pinball loss of a prediction that was `short` tokens too low; the quantile has the least mean loss."""
+    """The pinball loss of a prediction that was `short` tokens too low; the quantile has the least mean loss."""
     return quantile * short if short > 0.0 else (quantile - 1.0) * short
 
 

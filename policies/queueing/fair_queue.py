@@ -4,8 +4,8 @@ A pool has one queue before all its backends, or one before each of them (polici
 its own order and counters, and counts what its tenants have in flight from it. A tenant's in-flight limit holds over
 all queues; pool/tenants.py counts for it.
 
-The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, so do the groups of the tier, if
-it has any, and inside the group the pool's fairness policy picks the request. backfill.py handles a request that fits
+The order of precedence: limits make a tenant eligible, tiers compete by weighted VTC, and so do the groups of a tier,
+if it has any; inside the group the pool's fairness policy picks the request. backfill.py handles a request that fits
 nowhere.
 """
 
@@ -28,7 +28,7 @@ from policies.types import Request, Tenant
 
 
 class AccountPlace(NamedTuple):
-    """Where a tenant's account is."""
+    """The tier and the group in which a tenant has its account."""
 
     tier_id: str
     group_id: str | None
@@ -36,7 +36,7 @@ class AccountPlace(NamedTuple):
 
 @dataclass(slots=True)
 class QueuedTenant:
-    """A tenant of the pool, and whether its limits let it send. `group` is None for a tenant without one."""
+    """A tenant of the pool, and whether its limits let it send. `group` is None for a tenant without a group."""
 
     tenant: Tenant
     in_flight: int = 0
@@ -46,23 +46,23 @@ class QueuedTenant:
 
     @property
     def may_send(self) -> bool:
-        """Whether its own limit lets it send."""
+        """Whether the tenant's own limit lets it send."""
         limit = self.tenant.in_flight_max
         return limit is None or self.in_flight < limit
 
     @property
     def is_limited(self) -> bool:
-        """Whether its own limit or that of its group keeps it from sending."""
+        """Whether the tenant's own limit, or that of its group, keeps it from sending."""
         return not self.may_send or (self.group is not None and self.group.is_full)
 
     @property
     def waiting_spell(self) -> int:
-        """Another number after each time that it, or its group, ceased to wait."""
+        """A number that changes each time the tenant, or its group, stops waiting."""
         return self.spells if self.group is None else self.spells + self.group.spells
 
 
 class FairQueue:
-    """One queue: the order of its waiting requests, and what is in flight from it."""
+    """One queue of a pool: the order of its waiting requests, and its requests in flight."""
 
     def __init__(
         self,
@@ -76,8 +76,9 @@ class FairQueue:
         output_tokens: Callable[[Request], float],
         backend_id: str | None = None,
     ) -> None:
-        """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
-        that a request's reservation is sized for. `backend_id` is the one that requests here wait for; None: any.
+        """`limits` gives the sequences and tokens that may be in flight from this queue. `output_tokens` gives the
+        output that a request's reservation is sized for. `backend_id` is the backend for which requests wait here;
+        None: any.
         """
         self.backend_id = backend_id
         self.order = order
@@ -87,26 +88,27 @@ class FairQueue:
         chosen and charged, or another request was preempted for them.
         """
         self.held: dict[str, BackendHold] = {}
-        """By waiting request: the backend held for it when it last fitted nowhere and another could pass."""
+        """The backend held for each waiting request that last fitted nowhere while another could pass, by request id.
+        """
         self.output_tokens = output_tokens
         self._tenants = tenants
         self._price = price
         self._is_capped = share_ratio_max < 1.0
         self._share = ShareCap(share_ratio_max, order)
         self.use = QueueUse(limits, output_tokens, counts_speed=backend_id is None)
-        """What is in flight from here."""
+        """The requests in flight from this queue."""
         self._competing: set[str] = set()  # tenants that wait and may send
         self._absent: dict[str, AccountPlace] = {}  # of restored tenants that have not joined yet
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits here or is in flight from here."""
+        """Whether no request waits in the queue or is in flight from it."""
         return not self.use.by_tenant and not self.queues.tenant_ids()
 
     # -- waiting tenants -------------------------------------------------------------------------------------
 
     def competes(self, tenant_id: str) -> bool:
-        """Whether the tenant waits here and may send."""
+        """Whether the tenant waits in this queue and may send."""
         if tenant_id not in self._competing:
             return False
         group = self._tenants[tenant_id].group
@@ -143,7 +145,7 @@ class FairQueue:
             self._share.set_active(tenant, active=is_active)
 
     def change(self, before: Tenant, state: QueuedTenant, now: float) -> None:
-        """The tenant's settings have changed."""
+        """Apply the tenant's new settings; `before` are the old ones."""
         tenant = state.tenant
         self._share.set_active(before, active=False)
         if before.tier_id != tenant.tier_id or before.group_id != tenant.group_id:
@@ -157,7 +159,7 @@ class FairQueue:
         self.refresh(state)
 
     def regroup(self, tier_id: str, now: float) -> None:
-        """Add the level of groups to a tier of whose tenants none has a group, or take it away."""
+        """Add the level of groups to a tier, or take it away. None of the tier's tenants has a group."""
         level = self.order.root.nodes[tier_id].order.level()
         states = [state for state in self._tenants.values() if state.tenant.tier_id == tier_id]
         waiting = [state for state in states if state.tenant.id in self._competing]
@@ -176,8 +178,8 @@ class FairQueue:
     # -- service received ------------------------------------------------------------------------------------
 
     def restore(self, checkpoint: QueueCheckpoint, *, returning: bool = False) -> None:
-        """Start from these counters, before anything has waited here. With `returning`, tenants are lifted at most to
-        the checkpoint's level, until the root's `all_returned`.
+        """Start from these counters, before any request has waited. With `returning`, tenants are lifted at most to the
+        checkpoint's level, until the root's `all_returned`.
         """
         self.order.begin_at(checkpoint, returning=returning)
         for tier_id, tier in checkpoint.tiers.items():
@@ -188,7 +190,7 @@ class FairQueue:
             self.welcome(self._tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
-        """The tenant is new here or returns, perhaps in another tier or group than before."""
+        """The tenant is new in this queue or returns, perhaps in another tier or group than before."""
         here = AccountPlace(tenant.tier_id, tenant.group_id)
         place = self._absent.pop(tenant.id, here)
         if place != here:
@@ -208,7 +210,7 @@ class FairQueue:
         self.order.charged(self._tenants[tenant_id].tenant, charge)
 
     def opened(self, entry: InFlight, charge: Charge) -> None:
-        """The entry was dispatched from here, and costs this charge."""
+        """The entry was dispatched from this queue at this charge."""
         tenant = self._tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
         self.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
@@ -229,7 +231,7 @@ class FairQueue:
             self._share.set_active(tenant, active=True)
 
     def ended(self, entry: InFlight, now: float) -> None:
-        """The entry dispatched from here has ended, or belongs to another queue from now on."""
+        """The entry, dispatched from this queue, has ended or belongs to another queue from now on."""
         if self.order.follows_requests:
             self._order_of(entry.request).ended(entry, now)
 
@@ -237,7 +239,7 @@ class FairQueue:
         return self._tenants[tenant_id].tenant.tier_id
 
     def ahead(self, tenant_id: str, other_id: str) -> float:
-        """By how much the rank of one tenant is above that of another of its tier (FairTree.ahead)."""
+        """The amount by which the rank of one tenant is above that of another of its tier (FairTree.ahead)."""
         return self.order.ahead(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
 
     def share_ratio(self, tenant: Tenant) -> float:
@@ -245,8 +247,8 @@ class FairQueue:
         return self._share.ratio_if_active(tenant)
 
     def lead_service(self, tenant: Tenant) -> float:
-        """Service by which the tenant is ahead of the next one of its tier, and in a group of the next one of that; 0.0
-        if that is itself or there is none.
+        """Service by which the tenant is ahead of the next tenant of its tier and, within a group, of its group. 0.0 if
+        the tenant itself is next or there is no other.
         """
         lead, before = 0.0, ""
         for node in self.order.path(tenant):
@@ -261,8 +263,8 @@ class FairQueue:
     # -- the next request ------------------------------------------------------------------------------------
 
     def next(self, blocked: Collection[str], besides: Collection[str]) -> tuple[str, Request] | None:
-        """The next request of a tenant that is not in `besides`, and its tier, which is not blocked; None if there is
-        none.
+        """The next request of a tenant that is not in `besides`, with its tier, which is not in `blocked`; None if
+        there is none.
         """
         first = self._pick(blocked, any_request, besides)
         return first if first is None or self.may_go_first(first[1]) else self.within_shares(first, blocked, besides)
@@ -292,17 +294,17 @@ class FairQueue:
         return other
 
     def is_light(self, request: Request) -> bool:
-        """Whether its tenant has nothing in flight from here, or with the request at most what its weight entitles
-        it to.
+        """Whether the request's tenant has nothing in flight from this queue, or stays within its entitlement with the
+        request. The tenant's weight gives the entitlement.
         """
         if request.tenant_id not in self.use.by_tenant:
             return True
         return self._share.entitles(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
-        """Whether one tenant may pass another for which `hold` keeps a backend: ahead of it by no more than the price
-        of what was in flight there, plus, where shares are capped, the price of what it has in flight itself. Both are
-        priced as if all tokens were outputs.
+        """Whether one tenant may pass another, for which `hold` keeps a backend. It may be ahead of the other by at
+        most the price of the tokens that were in flight at the held backend; where shares are capped, also by the price
+        of its own tokens in flight. Both are priced as if all tokens were outputs.
         """
         lead = -self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
         if lead <= 0.0:
@@ -314,7 +316,7 @@ class FairQueue:
         return lead <= worth
 
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
-        """Each waiting tier, the next first, and its next request, whether or not that fits."""
+        """Each waiting tier, the next one first, with its next request, whether or not the request fits."""
         blocked: set[str] = set()
         while (choice := self._pick(blocked, any_request, ())) is not None:
             yield choice
@@ -335,7 +337,7 @@ class FairQueue:
         return self._share.allows(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
-        """Whether one tenant is behind another by no more than what it has in flight can turn out to cost."""
+        """Whether one tenant is behind another by no more than its requests in flight may still cost."""
         lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
         use = self.use.of(tenant_id)
         return lag <= self._worth(use.requests, use.tokens)
@@ -349,5 +351,5 @@ class FairQueue:
         self.order.leaf(tenant).left(tenant.id)
 
     def _order_of(self, request: Request) -> Fairness:
-        """The order that its tenant is in."""
+        """The order in which the request's tenant is."""
         return self.order.leaf(self._tenants[request.tenant_id].tenant).order

@@ -30,7 +30,7 @@ from policies.types import Request, Tenant, Tier
 
 
 class QueueMove(NamedTuple):
-    """A request waited in one queue and now waits in another."""
+    """The move of a request from one queue, where it waited, to another."""
 
     before: FairQueue
     after: FairQueue
@@ -51,7 +51,7 @@ class FairQueues(Protocol):
         ...
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
-        """Each queue that may dispatch to any of these backends, and those of them that it may use."""
+        """Each queue that may dispatch to one of these backends, with the backends that it may use."""
         ...
 
     def enter(self, request: Request, now: float) -> FairQueue:
@@ -63,7 +63,7 @@ class FairQueues(Protocol):
         ...
 
     def leave(self, request: Request, *, sent: bool) -> FairQueue:
-        """Remove a request that was dispatched (`sent`) or is gone, and return its queue."""
+        """Remove a request that was dispatched (`sent`) or has left, and return its queue."""
         ...
 
     def ended(self, entry: InFlight) -> None:
@@ -71,24 +71,24 @@ class FairQueues(Protocol):
         return
 
     def backends_changed(self) -> None:
-        """Backends have come or gone, or more is known of all of them."""
+        """Backends have come or gone, or new facts about all of them are known."""
         self.release_holds()
 
     def release_holds(self) -> None:
-        """Drop all holds: with new information, a backend other than the held one may have room sooner."""
+        """Drop all holds, because after a change another backend than the held one may have room sooner."""
         for fair_queue in self.all():
             fair_queue.held.clear()
 
     def stranded(self, now: float) -> Sequence[Request]:
-        """Requests that wait for a backend that does not serve although another would, oldest first."""
+        """The requests, oldest first, that wait for a backend that does not serve although another would."""
         return ()
 
     def running(self) -> Collection[str]:
-        """Ids of requests that were dispatched and have not ended, as far as the placement was told."""
+        """The ids of requests that were dispatched and have not ended, as far as the placement was told."""
         return ()
 
     def has_place(self, request: Request) -> bool:
-        """Whether there is a queue that the request may wait in, whether or not its backend is available."""
+        """Whether there is a queue for the request to wait in, whether or not its backend is available."""
         return True
 
     def move(self, request: Request, now: float) -> QueueMove:
@@ -100,19 +100,19 @@ class FairQueues(Protocol):
         return
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> dict[str, QueueCheckpoint]:
-        """The counters of each queue, by backend id, or BEFORE_ALL; of all tenants, or these."""
+        """The counters of each queue, by backend id or SHARED_QUEUE; of all tenants, or of `tenant_ids`."""
         return {
             fair_queue.backend_id or SHARED_QUEUE: fair_queue.order.checkpoint(tenant_ids) for fair_queue in self.all()
         }
 
     def all_returned(self) -> None:
-        """End the time in which restored tenants return (Fairness.all_returned)."""
+        """End the time during which restored tenants return (Fairness.all_returned)."""
         for fair_queue in self.all():
             fair_queue.order.root.all_returned()
 
 
 class SharedQueue(FairQueues):
-    """One queue before all backends, over the pool's own FIFOs."""
+    """One queue for all backends, over the pool's own FIFOs."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
         self.shared: FairQueue | None = fair_queue
@@ -143,7 +143,7 @@ class SharedQueue(FairQueues):
 
 
 class QueuePerBackend(FairQueues):
-    """One queue per backend; the placement chooses it when a request arrives."""
+    """One queue for each backend; the placement chooses the queue when a request arrives."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class QueuePerBackend(FairQueues):
         make_fair_queue: Callable[[str], FairQueue],
         running: Collection[str] = (),
     ) -> None:
-        """`running` are ids of requests that the placement knows as dispatched."""
+        """`running` has the ids of requests that the placement knows as dispatched."""
         self.shared: FairQueue | None = None
         self._placement = placement
         self._running = set(running)
@@ -262,7 +262,9 @@ class QueuePerBackend(FairQueues):
 
 
 class PresentQueues:
-    """Holds the fair queues that a pool has now. Parts that need them keep this, because a switch replaces them."""
+    """A holder of the fair queues that a pool has now. Its parts keep this holder, because a switch replaces the
+    queues.
+    """
 
     def __init__(self, fair_queues: FairQueues) -> None:
         self.fair_queues = fair_queues
@@ -270,8 +272,6 @@ class PresentQueues:
 
 @dataclass(slots=True)
 class QueueFactory:
-    """Makes the queues of a pool."""
-
     make_order: Callable[[], Fairness]
     tiers: Mapping[str, Tier]
     tenants: Mapping[str, QueuedTenant]
@@ -286,12 +286,14 @@ class QueueFactory:
     noted: set[str] = field(default_factory=set)
     """Tenants whose ranks may have changed; shedding reads and clears it."""
     restored: dict[str, QueueCheckpoint] = field(default_factory=dict)
-    """Restored counters for the queues of backends that are not there yet."""
+    """The restored counters for the queues of backends that do not exist yet."""
 
     def fair_queues(
         self, placement: Placement | ArrivalPlacement, queues: PoolQueues, running: Collection[str] = ()
     ) -> FairQueues:
-        """The queues for this placement, over the pool's FIFOs; `running` are ids that it knows as dispatched."""
+        """The queues for this placement, over the pool's FIFOs. `running` has the ids of requests that the placement
+        knows as dispatched.
+        """
         if placement.reads_prefixes:
             placement.look_up_in(self.prefixes)
         if isinstance(placement, ArrivalPlacement):
@@ -303,7 +305,7 @@ class QueueFactory:
         )
 
     def _queue_before(self, backend_id: str) -> FairQueue:
-        """A queue before one backend, with FIFOs of its own."""
+        """A queue for one backend, with FIFOs of its own."""
         cached_blocks = partial(self.prefixes.matched_blocks, backend_id=backend_id)
         changes = partial(self.prefixes.changes, backend_id=backend_id)
         fair_queue = self._fair_queue(

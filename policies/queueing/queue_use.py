@@ -1,6 +1,6 @@
-"""What is in flight from one queue, by tenant: its requests, its reserved tokens, and the share that the cap is about.
-
-A share counts by the speed of the backends (share_cap.py says why), but in a queue of one backend all have one speed.
+"""Queue use: the requests in flight from one queue, by tenant, with their reserved tokens and the tenant's share of the
+pool. A share counts by the speed of the backends (share_cap.py says why), but in a queue of one backend all have one
+speed.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from policies.types import Request
 
 @dataclass(slots=True)
 class TenantUse:
-    """A tenant's requests in flight; `tokens` are reserved tokens. Its share is counted in `share_tokens` and
-    `share_sequences`: tokens and sequences times the speed of their backends.
+    """The requests of one tenant that are in flight from a queue; `tokens` are reserved tokens. `share_tokens` and
+    `share_sequences` count the tenant's share: tokens and sequences times the speed of their backends.
     """
 
     requests: int = 0
@@ -28,7 +28,7 @@ NO_USE = TenantUse()
 
 
 class QueueUse:
-    """What each tenant has in flight from one queue. Mutable."""
+    """The use of a queue by each tenant: its requests in flight. Mutable."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class QueueUse:
         *,
         counts_speed: bool,
     ) -> None:
-        """`limits` gives the sequences and tokens that may be in flight from here; `output_tokens` gives the output
-        that a request's reservation is sized for.
+        """`limits` gives the sequences and tokens that may be in flight from the queue. `output_tokens` gives the
+        output that a request's reservation is sized for.
         """
         self.by_tenant: dict[str, TenantUse] = {}
-        """Of tenants with anything in flight."""
+        """The use by each tenant that has requests in flight."""
         self._output_tokens = output_tokens
         self._limits = limits
         self._counts_speed = counts_speed
@@ -70,7 +70,9 @@ class QueueUse:
                 self._share_tokens = 0.0  # drop the rounding error of speeds
 
     def share_with(self, request: Request) -> InFlightShare:
-        """Its tenant's share of what is in flight from here if the request is sent to a backend of mean speed."""
+        """The share of the requests in flight that the request's tenant would have if the request were sent to a
+        backend of mean speed.
+        """
         use, (sequences_max, tokens_max) = self.of(request.tenant_id), self._limits()
         tokens = request.prompt_tokens + self._output_tokens(request)
         # By "expected" and "peak" the full lengths in flight may exceed what the pool holds at any one moment.

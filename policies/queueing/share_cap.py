@@ -1,18 +1,17 @@
-"""Share cap: a tenant may have at most phi of what the pool can hold in flight, while others wait.
+"""Share cap: while others wait, a tenant may have at most the part phi of the pool's capacity in flight.
 
-Counters move only by what was dispatched already, so a tenant that is behind could fill the whole pool before it has
-paid for one output. A cap of phi * F on what it has in flight (F: what the pool may hold of ours) bounds the difference
-of two backlogged tenants by U = max(price of the longest prompt, price of phi * F output tokens), at almost no cost.
-The scheduler lifts the cap where it would do harm:
+Counters only include requests that were dispatched, so a tenant that is behind could fill the whole pool before it has
+paid for one output. A cap of phi * F on its tokens in flight (F: our tokens that the pool may hold) bounds the
+difference of two backlogged tenants by U = max(price of the longest prompt, price of phi * F output tokens), at almost
+no cost. The scheduler lifts the cap where it would do harm:
 - a tenant that is alone has no cap, and when every waiting tenant is over the cap the room goes to the next one;
-- a tenant that is next but over its share is passed over only while it is behind by no more than what it has in flight
-  can cost. A tenant of long answers needs more than half of the tokens for half of the service.
+- a tenant that is next but over its share is passed over only while it is behind by no more than the possible cost of
+  its requests in flight. A tenant of long answers needs more than half of the tokens for half of the service.
 The pool holds F tokens, or more where requests are reserved at the fullest moment (`kv_rule: expected` or `peak`) and
-their full lengths exceed F: the share is then of what is in flight.
-What is in flight counts by the speed of its backend: slots of an engine that is three times as slow count a third.
-Counted in full they would fill a tenant's share but serve it little, and it would be passed over until its lag is G.
-The cap is never below the part of the pool that the tenant's weight entitles it to, or a weight of 4 against 1 would
-come out as 1 against 1.
+their full lengths exceed F: the share is then of the requests in flight. Requests in flight count by the speed of their
+backend: slots of an engine that is three times as slow count a third. Counted in full they would fill a tenant's share
+but serve it little, and it would be passed over until its lag is G. The cap is never below the part of the pool that
+the tenant's weight entitles it to, or a weight of 4 against 1 would come out as 1 against 1.
 """
 
 from typing import NamedTuple
@@ -25,8 +24,8 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 
 class InFlightShare(NamedTuple):
-    """Sequences and KV tokens that a tenant would have in flight, and those that the pool can hold, all times the speed
-    of their backends.
+    """The sequences and KV tokens that a tenant would have in flight, and those that the pool can hold. All of them are
+    multiplied by the speed of their backends.
     """
 
     sequences: float
@@ -35,22 +34,24 @@ class InFlightShare(NamedTuple):
     tokens_max: float
 
     def is_within(self, ratio: float) -> bool:
-        """Whether it is at most this part of what the pool can hold."""
+        """Whether the share is at most this part of the pool."""
         return self.sequences <= ratio * self.sequences_max and self.tokens <= ratio * self.tokens_max
 
 
 class ShareCap:
-    """The cap on each tenant's share of what is in flight. Tenants with anything queued or in flight are active."""
+    """The cap on each tenant's share of the requests in flight. A tenant is active while it has a request queued or in
+    flight.
+    """
 
     def __init__(self, ratio_max: float, order: FairTree) -> None:
-        """`ratio_max` is phi."""
+        """`ratio_max` is the phi of the module's head."""
         self._ratio_max = ratio_max
         self._order = order
         self.active: dict[str, tuple[FairNode, float]] = {}
         """By active tenant: the node that it is a child of, and the weight that counts there. To read."""
 
     def set_active(self, tenant: Tenant, *, active: bool) -> None:
-        """Set whether the tenant has anything queued or in flight; its weight counts while it has."""
+        """Set whether the tenant has a request queued or in flight; its weight counts while it has one."""
         counted = self.active.get(tenant.id)
         if active and counted is None:
             leaf = self._order.leaf(tenant)
@@ -70,12 +71,14 @@ class ShareCap:
         return ratio >= 1.0 or share.is_within(ratio)
 
     def entitles(self, tenant: Tenant, share: InFlightShare) -> bool:
-        """Whether the share is at most the part that the tenant's weight entitles it to, among the active tenants."""
+        """Whether the share is at most the part of the pool that the tenant's weight entitles it to, among active
+        tenants.
+        """
         return share.is_within(self.ratio_if_active(tenant))
 
     def ratio_if_active(self, tenant: Tenant) -> float:
-        """The part of the pool that the tenant's weight entitles it to, among the active tenants and itself: of every
-        node that it is below, the part of the weights of its active siblings and its own.
+        """The part of the pool that the tenant's weight entitles it to, if it is active. It is a product over the nodes
+        above the tenant: at each, the node's part of the weights of its active siblings.
         """
         ratio, outer = 1.0, self._order.root
         for node in self._order.path(tenant):

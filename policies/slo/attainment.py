@@ -1,8 +1,8 @@
 """SLO attainment: how many requests kept their SLO envelope, counted per tenant and tier when a request ends.
 
 A request that was served is judged by the tokens that it produced, also after a disconnect of its client. A request
-that its backend failed before the first token has kept no target. Rejected requests are counted apart. Counts
-run since the start, in one small record per tenant and tier; a rate is the difference of two snapshots.
+whose backend failed before the first token has kept no target. Rejected requests are counted apart. Counts run since
+the start, in one small record per tenant and tier; a rate is the difference of two snapshots.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ ROUNDING_S = 1e-9
 
 
 class MetTargets(NamedTuple):
-    """Which targets an answer kept; a target that is not set counts as kept. `tpot` uses the time per output token
+    """The targets that an answer kept; a target that is not set counts as kept. `tpot` uses the time per output token
     since the first token came, `tpot_envelope` since it was due.
     """
 
@@ -31,7 +31,7 @@ NOTHING_KEPT = MetTargets(ttft=False, tpot=False, tpot_envelope=False)
 
 
 def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
-    """The targets that an answer with this timing has kept. A non-streamed answer has no TTFT: all its targets are
+    """The targets that an answer with this timing has kept. A non-streamed answer has no TTFT: its targets are all
     judged by whether its tokens came in time.
     """
     in_time = timing.tokens_in_time == timing.tokens
@@ -52,7 +52,7 @@ class AttainmentCounts:
         self._tiers: dict[str, _Tally] = {}
 
     def ended(self, request: Request, timing: Timing | None, outcome: Outcome, *, tier_id: str) -> None:
-        """Count a dispatched request that has ended. `timing` is None where nothing of its answer was seen."""
+        """Count a dispatched request that has ended. `timing` is None where no part of its answer was seen."""
         assert request.envelope is not None, "what was promised nothing is not judged"
         if timing is not None and timing.tokens:
             result = met_targets(request.envelope, timing)
@@ -87,7 +87,7 @@ class AttainmentCounts:
 
 
 class _Tally:
-    """The counts of Attainment, mutable."""
+    """The mutable counts behind one Attainment."""
 
     __slots__ = (
         "met", "refused", "requests", "tokens", "tokens_in_time", "tpot_envelope_met", "tpot_met", "ttft_met",

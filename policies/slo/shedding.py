@@ -1,8 +1,8 @@
 """Shedding: which waiting request is dropped when the queues are full and a more important one arrives.
 
 Only sheddable tiers (a priority below 0) yield, and only to more important ones. A request that is late already is
-dropped first. Otherwise the choice is the lowest tier, within it the group and then the tenant furthest above its fair
-share (the largest rank), and of that tenant the newest request, which has waited least. A running request is never
+dropped first. Otherwise the lowest tier is chosen, within it the group and then the tenant furthest above its fair
+share (the largest rank), and then that tenant's newest request, which has waited least. A running request is never
 dropped.
 
 Two heaps per tier keep the tenants by lateness and by rank. Ranks and queues change with almost every event. So a
@@ -38,7 +38,7 @@ class _Waiter(Place):
 
 @dataclass(slots=True)
 class _Yielding:
-    """The waiting tenants of one tier, by when the head of each queue is due, and by rank."""
+    """The waiting tenants of one tier, in two heaps: by the due time of each queue's head, and by rank."""
 
     due: TenantHeap[_Waiter]
     ahead: TenantHeap[_Waiter]
@@ -46,8 +46,8 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """Chooses the waiting request to drop. `tier` maps a tenant's id to its tier, `ranks` to what orders it there
-    (FairTree.ranks). Mutable.
+    """The choice of the waiting request to drop. Mutable. `tier` maps a tenant's id to its tier, `ranks` to the keys
+    that order it within the tier (FairTree.ranks).
     """
 
     queues: PoolQueues
@@ -55,7 +55,7 @@ class Shedding:
     tier: Callable[[str], Tier]
     ranks: Callable[[str], tuple[float, ...]]
     noted: set[str] = field(default_factory=set)
-    """Tenants whose queue, tier or rank may be another than when it was last looked at. To be added to."""
+    """Tenants whose queue, tier or rank may have changed since the last look. Other parts add to it."""
     is_on: bool = field(init=False)
     """Whether any tier yields."""
     _waiters: dict[str, tuple[_Waiter, _Waiter]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Shedding:
         self.is_on = any(tier.is_sheddable for tier in self.tiers.values())
 
     def ranks_changed(self) -> None:
-        """Note all waiting tenants: any rank may have changed."""
+        """Note all waiting tenants, because any rank may have changed."""
         self.noted.update(self.queues.tenant_ids())
 
     def tiers_changed(self) -> None:
@@ -78,7 +78,7 @@ class Shedding:
 
     def settle(self) -> None:
         """Update the heaps for a part of the noted tenants where these are many. Called regularly to bound the cost of
-        `victim`. A burst notes hundreds, which no single call pays for.
+        `victim`: a burst notes hundreds, and no single call pays for all.
         """
         beyond = len(self.noted) - NOTED_MAX
         if not self.is_on:
@@ -87,7 +87,7 @@ class Shedding:
             self._look_at([self.noted.pop() for _ in range(beyond // PARTS + 1)])
 
     def victim(self, newcomer: Request, now: float) -> Request | None:
-        """The waiting request to drop for the newcomer; None where none yields to it."""
+        """The waiting request to drop for the newcomer; None where no request yields to it."""
         self._look()
         priority = self.tier(newcomer.tenant_id).priority
         levels = list(self._levels(priority))

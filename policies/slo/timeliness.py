@@ -1,4 +1,4 @@
-"""Timeliness: how promptly the tokens of one answer come, measured while it streams, in constant memory and time.
+"""Timeliness: the promptness of the tokens of one answer, measured while it streams, in constant memory and time.
 
 There are three measures (FairBatching, arXiv 2510.14392, 3.1 and 5.1). Two are the time per output token since the
 first token came and since it was due: (o(j) - o(0)) / j and (o(j) - arrival - TTFT) / j, the largest over the answer's
@@ -18,7 +18,7 @@ ROUNDING_S = 1e-9  # a token exactly on its deadline is in time
 
 
 class Timeliness:
-    """The tokens of one answer against its request's SLO envelope. Mutable."""
+    """A measurement of when the tokens of one answer come, against the request's SLO envelope. Mutable."""
 
     __slots__ = (
         "_arrived_at", "_choices", "_due_at", "_first_at", "_is_whole", "_last_at", "_late", "_since_due_s",
@@ -39,7 +39,7 @@ class Timeliness:
         self._is_whole = False
 
     def passed(self, tokens: int, now: float) -> None:
-        """Record that the answer has `tokens` tokens by now. Called for every chunk, hence optimised."""
+        """Record that the answer has `tokens` tokens at `now`. Called for every chunk, hence optimised."""
         before = self._tokens
         if tokens <= before:
             return
@@ -64,7 +64,7 @@ class Timeliness:
             self._late = tokens
 
     def slack_s(self, now: float) -> float:
-        """Seconds until the next token is due (envelope.py); infinite where it never is, negative where it is late."""
+        """Seconds until the next token is due (envelope.py); infinite where none is due, negative where it is late."""
         if not self._tokens:
             return self._due_at - now
         if self._token_s == inf:
@@ -72,7 +72,7 @@ class Timeliness:
         return self._due_at + (self._tokens // self._choices) * self._choices * self._token_s - now
 
     def timing(self) -> Timing:
-        """The measures of the answer so far."""
+        """The timing of the answer so far."""
         last, choices = self._tokens - 1, self._choices
         has_second = last >= choices
         since_due_s = self._since_due_s
@@ -87,7 +87,7 @@ class Timeliness:
         )
 
     def _began(self, before: int, tokens: int, now: float) -> None:
-        """Record the first token of a choice, and any others of the same chunk."""
+        """Record the first token of a choice, and all others of the same chunk."""
         if not before:
             self._first_at = now
             if self._due_at == inf:
@@ -100,7 +100,7 @@ class Timeliness:
             self._late += self._late_among(before, tokens, late_s)
 
     def _late_among(self, before: int, tokens: int, late_s: float) -> int:
-        """How many of the tokens from number `before` up to `tokens` are late, `late_s` after the first was due."""
+        """The number of late tokens from number `before` up to `tokens`, `late_s` after the first was due."""
         if self._token_s == inf:
             return max(0, min(tokens, self._choices) - before)
         return max(0, min(tokens, ceil((late_s - ROUNDING_S) / self._token_s)) - before)

@@ -1,14 +1,15 @@
 """TTFT forecast: when a request that is admitted now would have its first token.
 
-The request waits for what is sent before it, in the scheduler's real order, and then for its prompt. First come the
-earlier requests of its own tenant. Meanwhile the other tenants get their shares, and where the tenant's rank is ahead
-of the next in order, they catch up first. This work is estimated as a fluid, and is at most all that waits. The fleet
-forecasts when there is room for so much, by the step-time models of the backends (fleet/ttft.py).
+The request waits for the requests that are sent before it, in the scheduler's real order, and then for its own prompt.
+First come the earlier requests of its own tenant. Meanwhile the other tenants get their shares, and where the tenant's
+rank is ahead of the next in order, they catch up first. This work is estimated as a fluid, and is at most the work of
+all waiting requests. The fleet forecasts when there is room for it, by the step-time models of the backends
+(fleet/ttft.py).
 
 A queue that holds only arrivals since the last poll does not count: most of it may be sent at once.
 
-All backends are scanned every SCAN_S for the most promising, and only these are asked in between: a decision has to be
-quick, and forecasts are not exact enough to miss much in so short a time.
+All backends are scanned every SCAN_S for the most promising; between scans only these are asked. A decision has to be
+quick, and forecasts are not exact enough to lose much in so short a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +28,8 @@ NEXT = WorkAhead(0.0, 0.0)
 
 
 class BackendScan(NamedTuple):
-    """A scan of all backends that serve: the ids of the promising ones (none where some backend has no forecast), the
-    number that serves, and the mean predicted output of what runs. It is valid until `until`.
+    """A scan of all serving backends, valid until `until`. It has the ids of the promising ones (none where some
+    backend has no forecast), the number that serves, and the mean predicted output of the running requests.
     """
 
     until: float
@@ -42,7 +43,9 @@ NOTHING_KNOWN = BackendScan(float("-inf"))
 
 @dataclass(slots=True)
 class Forecaster:
-    """Forecasts TTFT from what waits and what runs. `output_tokens` gives the predicted output of a request."""
+    """The forecaster of TTFT, from the waiting and the running requests. `output_tokens` gives a request's predicted
+    output.
+    """
 
     queues: PoolQueues
     backends: TtftByBackend
@@ -55,7 +58,7 @@ class Forecaster:
     _scan: BackendScan = NOTHING_KNOWN
 
     def polled(self) -> None:
-        """Note which tiers have waiting requests after a poll: those found no room."""
+        """Note the tiers that have waiting requests after a poll, because these found no room."""
         restricted = len(self.queues.restricted)  # these wait for certain backends, which says nothing of the others
         if len(self.queues) > restricted:
             self._stuck_tiers = frozenset().union(
@@ -68,7 +71,7 @@ class Forecaster:
             self._stuck_tiers = frozenset()
 
     def ttft_s(self, request: Request, tenant: Tenant, now: float) -> float | None:
-        """Seconds from now until the first token of a request that arrives now; None where some backend has no sure
+        """Seconds from now until the first token of a request that arrives now. None where some backend has no sure
         step-time model.
         """
         self.is_asked = True
@@ -77,15 +80,15 @@ class Forecaster:
         return self._forecast_s(request, now, output_tokens, scan, self._ahead(request, tenant, output_tokens, scan))
 
     def next_ttft_s(self, request: Request, now: float) -> float | None:
-        """Seconds from now until the first token of the request that is next to be sent and has no room now; None as in
+        """Seconds from now until the first token of the next request to be sent, which has no room now; None as in
         `ttft_s`.
         """
         output_tokens = self.output_tokens(request)
         return self._forecast_s(request, now, output_tokens, self._scanned(request, now, output_tokens), NEXT)
 
     def waiting_ttft_s(self, request: Request, tenant: Tenant, ahead: Sequence[Request], now: float) -> float | None:
-        """Seconds from now until the first token of a request that waits behind `ahead` of its tenant; None as in
-        `ttft_s`.
+        """Seconds from now until the first token of a request that waits behind the requests `ahead` of its tenant.
+        None as in `ttft_s`.
         """
         output_tokens = self.output_tokens(request)
         scan = self._scanned(request, now, output_tokens)
@@ -96,12 +99,12 @@ class Forecaster:
         return self._forecast_s(request, now, output_tokens, scan, work)
 
     def survey(self, request: Request, now: float) -> BackendScan:
-        """A scan for `start_s` of requests for the same backends. It is not kept, so a view changes no decision."""
+        """A scan for `start_s` of requests for the same backends. It is not cached, so a view changes no decision."""
         return self._scan_all(request, now, self.output_tokens(request))
 
     def start_s(self, request: Request, tenant: Tenant, before: tuple[int, int], scan: BackendScan) -> float | None:
         """Seconds from now until a queued request is sent; None where some backend has no sure step-time model.
-        `before`: the number of requests that its tenant has queued before it, and their prompt tokens.
+        `before` gives the number of requests that its tenant has queued before it, and their prompt tokens.
         """
         if not scan.backend_ids:
             return None
@@ -111,7 +114,7 @@ class Forecaster:
         return self.backends.slot_s(request, output_tokens=output_tokens, ahead=ahead, among=scan.backend_ids)
 
     def is_hopeless(self, request: Request, due_at: float, now: float) -> bool:
-        """Whether no backend could give the first token by `due_at`, even with no other prompt ahead of it."""
+        """Whether no backend could give the first token by `due_at`, even without any other prompt ahead."""
         left_s = due_at - now
         if left_s <= 0.0:
             return True
@@ -148,7 +151,9 @@ class Forecaster:
         return min(forecasts).ttft_s if forecasts else None
 
     def _ahead(self, request: Request, tenant: Tenant, output_tokens: float, scan: BackendScan) -> WorkAhead | None:
-        """What is sent to each backend before the request; None where nothing of its tier is stuck in the queue."""
+        """The work that is sent to each backend before the request; None where its tier has no request stuck in the
+        queue.
+        """
         if tenant.tier_id not in self._stuck_tiers or not self.queues:
             return None
         queue = self.queues.of(tenant.id)
@@ -158,7 +163,7 @@ class Forecaster:
     def _work_ahead(
         self, request: Request, tenant: Tenant, own_tokens: float, output_tokens: float, scan: BackendScan
     ) -> WorkAhead:
-        """What is sent to each backend before a request that waits behind `own_tokens` of its tenant."""
+        """The work that is sent to each backend before a request that waits behind `own_tokens` of its tenant."""
         queues, waiting = self.queues, len(self.queues) - self.queues.held_requests
         leads = [
             (fair_queue.lead_service(tenant), number, fair_queue)

@@ -27,7 +27,9 @@ DOUBTED_MIN = CHANGED_MIN / 2
 
 
 class ChangeTest:
-    """Takes the error of every prediction, as a natural logarithm, and says whether the engine has changed. Mutable."""
+    """A sequential test: it takes the error of every prediction and finds whether the engine has changed. Mutable.
+    Errors are natural logarithms.
+    """
 
     def __init__(self) -> None:
         self._errors: deque[float] = deque(maxlen=ERRORS_KEPT)
@@ -48,7 +50,7 @@ class ChangeTest:
 
     @property
     def begins(self) -> bool:
-        """Whether there is no evidence of a change: the next observation may be the first of a changed engine."""
+        """Whether there is no evidence of a change, so that the next observation may be the first after one."""
         return not any(self._evidence.values())
 
     @property
@@ -58,7 +60,7 @@ class ChangeTest:
         return min(max(STRANGE_RATIO_MIN, usual), STRANGE_RATIO_MAX)
 
     def observed(self, off: float, edge: float = 0.0) -> None:
-        """Test one error: `off` is log(observed / predicted), of which up to `edge` is explained by chance."""
+        """Test one error: `off` is log(observed / predicted), of which chance explains up to `edge`."""
         is_strange = abs(off) > self.strange_ratio + edge
         usual = (self._usually_strange + PRIOR_STRANGE) / (self._seen + PRIOR_SEEN)
         for_it = max(0.0, log(STRANGE_OF_ANOTHER / usual))
@@ -78,13 +80,13 @@ class ChangeTest:
         return len(self._errors) >= ERRORS_MIN and median(self._errors) > ROUGH
 
     def begin_anew(self) -> None:
-        """Drop the evidence: the latest strange observations are explained."""
+        """Drop the evidence, because the latest strange observations are explained."""
         self._undecided.clear()
         for slower in self._evidence:
             self._evidence[slower] = 0.0
 
     def _were_usual(self) -> None:
-        """Count the undecided observations as usual: there is no evidence of a change any more."""
+        """Count the undecided observations as usual, because there is no evidence of a change any more."""
         fades = 1.0 - 1.0 / REMEMBERED
         for error, is_strange in self._undecided:
             self._errors.append(error)

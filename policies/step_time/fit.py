@@ -37,8 +37,8 @@ ROUNDS_FROM_NOTHING = 20
 
 
 def fit_all(observations: Iterable[Observation]) -> StepTimeModel | None:
-    """Fit a complete set of observations without a previous model. Impossible ones are ignored. None where the
-    observations determine nothing.
+    """Fit a complete set of observations without a previous model; None where they determine no coefficient. Impossible
+    observations are ignored.
     """
     equations = [equation(each) for each in observations if each.is_possible]
     return fit(equations, None, believed=None, rounds=ROUNDS_FROM_NOTHING)
@@ -47,10 +47,9 @@ def fit_all(observations: Iterable[Observation]) -> StepTimeModel | None:
 def fit(
     equations: Sequence[Equation], held_to: StepTimeModel | None, *, believed: StepTimeModel | None, rounds: int
 ) -> StepTimeModel | None:
-    """Fit the equations. `held_to` gives the coefficients that they do not determine; None: no previous model.
-
-    Each of the `rounds` solves one weighted least squares problem; the first takes its weights from the errors of
-    `believed` (None: equal weights). Returns None where the equations determine nothing and `held_to` is None.
+    """Fit the equations; None where they determine no coefficient and `held_to` is None. `held_to` gives the
+    coefficients that the equations do not determine; None: no previous model. Each of the `rounds` solves one weighted
+    least squares problem. The first takes its weights from the errors of `believed`; None: equal weights.
     """
     for _ in range(rounds):
         believed = _least_squares(equations, _weights(equations, believed), held_to)
@@ -89,8 +88,8 @@ def _least_squares(
 
 
 def _normal(equations: Sequence[Equation], weights: Sequence[float]) -> tuple[list[list[float]], list[float]]:
-    """The normal matrix and its right side: weighted sums of products of columns, and of columns (each equation's
-    right side is 1).
+    """The normal matrix and its right side: weighted sums of products of columns, and of columns. The right side of
+    each equation is 1.
     """
     columns = list(zip(*equations, strict=True)) or [()] * len(COEFFICIENTS)
     weighted = [[w * x for w, x in zip(weights, column, strict=True)] for column in columns]

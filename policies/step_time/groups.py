@@ -10,14 +10,14 @@ GROUP_STEPS = 16
 
 
 class StepGroups:
-    """Makes one observation of every GROUP_STEPS steps of a kind. Mutable."""
+    """A collector that makes one observation of every GROUP_STEPS steps of a kind. Mutable."""
 
     def __init__(self) -> None:
         self._groups: dict[int, Sum] = {}
 
     def add(self, step: Observation) -> Observation | None:
-        """Add one step; return the observation of its group if that is complete. An impossible step is returned as it
-        is.
+        """Add one step; return the observation of its group when the group is complete. An impossible step is returned
+        as it is.
         """
         if not step.is_possible:
             return step

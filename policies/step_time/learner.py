@@ -48,14 +48,14 @@ EXPLAINED_MIN = 1e-6  # bounds logarithms: no engine is a million times slower t
 
 
 class _Aside(NamedTuple):
-    """The model and window from before a change."""
+    """The model and the window that were in use before a change."""
 
     model: StepTimeModel
     window: ObservationWindow
 
 
 class StepTimeLearner:
-    """Learns a StepTimeModel. It starts from `start`, where there is one: configured, or fitted before."""
+    """The learner of a StepTimeModel. `start` is an initial model, if there is one: configured, or fitted earlier."""
 
     def __init__(self, start: StepTime | None = None) -> None:
         self._start = start
@@ -89,8 +89,8 @@ class StepTimeLearner:
         return StepTime(self._model, error_ratio=error_ratio, is_sure=is_sure)
 
     def observe(self, observation: Observation, *, is_glimpsed: bool = False) -> None:
-        """Learn from an observation. With `is_glimpsed` it is not tested for a change, as its glimpses were. Impossible
-        ones are counted and ignored.
+        """Learn from an observation. With `is_glimpsed` it is not tested for a change, because its glimpses were.
+        Impossible observations are counted and ignored.
         """
         if not observation.is_possible:
             self.ignored_total += 1
@@ -109,8 +109,8 @@ class StepTimeLearner:
             self._fit()
 
     def glimpse(self, seen: Observation, *, engine: str = "", edge_steps: float) -> bool:
-        """Add a few steps, or none, that follow the last glimpse of this engine without a gap. For `edge_steps` of them
-        it is not known whether they belong to it. Returns whether the engine has changed.
+        """Add a few steps, or none, that follow the engine's last glimpse without a gap; return whether the engine has
+        changed. It is not known whether `edge_steps` of the steps belong to this glimpse.
         """
         if self._model is None:
             return False
@@ -125,7 +125,9 @@ class StepTimeLearner:
         return self._may_change and whole.is_possible and self._glimpsed(whole, edge=edge_steps / part.steps)
 
     def unseen(self, engine: str | None = None) -> None:
-        """Drop the unfinished glimpse of this engine (None: of all): the next one does not follow it without a gap."""
+        """Drop the unfinished glimpse of this engine (None: of all), because the next one does not follow it without a
+        gap.
+        """
         if engine is None:
             self._glimpses.clear()
         else:
@@ -137,7 +139,7 @@ class StepTimeLearner:
         return self._settled or self._aside is not None or len(self._window) >= OBSERVATIONS_SURE
 
     def _glimpsed(self, seen: Observation, *, edge: float) -> bool:
-        """Test a glimpse, of which chance explains an error of `edge`. Returns whether the engine has changed."""
+        """Test a glimpse, of which chance explains an error of `edge`; return whether the engine has changed."""
         assert self._model is not None, "otherwise there is nothing to change"
         self._test.observed(_off(seen, self._model), edge)
         self._rescale(seen)
@@ -173,8 +175,8 @@ class StepTimeLearner:
         self._knows_prompts = self._knows_prompts or prompts >= PROMPT_RATIO_SURE * tokens
 
     def _change(self, model: StepTimeModel) -> bool:
-        """Handle a run of strange glimpses: restore the old model, learn new work, or begin anew. Returns whether the
-        engine has changed, which new work is not.
+        """Handle a run of strange glimpses: restore the old model, learn new work, or begin again. Returns whether the
+        engine has changed; new work is no change.
         """
         strange, ratio = self._strange, self._test.strange_ratio
         aside, self._strange = self._aside, []
@@ -193,7 +195,7 @@ class StepTimeLearner:
         return True
 
     def _is_new_work(self, strange: list[Equation], model: StepTimeModel, strange_ratio: float) -> bool:
-        """Whether one model explains the strange glimpses and the window; it becomes the model then."""
+        """Whether one model explains both the strange glimpses and the window; it then becomes the current model."""
         remembered = list(self._window)
         both = fit([*remembered, *strange], self._held_to, believed=model, rounds=ROUNDS_UNSETTLED)
         if both is None or not remembered:
@@ -230,7 +232,7 @@ class StepTimeLearner:
 
 
 def _explained(seen: Equation, model: StepTimeModel) -> float:
-    """The part of the time that the model explains: 1 where it is right."""
+    """The part of the observed time that the model explains: 1 where it is right."""
     steps, tokens, context, requests = seen
     return model.base_s * steps + model.token_s * tokens + model.context_token_s * context + model.request_s * requests
 

@@ -1,8 +1,8 @@
-"""Step-time model: the time of one engine step, as a linear function of what it computes.
+"""Step-time model: the time of one engine step, as a linear function of its computed and read tokens.
 
-T = base + token * new tokens + context_token * context tokens + request * requests: FairBatching's model
-(arXiv 2510.14392, 3.2) with one more term, the host's time to prepare each request. A step lasts a whole cycle, from
-its start to the start of the next.
+T = base + token * new tokens + context_token * context tokens + request * requests: FairBatching's model (arXiv
+2510.14392, 3.2) with one more term, the host's time to prepare each request. A step lasts a whole cycle, from its start
+to the start of the next.
 """
 
 from dataclasses import astuple, dataclass
@@ -11,7 +11,9 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """Coefficients in seconds: finite, none negative, not all zero; otherwise ValueError is raised."""
+    """The step-time model: coefficients in seconds, finite, none negative, not all zero; otherwise ValueError is
+    raised.
+    """
 
     base_s: float
     token_s: float
@@ -31,7 +33,7 @@ class StepTimeModel:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The current model of a backend's steps. `error_ratio` is the median relative error of recent predictions. While
+    """The current step-time model of a backend. `error_ratio` is the median relative error of recent predictions. While
     it is not `is_sure`, no forecast may rely on it.
     """
 

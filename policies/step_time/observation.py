@@ -14,10 +14,8 @@ AMOUNT_MAX = 1e15  # of any field: above it, sums of squares lose their last dig
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """`steps` took `seconds` and computed `new_tokens` together.
-
-    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` the sum of
-    the requests in each.
+    """The observation that `steps` took `seconds` and together computed `new_tokens`. `context_token_steps` is the sum
+    over the steps of the KV tokens that each of them read, `request_steps` the sum of the requests in each.
     """
 
     seconds: float
@@ -37,7 +35,7 @@ class Observation:
         )
 
     def predicted_s(self, model: StepTimeModel) -> float:
-        """Seconds that these steps take by the model."""
+        """The seconds that the model predicts for these steps."""
         return (
             model.base_s * self.steps
             + model.token_s * self.new_tokens

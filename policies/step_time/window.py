@@ -32,7 +32,7 @@ def kind_of(equation: Equation) -> Kind:
 
 
 class ObservationWindow:
-    """At most ROWS_MAX equations, KIND_ROWS_MAX of a kind. Mutable; iterates over the equations, by kind."""
+    """A window of at most ROWS_MAX equations, KIND_ROWS_MAX of a kind. Mutable; iterates by kind."""
 
     def __init__(self) -> None:
         self._rows: dict[Kind, deque[_Row]] = {}

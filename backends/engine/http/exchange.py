@@ -1,7 +1,7 @@
-"""One HTTP request inside the engines: several sequences advance, one handler writes.
+"""Exchange: one HTTP request inside the engines, where several sequences advance and one handler writes.
 
-The engine calls in for every token and never waits. The handler wakes when it can send something (for a non-streamed
-answer, when all of it is there) and takes everything so far.
+The engine reports every token and never waits. The handler wakes when it can send an event (for a non-streamed answer,
+when all of it is there) and takes all events so far.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from backends.engine.realtime import PacedEngine
 
 @dataclass(slots=True)
 class Choice:
-    """One sequence of an exchange: its progress and its engine."""
+    """One sequence of an exchange: its progress, and the engine that runs it."""
 
     exchange: "EngineExchange"
     index: int
@@ -37,7 +37,7 @@ class Choice:
 
 
 class EngineExchange:
-    """One HTTP request in the engines, and its events since the handler last took them."""
+    """One HTTP request in the engines, and the events that the handler has not taken yet."""
 
     def __init__(self, *, streaming: bool) -> None:
         self.choices: list[Choice] = []
@@ -67,7 +67,9 @@ class EngineExchange:
         return not self._unfinished and not self._events
 
     async def events(self) -> list[tuple[int, int]]:
-        """Wait for events (choice, its tokens so far), one per token; without streaming, wait for all of them."""
+        """Wait for events (choice, number of its tokens so far), one per token; without streaming, wait for all of
+        them.
+        """
         if self._unfinished and not (self._streaming and self._events):
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -76,7 +78,7 @@ class EngineExchange:
 
 
 class Chunks:
-    """Turns tokens into events: the first token alone, then `interval` at a time, the rest at the end."""
+    """A converter of tokens to events: the first token alone, then `interval` at a time, the rest at the end."""
 
     def __init__(self, reply: EngineReply, *, interval: int) -> None:
         self._reply = reply

@@ -1,7 +1,7 @@
 """The engines' metrics in vLLM's format: names, labels and meaning of vLLM 0.32.
 
 iteration_tokens_total counts as in vLLM: a step that emits adds its emitted tokens and the prompts it completed,
-without what the cache supplied; a step that only computes a part of a prompt adds nothing.
+without the tokens from the cache; a step that only computes a part of a prompt adds nothing.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ Samples = Iterable[tuple[str, Labels, float]]
 
 @dataclass(slots=True)
 class EngineMeters:
-    """Counts of one engine that its own totals do not have."""
+    """The counts of one engine that its own totals do not include."""
 
     iteration_counts: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_BUCKETS) + 1))
     iteration_tokens: int = 0
@@ -41,7 +41,7 @@ class EngineMeters:
         self._count(tokens, steps=1)
 
     def decoded(self, *, steps: int, tokens: int) -> None:
-        """Count steps that each gave so many requests a token and did nothing else."""
+        """Count steps that each gave `tokens` requests one token and did nothing else."""
         self._count(tokens, steps=steps)
 
     def _count(self, tokens: int, *, steps: int) -> None:

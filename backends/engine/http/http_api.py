@@ -1,4 +1,4 @@
-"""Handlers of vLLM's paths: parse the call as vLLM does, run it on the engines, write the answer as vLLM does."""
+"""HTTP handlers of vLLM's paths: parse the call as vLLM does, run it on the engines, write the answer as vLLM does."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ class EngineApi:
         return await self._said(request, input_api.detokenize)
 
     async def embedding(self, request: web.Request) -> web.Response:
-        """Compute a prompt, and one token of it that is not shown."""
+        """Handle an embedding: compute a prompt, and one token that is not shown."""
         data = await request.read()
         with self.serving.limits() as limits:
             prompts, body = input_api.parse_embedding(data, _content_type(request), limits)
@@ -142,7 +142,7 @@ class EngineApi:
         return {"created": int(time.time()), "model": model, "call": call, "answers": self.serving.answers(call)}
 
     def _begin(self, reply: ResponseReply, request: web.Request) -> Json:
-        """Answer at once and continue in the background."""
+        """Answer a background response at once, and compute it in a task."""
         self._store(reply.said("in_progress"))
         candidates = self.serving.candidates(_rank(request))
         task = asyncio.create_task(self._go_on(reply, candidates), name=reply.id)
@@ -179,7 +179,7 @@ def _rank(request: web.Request) -> int | None:
 
 
 def _header(request: web.Request, name: str) -> str:
-    """Read a header as vLLM's framework does: any byte is a character."""
+    """Read a header as vLLM's framework does: each byte becomes one character."""
     return request.headers.get(name, "").encode(errors="surrogateescape").decode("latin-1")
 
 

@@ -50,7 +50,7 @@ class DetokenizeBody(BaseModel):
 def parse_embedding(
     data: bytes, content_type: str, limits: EngineLimits
 ) -> tuple[tuple[PromptText, ...], EmbeddingBody]:
-    """Parse the body of /v1/embeddings. Raises WireError for what vLLM refuses."""
+    """Parse the body of /v1/embeddings. Raises WireError for bodies that vLLM refuses."""
     body = validate(EmbeddingBody, load(data, content_type))
     check_model(body.model, limits)
     prompts = tuple(_prompts(body.input, limits.block_tokens))
@@ -72,7 +72,7 @@ def embeddings(prompts: tuple[PromptText, ...], body: EmbeddingBody, *, id_: str
 
 
 def tokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """Answer /tokenize. Raises WireError for what vLLM refuses."""
+    """Answer /tokenize. Raises WireError for requests that vLLM refuses."""
     body = validate(TokenizeBody, load(data, content_type))
     check_model(body.model, limits)
     if body.messages is not None:
@@ -87,7 +87,7 @@ def tokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
 
 
 def detokenize(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """Answer /detokenize. Raises WireError for what vLLM refuses."""
+    """Answer /detokenize. Raises WireError for requests that vLLM refuses."""
     body = validate(DetokenizeBody, load(data, content_type))
     check_model(body.model, limits)
     return {"prompt": "".join(map(token_text, body.tokens))}

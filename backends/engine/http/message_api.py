@@ -44,7 +44,7 @@ class MessageBody(CountBody):
 
 
 def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """Parse the body of /v1/messages. Raises WireError for what vLLM refuses."""
+    """Parse the body of /v1/messages. Raises WireError for bodies that vLLM refuses."""
     body = validate(MessageBody, load(data, content_type))
     with _in_anthropics_words():
         check_model(body.model, limits)
@@ -60,7 +60,7 @@ def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> Engin
 
 
 def count_tokens(data: bytes, content_type: str, limits: EngineLimits) -> Json:
-    """Answer /v1/messages/count_tokens. Raises WireError for what vLLM refuses."""
+    """Answer /v1/messages/count_tokens. Raises WireError for bodies that vLLM refuses."""
     body = validate(CountBody, load(data, content_type))
     with _in_anthropics_words():
         check_model(body.model, limits)
@@ -69,7 +69,7 @@ def count_tokens(data: bytes, content_type: str, limits: EngineLimits) -> Json:
 
 
 class MessageReply(EngineReply):
-    """A message with one block of text."""
+    """The reply to /v1/messages: a message with one block of text."""
 
     __slots__ = ()
 

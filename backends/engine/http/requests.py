@@ -82,7 +82,7 @@ class CompletionBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """A request that passed all checks. Choice i belongs to prompt i // n; tokens_max is per prompt."""
+    """A parsed request that passed all checks. Choice i belongs to prompt i // n; tokens_max is per prompt."""
 
     model: str | None
     prompts: tuple[PromptText, ...]
@@ -107,7 +107,7 @@ class EngineCall:
 
 
 def parse_chat(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """Parse a chat completion. Raises WireError for what vLLM refuses."""
+    """Parse a chat completion. Raises WireError for bodies that vLLM refuses."""
     raw = load(data, content_type)
     _check_stream_options(raw)
     _check_logprobs(raw, "top_logprobs")
@@ -121,7 +121,7 @@ def parse_chat(data: bytes, content_type: str, limits: EngineLimits) -> EngineCa
 
 
 def parse_batch(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """Parse several conversations, with one answer each. Raises WireError for what vLLM refuses."""
+    """Parse several conversations, each of which gets one answer. Raises WireError for bodies that vLLM refuses."""
     body = validate(BatchBody, load(data, content_type))
     check_model(body.model, limits)
     check_busy(len(body.messages), limits)
@@ -147,7 +147,7 @@ def _chat_call(body: ChatBody, conversations: list[list[Message]], limits: Engin
 
 
 def parse_completion(data: bytes, content_type: str, limits: EngineLimits) -> EngineCall:
-    """Parse a completion. Raises WireError for what vLLM refuses."""
+    """Parse a completion. Raises WireError for bodies that vLLM refuses."""
     raw = load(data, content_type)
     if raw.get("prompt") is None or raw["prompt"] == "":
         raise invalid("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")

@@ -54,7 +54,7 @@ class ResponseBody(BaseModel):
 def parse_response(
     data: bytes, content_type: str, limits: EngineLimits, *, stores: bool
 ) -> tuple[EngineCall, ResponseBody]:
-    """Parse the body of /v1/responses. Raises WireError for what vLLM refuses."""
+    """Parse the body of /v1/responses. Raises WireError for bodies that vLLM refuses."""
     body = validate(ResponseBody, load(data, content_type))
     check_model(body.model, limits)
     check_busy(1, limits)
@@ -92,7 +92,7 @@ def _turns(given: str | list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReply(EngineReply):
-    """A response with one message of one text."""
+    """The reply to /v1/responses: a response with one message of one text."""
 
     body: ResponseBody
 

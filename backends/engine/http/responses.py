@@ -54,20 +54,20 @@ class EngineReply(ABC):
         return self.call.prompts[choice // self.call.n]
 
     def accepted(self) -> bytes:
-        """Return what a stream sends before the engine has done anything."""
+        """Return the bytes that a stream sends before the engine has done anything."""
         return b""
 
     @abstractmethod
     def begun(self) -> bytes:
-        """Return what a stream sends with the first token, before it."""
+        """Return the bytes that a stream sends just before the first token."""
 
     @abstractmethod
     def tokens(self, choice: int, begin: int, end: int) -> bytes:
-        """Return tokens begin..end-1 of one choice; they are the last ones if end is its length."""
+        """Return the bytes for tokens begin..end-1 of one choice; they are the last ones if end is its length."""
 
     @abstractmethod
     def ended(self, cached_tokens: int | None) -> bytes:
-        """Return what a stream sends when all choices have ended."""
+        """Return the bytes that a stream sends when all choices have ended."""
 
     @abstractmethod
     def whole(self, cached_tokens: int | None) -> Json:
@@ -81,7 +81,7 @@ class EngineReply(ABC):
 
 
 class ChoicesReply(EngineReply):
-    """A reply in chunks of choices, which end with [DONE]."""
+    """A reply in chunks of choices, ended by [DONE]."""
 
     __slots__ = ()
 
@@ -131,7 +131,7 @@ class ChoicesReply(EngineReply):
         }
 
     def _finish(self, body: Json, choice: int, end: int, **usage_details: Any) -> Json:
-        """Add what vLLM puts after the choices: usage on every chunk, or a fingerprint on the last."""
+        """Add the fields that vLLM puts after the choices: usage on every chunk, or a fingerprint on the last."""
         if self.call.continuous_usage:
             body["usage"] = usage(self.prompt(choice).tokens, end, **usage_details)
         if end == self.answers[choice].tokens and not self.call.include_usage:
@@ -143,7 +143,7 @@ class ChoicesReply(EngineReply):
 
 
 class ChatShape(ChoicesReply):
-    """A chat completion."""
+    """The reply to a chat completion."""
 
     def opening(self) -> list[Json]:
         return [self._role(choice) for choice in range(len(self.answers))]
@@ -218,7 +218,7 @@ class ChatShape(ChoicesReply):
 
 
 class CompletionShape(ChoicesReply):
-    """A completion."""
+    """The reply to a completion."""
 
     def opening(self) -> list[Json]:
         return []
@@ -318,7 +318,7 @@ def _card(name: str, root: str, parent: str | None, max_model_len: int | None, c
 
 
 def _log(word: int) -> float:
-    """A made-up log probability, fixed per word."""
+    """A made-up log probability, the same for equal words."""
     return -(1 + word) / 16
 
 

@@ -1,4 +1,5 @@
-"""The embedded engine behind vLLM's HTTP API, in real time: the default backend, and the fake of all tests.
+"""Engine server: the embedded engine behind vLLM's HTTP API, in real time: the default backend, and the fake of all
+tests.
 
 Its answers are made-up words; everything else is as in vLLM. Queueing, batching, memory, preemption, metrics and errors
 are those of a vLLM server with the same limits.
@@ -21,7 +22,7 @@ BODY_BYTES_MAX = 64 * 2**20
 KEEPALIVE_S = 5.0
 """Idle connections are closed after as long as vLLM's (uvicorn's) are."""
 STOP_S_MAX = 0.05
-"""What handlers get to end by themselves when the server stops."""
+"""The time for handlers to end by themselves when the server stops."""
 GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
 
 
@@ -54,7 +55,7 @@ def make_app(api: EngineApi) -> web.Application:
 
 
 class EngineServer:
-    """A running server: `start` it on the event loop that uses it; `stop` drops what is in flight."""
+    """A running server: `start` it on the event loop that uses it; `stop` drops all requests in flight."""
 
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()
@@ -77,7 +78,7 @@ class EngineServer:
         return f"http://{bound_host}:{bound_port}"
 
     async def stop(self) -> None:
-        """Close all connections, whatever is in flight."""
+        """Close all connections, even those with requests in flight."""
         if self._api is None or self._runner is None:
             return
         await self._api.stop()

@@ -37,7 +37,7 @@ ENGINE_DEAD: Json = {
 
 
 class Serving:
-    """All engines of one server. Create it on the event loop that serves it."""
+    """The engines of one server, and the replies that run on them. Create it on the event loop that serves it."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
@@ -57,7 +57,6 @@ class Serving:
         return [paced.engine.snapshot() for paced in self.engines]
 
     def metrics(self) -> str:
-        """Return the text of /metrics."""
         options = self.options
         return render(
             [(paced.engine.snapshot(), meters) for paced, meters in self.engines.items()],
@@ -68,7 +67,7 @@ class Serving:
 
     @contextmanager
     def limits(self) -> Iterator[EngineLimits]:
-        """Provide the limits of this moment, and count the requests rejected by them."""
+        """Provide the present limits, and count the requests that are rejected by them."""
         queued_max = self.options.max_num_queued_reqs
         in_flight = sum(paced.requests_in_flight for paced in self.engines)
         choices_free = None if queued_max is None else max(0, queued_max - in_flight)
@@ -79,7 +78,7 @@ class Serving:
             raise
 
     def candidates(self, rank: int | None) -> list[PacedEngine]:
-        """Return the engines that a request may run on: the one it names, or all. Raises WireError for an
+        """Return the engines that a request may run on: the one it names, or all. Raises WireError if it names an
         unknown one.
         """
         engines = list(self.engines)
@@ -143,7 +142,7 @@ class Serving:
 
     @contextmanager
     def _running(self, reply: EngineReply, candidates: list[PacedEngine], priority: int) -> Iterator[EngineExchange]:
-        """Submit every choice; abort the unfinished ones when the handler ends."""
+        """Submit every choice of a reply; abort the unfinished ones when the handler ends."""
         exchange = EngineExchange(streaming=reply.call.stream)
         self._runs += 1
         try:

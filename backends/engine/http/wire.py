@@ -16,7 +16,7 @@ BUSY = "The engine is currently busy and cannot accept new requests. Please try 
 
 
 class WireError(Exception):
-    """An error answer as vLLM writes it: HTTP status, message, type, and the parameter it is about."""
+    """An error answer as vLLM writes it: HTTP status, message, type, and the parameter that is wrong."""
 
     def __init__(
         self, message: str, *, kind: str = "BadRequestError", status: int = 400, param: str | None = None
@@ -27,7 +27,7 @@ class WireError(Exception):
 
 
 class UnreadableBodyError(WireError):
-    """A body that is not even text: rejected by vLLM's framework, in its own shape."""
+    """An error answer to a body that is not text, in the shape of vLLM's framework, which rejects it."""
 
     def __init__(self) -> None:
         super().__init__("There was an error parsing the body")
@@ -39,7 +39,7 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits that every body is checked against, in tokens; `models` are the names that the server answers to."""
+    """The limits that every body is checked against, in tokens; `models` are the model names that the server knows."""
 
     models: tuple[str, ...]
     max_model_len: int
@@ -49,7 +49,7 @@ class EngineLimits:
 
 
 def load(data: bytes, content_type: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises WireError for another content type or a body that is not one."""
+    """Parse a JSON object. Raises WireError for another content type, or for a body that is not an object."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
         raise WireError(message, kind="Bad Request")
@@ -71,7 +71,7 @@ def load(data: bytes, content_type: str) -> dict[str, Any]:
 
 
 def _check_surrogates(raw: dict[str, Any]) -> None:
-    """Reject half of a surrogate pair: JSON can contain it, but no tokenizer takes it."""
+    """Raise WireError for half of a surrogate pair, which JSON can contain but no tokenizer takes."""
     try:
         json.dumps(raw, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -81,7 +81,7 @@ def _check_surrogates(raw: dict[str, Any]) -> None:
 
 
 def validate(model: type[BodyT], raw: dict[str, Any]) -> BodyT:
-    """Check the types of a body. Raises WireError."""
+    """Check the types of a body's fields. Raises WireError."""
     try:
         return model.model_validate(raw, from_attributes=True)  # as FastAPI does; its messages show this
     except ValidationError as error:
@@ -89,7 +89,7 @@ def validate(model: type[BodyT], raw: dict[str, Any]) -> BodyT:
 
 
 def _type_error(errors: Iterable[Mapping[str, Any]]) -> WireError:
-    """Write type errors as vLLM does: each as a Python dict, its location without names of Python types."""
+    """Convert type errors to vLLM's form: each as a Python dict, its location without names of Python types."""
     lines, params = [], []
     for error in errors:
         params.append(".".join(["body", *(str(part) for part in error["loc"] if not _is_type_name(str(part)))]))
@@ -125,13 +125,13 @@ def check_model(model: str | None, limits: EngineLimits) -> None:
 
 
 def check_busy(sequences: int, limits: EngineLimits) -> None:
-    """Raise WireError (503) if so many more sequences cannot be queued."""
+    """Raise WireError (503) if this many more sequences cannot be queued."""
     if limits.choices_free is not None and sequences > limits.choices_free:
         raise WireError(BUSY, kind="Service Unavailable", status=503)
 
 
 def output_limit(asked: int | None, prompt: PromptText, limits: EngineLimits, *, name: str = "max_tokens") -> int:
-    """Return the most tokens that this prompt may be answered with: never beyond the model's length."""
+    """Return the most tokens of an answer to this prompt: never beyond the model's length."""
     length = limits.max_model_len
     if asked is not None and asked > length:
         message = f"{name}={asked} cannot be greater than max_model_len={length}. Please request fewer output tokens."

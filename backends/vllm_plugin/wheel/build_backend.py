@@ -22,7 +22,7 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, _metadata_dir
 
 
 def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
-    """Build a source archive (PEP 517) of what was staged. It builds without this file."""
+    """Build a source archive (PEP 517) of the staged sources. It builds without this file."""
     target = Path(sdist_directory).absolute()
     with _staged():
         return str(build_meta.build_sdist(os.fspath(target), config_settings))

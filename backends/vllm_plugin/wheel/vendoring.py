@@ -1,4 +1,4 @@
-"""Sources of fairlead-vllm as a package of its own, copied from the gateway's tree.
+"""Vendoring: the sources of fairlead-vllm as a package of its own, copied from the gateway's tree.
 
 The modules of backends/vllm_plugin become the package `fairlead_vllm`. The modules of policies/ that they import,
 directly or not, become `fairlead_vllm._policies`; imports are rewritten. So vLLM's environment gets no package of the
@@ -37,7 +37,7 @@ def stage(directory: Path) -> None:
 
 
 def _with_what_they_import(modules: Iterator[str]) -> set[str]:
-    """Return these modules, all modules of this tree that they need, and the packages of those."""
+    """Return these modules, all modules of this tree that they import, and the packages of all of them."""
     found: set[str] = set()
     ahead = list(modules)
     while ahead:

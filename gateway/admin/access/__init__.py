@@ -1,1 +1,1 @@
-"""The way into the admin port: keys, links, the socket of this machine, and how fast a caller may change things."""
+"""Access to the admin port: keys, links, the local socket, and the limit on a caller's changes."""

@@ -1,8 +1,8 @@
-"""ChangeRate: how many changes each caller of the admin API makes, so that none fills the store, the audit log and the
-disk for all others.
+"""ChangeRate: a limit on the changes of each caller of the admin API, so that none fills the store, the audit log and
+the disk for all others.
 
-The administrators of one group count together: a group must not get a larger part by more keys. Theirs are changes by
-hand, so they have a smaller bucket than programs of operators, which set up hundreds of tenants at once.
+The administrators of one group count together: a group must not get a larger part by more keys. They make changes by
+hand, so they have a smaller bucket than the programs of operators, which set up hundreds of tenants at once.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from gateway.identity.throttle import Buckets
 
 TOO_MANY: Final = 429
 RATES: Final[Mapping[bool, tuple[float, float]]] = {True: (100.0, 2.0), False: (1_000.0, 50.0)}
-"""Burst and changes per second: of a group's administrators, and of all other callers."""
+"""The burst and the changes per second: of a group's administrators, and of all other callers."""
 
 
 class ChangeRate:
-    """The changes of each caller. Mutable."""
+    """The limit on the changes of each caller. Mutable."""
 
     def __init__(self) -> None:
         self._buckets = {is_of_group: Buckets(*rate) for is_of_group, rate in RATES.items()}

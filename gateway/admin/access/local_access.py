@@ -1,4 +1,4 @@
-"""LocalAccess: the gateway's side of local_socket.py. It is open while a gateway is tried out, and gone with it."""
+"""LocalAccess: the gateway's side of local_socket.py. It is open while a gateway is tried out, and ends with it."""
 
 import asyncio
 import json
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 
 class LocalAccess:
-    """Create it on the loop that runs it; call `start` and `stop`."""
+    """The local socket of a gateway that is tried out. Create it on the loop that runs it; call `start` and `stop`."""
 
     def __init__(self, url: str, answers: Mapping[str, Callable[[], str]]) -> None:
-        """`url` is that of the admin port; `answers` are by question, made for each that asks."""
+        """`url` is the URL of the admin port; `answers` has, by question, a function that makes the answer."""
         self._url = url
         self._answers = answers
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
 
     async def start(self, port: int) -> bool:
-        """Listen for this admin port; whether a folder was found for it that is this user's alone."""
+        """Listen for this admin port; return whether there was a folder for it that only this user may enter."""
         for folder in folders():
             with suppress(OSError):
                 folder.mkdir(mode=FOLDER_MODE, exist_ok=True)

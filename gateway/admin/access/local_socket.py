@@ -1,8 +1,8 @@
-"""The socket by which commands of the same user on the same machine sign in at a gateway that is tried out.
+"""Local socket: commands of the same user on the same machine sign in through it at a gateway that is tried out.
 
-Such a gateway has its first key in no file. It listens on a Unix socket instead, in a folder that its user alone may
-enter, as ssh-agent and gpg-agent do: what reaches it could read the gateway's memory anyway. The name of the socket
-is the number of the admin port, which one gateway of this machine has at a time.
+Such a gateway has its first key in no file. It listens on a Unix socket instead, in a folder that only its user may
+enter, as ssh-agent and gpg-agent do: a process that reaches it could read the gateway's memory anyway. The name of the
+socket is the number of the admin port, which one gateway of this machine has at a time.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ ASK_LINK: Final = "link"
 
 
 def folders() -> Iterator[Path]:
-    """Where sockets may be, the best first: what the login session gave, which is gone after a restart of the machine;
-    else below the folder for temporary files.
+    """The folders where sockets may be, the best first. The first is the login session's, which is gone after a restart
+    of the machine; the next is below the folder for temporary files.
     """
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(runtime, "fairlead")
@@ -34,7 +34,7 @@ def folders() -> Iterator[Path]:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this is a folder of this user, not a link to one, that no one else may enter."""
+    """Whether this is a folder of this user, not a link, that no other user may enter."""
     try:
         found = folder.lstat()
     except OSError:
@@ -43,14 +43,14 @@ def is_private(folder: Path) -> bool:
 
 
 def local_ports() -> list[int]:
-    """Admin ports that may have a gateway behind them that is tried out by this user."""
+    """The admin ports that may belong to a gateway that this user tries out."""
     names = {file.stem for folder in folders() if is_private(folder) for file in folder.glob(f"*{SUFFIX}")}
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def ask_local(port: int, question: str) -> tuple[str, str] | None:
-    """The URL of this admin port, and a key to it (ASK_KEY) or the page's address with a new one-time link (ASK_LINK).
-    None where no gateway answers.
+    """The URL of this admin port with a key to it (ASK_KEY), or with a new one-time link (ASK_LINK). None where no
+    gateway answers.
     """
     for folder in folders():
         if is_private(folder):

@@ -1,4 +1,5 @@
-"""One-time links: whoever opens one signs in once, within ten minutes of its making, and gets a key that expires.
+"""One-time links: opening one signs a browser in once, within ten minutes of its making, and gives it a key that
+expires.
 
 The token is in the fragment of the page's address, which no browser sends to a server or writes into a log there. Only
 HMACs of tokens and keys are kept, in this process alone.
@@ -21,7 +22,7 @@ LINKS_MAX: Final = 100  # open at a time: more than people open, and some kiloby
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A key of this role, until `expires_at_s` (seconds since 1970)."""
+    """A session at the admin port: a key with a role, until `expires_at_s` (seconds since 1970)."""
 
     key: str
     role: Role
@@ -29,17 +30,17 @@ class Session:
 
 
 class OneTimeLinks:
-    """The links that are open. Mutable."""
+    """The one-time links that are open. Mutable."""
 
     def __init__(self, admin_keys: KeyRing[Caller], secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
-        """A sign-in puts its key into `admin_keys`. `clock`: seconds since 1970."""
+        """A sign-in adds its key to `admin_keys`. `clock` gives seconds since 1970."""
         self._admin_keys = admin_keys
         self._links: KeyRing[Caller] = KeyRing(secret, clock=clock)
         self._clock = clock
         self._made = 0
 
     def make(self, role: Role) -> str:
-        """The token of a new link; the oldest one ends where LINKS_MAX are open."""
+        """The token of a new link; where LINKS_MAX are open, the oldest link ends."""
         self._made += 1
         self._links.drop(f"{NAME}{self._made - LINKS_MAX}")
         token, name = new_key(), f"{NAME}{self._made}"
@@ -48,7 +49,7 @@ class OneTimeLinks:
         return token
 
     def open(self, token: str) -> Session | None:
-        """The session of this token, which no one gets again; None: it is unknown, was opened before, or expired."""
+        """The session of this token, which works once; None: the token is unknown, was opened before, or expired."""
         caller = self._links.find(token)
         if caller is None:
             return None

@@ -23,7 +23,7 @@ SUBJECT_CHARS_MAX = 128
 
 
 class SignIn:
-    """Finds the caller of a request."""
+    """The sign-in of callers at the admin port."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SignIn:
         clock: Callable[[], float],
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
     ) -> None:
-        """`tenant_keys` None: tenants' keys are not checked. `clock`: monotonic seconds."""
+        """`tenant_keys` None: tenants' keys are not checked. `clock` gives monotonic seconds."""
         self._tokens = tokens
         self._admin_keys = admin_keys
         self._tenant_keys = tenant_keys
@@ -69,8 +69,8 @@ class SignIn:
 
 
 def caller_of(issuer: AdminIssuer, claims: Mapping[str, Any]) -> Caller | None:
-    """The caller that the claims identify, with the highest of its roles; None where it has none, or is to administer a
-    group and names none.
+    """The caller that the claims identify, with the highest of its roles. None where it has no role, or has the role of
+    a group's administrator and names no group.
     """
     names = claim(claims, issuer.role_claim)
     names = [names] if isinstance(names, str) else names if isinstance(names, list) else []

@@ -108,7 +108,7 @@ def list_(
     output: OutputOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Print all of one kind."""
+    """Print all resources of one kind."""
     print_list(items(context, f"/{kind}", {"tenant": tenant}), form_of(output, as_json=as_json), kind)
 
 
@@ -121,7 +121,7 @@ def show(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print one, and its version (to standard error)."""
+    """Print one resource, and its version (to standard error)."""
     answer = ask(context, "GET", _path(kind, id_))
     print_one(answer.body, form_of(output, as_json=as_json))
     if answer.etag is not None:
@@ -138,7 +138,7 @@ def create(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create one, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
+    """Create a resource, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
     answer = ask(context, "POST", f"/{kind}", fields_of(fields), idempotency_key=idempotency_key)
     print_one(answer.body, form_of(output, as_json=as_json))
 
@@ -155,7 +155,7 @@ def put(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create or replace one, like: put tenants alice weight=2. Fields that are not given get their defaults.
+    """Create or replace a resource, like: put tenants alice weight=2. Fields that are not given get their defaults.
 
     The command is idempotent. Keys are made by 'create' and changed by 'set'.
     """
@@ -175,7 +175,7 @@ def set_(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change fields of one; null resets a field to its default. A pool is given all its policies at once."""
+    """Change fields of a resource; null resets a field to its default. A pool is given all its policies at once."""
     method = "PUT" if kind is ResourceName.POOLS else "PATCH"
     print_one(
         ask(context, method, _path(kind, id_), fields_of(fields), if_match=if_match).body,
@@ -185,7 +185,7 @@ def set_(
 
 @app.command()
 def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match: EtagOption = None) -> None:
-    """Delete one: a tenant's queued requests are rejected, running ones end. A backend is drained first."""
+    """Delete a resource: a tenant's queued requests are rejected, running ones end. A backend is drained first."""
     ask(context, "DELETE", _path(kind, id_), if_match=if_match)
 
 
@@ -310,7 +310,7 @@ def fields_of(given: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str, *, is_money: bool) -> Any:
-    """The text as JSON, or as it is. Of money no floating-point number is made."""
+    """The text parsed as JSON, or the text itself. A value of money does not become a floating-point number."""
     try:
         return json.loads(text, parse_float=str if is_money else None)
     except ValueError:

@@ -16,12 +16,12 @@ NO_HEADERS: Mapping[str, str | None] = {}
 
 
 class UnreachableError(Exception):
-    """No admin port answers at this URL, or where it is or the key to it cannot be found."""
+    """An error: no admin port answers at this URL, or the URL or its key cannot be found."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminReply:
-    """A response. `body` is the parsed JSON, {} where there is none."""
+    """A response of the admin API. `body` is the parsed JSON, {} where there is none."""
 
     status: int
     body: Any
@@ -29,7 +29,7 @@ class AdminReply:
 
 
 class AdminClient:
-    """Sends requests to the admin port at this URL, with this key, if any. It follows no redirects."""
+    """A client of the admin port at this URL, with this key, if any. It follows no redirects."""
 
     def __init__(self, url: str, key: str | None) -> None:
         self._url = urlsplit(url)
@@ -38,7 +38,9 @@ class AdminClient:
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, headers: Mapping[str, str | None] = NO_HEADERS
     ) -> AdminReply:
-        """`path` is below the API's root; a header that is None is not sent. Raises UnreachableError."""
+        """Send a request and return the response; a header that is None is not sent. Raises UnreachableError. `path` is
+        below the API's root.
+        """
         sent = {name: value for name, value in headers.items() if value is not None} | self._credentials
         if body is not None:
             sent["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -56,7 +58,7 @@ class AdminClient:
             raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
 
     def live_path(self) -> str:
-        """The path of the live document that the key's role may see: the whole, or the part of its group. Raises
+        """The path of the live document that the key's role may see: the whole, or its group's part. Raises
         UnreachableError, also where the key is refused.
         """
         me = self.ask("GET", "/me", None)
@@ -66,9 +68,8 @@ class AdminClient:
         return "/live" if group is None else f"/groups/{quote(group, safe='')}/live"
 
     def events(self, path: str, *, silence_s_max: float) -> Generator[tuple[str, Any]]:
-        """Names and JSON data of a stream of server-sent events, until the gateway ends it.
-
-        Raises UnreachableError, also for a status other than 200 and where nothing comes for `silence_s_max` seconds.
+        """Yield the names and JSON data of server-sent events, until the gateway ends the stream. Raises
+        UnreachableError, also for a status other than 200 and where no event comes for `silence_s_max` seconds.
         """
         try:
             connection = self._connection(silence_s_max)
@@ -109,7 +110,7 @@ class AdminClient:
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
-    """Server-sent events (WHATWG HTML, 9.2) of lines. Comments, ids and an event that is cut off give nothing."""
+    """Parse lines as server-sent events (WHATWG HTML, 9.2). Comments, ids and a truncated event yield nothing."""
     name, data = "message", b""
     for line in lines:
         field, _, value = line.rstrip(b"\r\n").partition(b":")
@@ -125,7 +126,7 @@ def _events(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
 
 
 def _detail(body: bytes) -> str:
-    """What a problem document says; the start of any other body."""
+    """The detail of a problem document; the start of any other body."""
     try:
         return str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):

@@ -109,7 +109,7 @@ def _decimals(row: Mapping[str, Any]) -> str:
 
 
 def print_one(thing: Mapping[str, Any]) -> None:
-    """Print one row per field; lists of objects in it become tables of their own below."""
+    """Print one row per field; each list of objects becomes a table of its own below."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -124,7 +124,7 @@ def print_one(thing: Mapping[str, Any]) -> None:
 
 
 def text_of(name: str, value: object) -> str:
-    """A value as text for people."""
+    """A value as text for display."""
     if value is None or value in ("", [], {}):
         return EMPTY
     if name in TIMES and isinstance(value, int | float):

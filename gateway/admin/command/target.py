@@ -1,4 +1,4 @@
-"""Where the admin port is and how to get a key to it, as commands find them."""
+"""Target: how commands find the admin port and a key to it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +25,9 @@ def _has_no_links() -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
-    """An admin port. `key` is asked for every client, because it may change while a command runs; it raises
-    UnreachableError, as `make_link` does, which returns the page's address with a new one-time link.
+    """An admin port, with functions that get a key to it and make a link. Both may raise UnreachableError. `key` is
+    called for every client, because the key may change while a command runs. `make_link` returns the page's address
+    with a new one-time link.
     """
 
     url: str
@@ -39,11 +40,11 @@ class AdminTarget:
 
 
 def find_admin(config: Path | None, *, url: str | None, key_file: Path | None) -> AdminTarget:
-    """The target of --url and --key-file, or of a one-time link in place of both; what is not given is that of the
-    configuration, or of a gateway on this machine that this user tries out.
+    """The target of --url and --key-file, or of a one-time link in place of both.
 
-    With both of them no configuration is read: neither its time nor its errors matter then. Raises UnreachableError for
-    a configuration with errors, and where it is not clear which gateway is meant.
+    A value that is not given comes from the configuration, or from a gateway on this machine that this user tries out.
+    With both of them no configuration is read, so that neither its time nor its errors matter. Raises UnreachableError
+    for a configuration with errors, and where it is not clear which gateway is meant.
     """
     if url is not None and urlsplit(url).fragment.startswith(ONCE):
         return _by_link(url)
@@ -67,7 +68,7 @@ def find_admin(config: Path | None, *, url: str | None, key_file: Path | None) -
 
 
 def _by_link(link: str) -> AdminTarget:
-    """The target of a one-time link, which is opened for the first client; later ones have the key that it gave."""
+    """The target of a one-time link. The first client opens the link; later ones use the key that it gave."""
     url, _, fragment = link.partition("#")
     base = url.rstrip("/")
 
@@ -82,7 +83,7 @@ def _by_link(link: str) -> AdminTarget:
 
 
 def _local_port(url: str, *, searches: bool) -> int | None:
-    """The admin port of a gateway that this user tries out: the one at this URL, or with `searches` the only one.
+    """The admin port of a gateway that this user tries out: the one at this URL or, with `searches`, the only one.
     Raises UnreachableError where there are several.
     """
     try:

@@ -13,11 +13,11 @@ URL_CHARS_MAX = 2048
 
 
 class BackendFields(DrainedSection, BackendSizes, defer_build=True):
-    """What can change of a backend."""
+    """The settings of a backend that can change while it exists."""
 
 
 class WholeBackend(BackendFields, CaSection, BackendPlace, defer_build=True):
-    """A backend. Its URL has no path, and its key is in a variable that is meant for it."""
+    """A backend with all its settings. Its URL has no path, and its key is in an environment variable meant for it."""
 
     url: Annotated[str, Field(max_length=URL_CHARS_MAX, pattern=BACKEND_URL_PATTERN, description="its root")]
     api_key_env: Annotated[
@@ -53,8 +53,8 @@ class StepsResource(Fields):
 
 
 class BackendResource(StoredResource, BackendFields):
-    """`state`: by its health polls; `trouble`: why the last one failed. `step_time` is the configured model,
-    `step_time_now` the current one. Null: not known.
+    """The resource of a backend. `state`: by its health polls; `trouble`: why the last one failed. `step_time` is the
+    configured model, `step_time_now` the current one. Null: not known.
     """
 
     url: str

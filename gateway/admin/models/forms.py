@@ -1,6 +1,6 @@
-"""Forms of the page: what may be typed for each setting, as the sections that validate it say.
+"""Forms of the page: the values that may be typed for each setting, by the sections that validate it.
 
-They are a module, fields.js, which stands beside the page's own files.
+The page loads them as a module, fields.js, which stands beside its own files.
 """
 
 import json
@@ -29,14 +29,14 @@ BOUNDS = {"minimum": "min", "maximum": "max", "exclusiveMinimum": "above", "excl
 
 
 def fields_module() -> bytes:
-    """The module: FIELDS, by the name of the form."""
+    """The text of the module fields.js: FIELDS, by the name of the form."""
     forms = {name: list(form_fields(section)) for name, section in FORMS.items()}
     return f"export const FIELDS = {json.dumps(forms, indent=1)};\n".encode()
 
 
 def form_fields(section: type[BaseModel], path: str = "", *, is_optional: bool = False) -> Iterator[dict[str, Any]]:
-    """The fields of a section's form, those of sections in it by a dotted name. A field of a section that `is_optional`
-    may be left out.
+    """The fields of a section's form; fields of sections in it have dotted names. A field of a section that
+    `is_optional` may be left out.
     """
     schema = section.model_json_schema()
     shown = marked(section, FormField)
@@ -66,7 +66,7 @@ def _is_required(described: Mapping[str, Any], *, is_without_default: bool) -> b
 
 
 def _input(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What the browser checks of the value."""
+    """The checks that the browser makes of the value."""
     forms = [each for each in described.get("anyOf", [described]) if each.get("type") != "null"]
     bounds = {ours: form[name] for form in forms for name, ours in BOUNDS.items() if name in form}
     types = {form.get("type") for form in forms}

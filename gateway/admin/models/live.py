@@ -18,7 +18,9 @@ class Reserve(Fields):
 
 
 class BackendState(Fields):
-    """`steps` null: no step time model limits the backend. `foreign_*`: external load. `reserves` are by tier."""
+    """The state of one backend. `steps` null: no step time model limits the backend. `foreign_*`: external load.
+    `reserves` are by tier.
+    """
 
     available: bool
     in_flight_requests: int
@@ -32,8 +34,8 @@ class BackendState(Fields):
 
 
 class TierState(Fields):
-    """`slack_s_min`: the time until the next token of the tier's most urgent request is due; null: none has an
-    envelope.
+    """The state of one tier. `slack_s_min`: the time until the next token of its most urgent request is due; null: no
+    request has an envelope.
     """
 
     queued_requests: int
@@ -53,7 +55,7 @@ class RequestState(Fields):
 
 
 class PoolState(Fields):
-    """`urgent`: the requests whose next token is due soonest, at most 100."""
+    """The state of one pool. `urgent`: the requests whose next token is due soonest, at most 100."""
 
     pool: str
     queued_requests: int
@@ -71,9 +73,11 @@ class LiveState(Fields):
 
 
 class TenantStateResource(Fields):
-    """`service` is the service charged since start, in service units (a price per token); `service_per_s` its recent
-    rate. `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's
-    most urgent request, queued or running.
+    """The state of one tenant in one pool.
+
+    `service` is the service charged since start, in service units (a price per token); `service_per_s` its recent rate.
+    `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's most
+    urgent request, queued or running.
     """
 
     pool: str
@@ -114,7 +118,7 @@ class TenantStatePage(Page):
 
 
 class BudgetPage(Page):
-    """`group`: its own budgets, and those of its tenants and their keys."""
+    """The query of budgets. `group`: the group's own budgets, and those of its tenants and their keys."""
 
     group: Name | None = None
 

@@ -12,26 +12,28 @@ EDITS_MAX = 1000
 
 
 class PreviewedTenant(TenantSection, defer_build=True):
-    """Any part of a tenant's fields; null resets one to its default. Only weights, groups and tiers change shares."""
+    """The edit of a tenant: any part of its fields; null resets one to its default. Only weights, groups and tiers
+    change shares.
+    """
 
     tier: Name | None = None  # type: ignore[assignment]  # null is of a patch
     weight: Weight | None = None  # type: ignore[assignment]
 
 
 class PreviewedGroup(GroupSection, defer_build=True):
-    """Any part of a group's fields; null resets one to its default. Only the weight changes shares."""
+    """The edit of a group: any part of its fields; null resets one to its default. Only the weight changes shares."""
 
     weight: Weight | None = None  # type: ignore[assignment]
 
 
 class PreviewedTier(TierSection, defer_build=True):
-    """Any part of a tier's fields; null resets one to its default. Only the weight changes shares."""
+    """The edit of a tier: any part of its fields; null resets one to its default. Only the weight changes shares."""
 
     weight: Weight | None = None  # type: ignore[assignment]
 
 
 class PreviewAsked(Fields):
-    """The edit, and the `pool` to look at; null: all of them."""
+    """The edit to preview, and the `pool` to look at; null: all pools."""
 
     pool: ModelName | None = None
     tenants: Annotated[dict[TenantName, PreviewedTenant], Field(max_length=EDITS_MAX, default_factory=dict)]
@@ -40,8 +42,8 @@ class PreviewAsked(Fields):
 
 
 class SharePreview(Fields):
-    """Parts of the pool's service, from 0 to 1, that are due by weights and demands in the last minute. `asks_all`: it
-    waits for more than it gets. One that does not gets what it asks for, whatever its weight.
+    """The shares of the pool's service, from 0 to 1, now and after the edit, by weights and demands of the last minute.
+    `asks_all`: the member waits for more than it gets. Any other member gets what it asks for, whatever its weight.
     """
 
     share_now: float
@@ -56,6 +58,6 @@ class PoolPreview(Fields):
 
 
 class PreviewResource(Fields):
-    """By pool. Tenants that were idle for 15 minutes are left out."""
+    """The preview of each pool, by its name. Tenants that were idle for 15 minutes are left out."""
 
     pools: dict[str, PoolPreview]

@@ -10,8 +10,8 @@ from policies.types import Wait
 
 
 class PhasesResource(Fields):
-    """Seconds in the queue, from its dispatch to its first token, and since then, as far as it has come. An answer that
-    is not streamed has its first token at its end.
+    """The seconds of a request in the queue, from its dispatch to its first token, and since then, as far as it has
+    come. An answer that is not streamed has its first token at its end.
     """
 
     queue_s: float | None
@@ -20,10 +20,11 @@ class PhasesResource(Fields):
 
 
 class WaitResource(Fields):
-    """Why it is queued, as a `reason` and as a sentence. `ahead`: the tenant whose turn it is; null: its own turn, or
-    turns are not why it waits. `ahead_requests`: how many requests of its own tenant are queued before it.
-    `start_s`: the predicted seconds until it is sent, by these and by how fast its tenant's requests that waited were
-    sent lately; null: there is no forecast.
+    """The reason why a request is queued, as a `reason` and as a sentence.
+
+    `ahead`: the tenant whose turn it is; null: its own turn, or turns are not why it waits. `ahead_requests`: how many
+    requests of its own tenant are queued before it. `start_s`: the predicted seconds until it is sent, by these and by
+    how fast its tenant's requests that waited were sent lately; null: there is no forecast.
     """
 
     reason: Wait
@@ -34,12 +35,14 @@ class WaitResource(Fields):
 
 
 class RequestResource(Fields):
-    """One request; `id` is its x-request-id. Of the tokens, those of the prompt are estimated until the backend
-    reports them, which may change them by some; `output_tokens_max` follows where the model's context is what
-    limits it. `waits` is of a queued request; `outcome`, `status` and `ended_at` are of one that has ended:
-    `outcome` says how, or why it was rejected, and `cost` what its tokens cost by the price list of its model, as
-    exact decimal text. `slack_s`: seconds until its next token is due; null without an SLO envelope. `process`: the
-    process that holds the client's connection. `arrived_at`, `ended_at`: seconds since 1970.
+    """One request; `id` is its x-request-id.
+
+    The prompt tokens are estimated until the backend reports them, which may change them by some; `output_tokens_max`
+    follows where the model's context is what limits it. `waits` is of a queued request; `outcome`, `status` and
+    `ended_at` are of one that has ended: `outcome` says how, or why it was rejected, and `cost` what its tokens cost by
+    the price list of its model, as exact decimal text. `slack_s`: seconds until its next token is due; null without an
+    SLO envelope. `process`: the process that holds the client's connection. `arrived_at`, `ended_at`: seconds since
+    1970.
     """
 
     id: str
@@ -66,7 +69,7 @@ class RequestResource(Fields):
 
 
 class RequestPage(Page):
-    """`state` absent: those that are queued or running."""
+    """A page of requests. `state` absent: the queued and the running requests."""
 
     state: Literal["queued", "running", "ended"] | None = None
     tenant: TenantName | None = None
@@ -75,7 +78,7 @@ class RequestPage(Page):
 
 
 class RequestList(ResourceList):
-    """`missing`: processes that did not answer, whose requests are not in the list."""
+    """A list of requests. `missing`: processes that did not answer, whose requests are not in the list."""
 
     items: list[RequestResource]
     missing: list[str]

@@ -1,7 +1,7 @@
 """Models of the admin API: they validate requests, and the OpenAPI document is generated from them.
 
-What is set is modelled by the sections that the configuration file is read with (resources/collection.py). Bodies are
-read strictly as JSON: "5" is no number. Times are seconds since 1970. A field that is not set has the default of the
+The settings are modelled by the sections that the configuration file is read with (resources/collection.py). Bodies are
+read strictly as JSON: "5" is not a number. Times are seconds since 1970. A field that is not set has the default of the
 configuration file; null in a patch resets a field to it.
 """
 
@@ -39,7 +39,7 @@ class Fields(BaseModel):
 
 
 class StoredResource(Fields):
-    """Common fields of all stored resources. `origin`: declared in the file, made here, or both (overridden)."""
+    """The common fields of all stored resources. `origin`: declared in the file, made here, or both (overridden)."""
 
     id: str
     origin: Origin
@@ -49,7 +49,7 @@ class StoredResource(Fields):
 
 
 class PoolResource(Fields):
-    """Each policy as in the configuration file: its name (`policy`) and its parameters."""
+    """The policies of a pool, each as in the configuration file: its name (`policy`) and its parameters."""
 
     id: str
     fairness: dict[str, JsonValue]
@@ -67,20 +67,20 @@ class NewKey(KeySection, KeyHolder, defer_build=True):
 
 
 class KeyChange(KeySection, defer_build=True):
-    """`revoked` cannot be undone."""
+    """The change of a key. `revoked` cannot be undone."""
 
     expires_in_s: ExpiresInS = None
     revoked: bool = False
 
 
 class Rotation(Fields):
-    """`overlap_s`: seconds for which the old key stays valid."""
+    """The rotation of a key. `overlap_s`: seconds for which the old key stays valid."""
 
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX), BeforeValidator(whole)] = 86_400
 
 
 class KeyResource(StoredResource, KeySection, KeyHolder):
-    """`last_used_on`: the last day (UTC) of the usage of a tenant's key; null: none is kept."""
+    """A key. `last_used_on`: the last day (UTC) of the usage of a tenant's key; null: none is stored."""
 
     last_four: str
     last_used_on: str | None
@@ -90,7 +90,7 @@ class KeyResource(StoredResource, KeySection, KeyHolder):
 
 
 class KeyMade(KeyResource):
-    """`secret` is the key itself: it is shown this once."""
+    """A new key. `secret` is the key itself, which is shown only this once."""
 
     secret: str
 
@@ -99,7 +99,7 @@ class KeyMade(KeyResource):
 
 
 class UsageResource(Fields):
-    """Usage of one day (UTC). `cost` is by the price list of the model, as exact decimal text; null where it has no
+    """The usage of one day (UTC). `cost` is by the price list of the model, as exact decimal text; null where it has no
     price on that day.
     """
 
@@ -135,7 +135,9 @@ class UsageSumResource(Fields):
 
 
 class AuditResource(Fields):
-    """One change. `replica` is the gateway at whose admin port it was made; null where that was not kept."""
+    """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
+    recorded.
+    """
 
     revision: int
     at: float
@@ -152,7 +154,7 @@ class AuditResource(Fields):
 
 
 class Page(Query):
-    """One page of a list: `cursor` is the `next_cursor` of the page before."""
+    """One page of a list: `cursor` is the `next_cursor` of the previous page."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -163,7 +165,7 @@ class KeyPage(Page):
 
 
 class UsagePage(Page):
-    """Days are UTC, both inclusive; today by default."""
+    """A page of usage. Days are UTC, both inclusive; today by default."""
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -197,7 +199,7 @@ class UsageExport(UsageDivided):
 
 
 class AuditPage(Query):
-    """Newest first; `cursor` is the `next_cursor` of the page before."""
+    """A page of the audit log, newest first; `cursor` is the `next_cursor` of the previous page."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
@@ -220,7 +222,7 @@ class AuditPage(Query):
 
 
 class ResourceList(Fields):
-    """`next_cursor` null: this is the last page."""
+    """One page of resources. `next_cursor` null: this is the last page."""
 
     next_cursor: str | None
 

@@ -12,8 +12,9 @@ WEIGHTS_MAX = 1000
 
 
 class WhatIfAsked(Fields):
-    """What is to be other than it was: the fairness `policy` (NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate
-    run` takes it), and tenants' weights. `pool` null: that of most calls.
+    """The settings of a what-if that differ from the recorded ones: the fairness `policy` and tenants' weights.
+    `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it. `pool` null: the pool with most
+    calls.
     """
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None
@@ -23,7 +24,7 @@ class WhatIfAsked(Fields):
 
 
 class FoundTenant(Fields):
-    """One tenant in a run. Null: a simulation alone knows it."""
+    """The figures of one tenant in a run. Null: only a simulation knows it."""
 
     requests: int
     served: int
@@ -36,9 +37,9 @@ class FoundTenant(Fields):
 
 
 class FoundFigures(Fields):
-    """A run as a whole, and its loudest tenants (200). `jain` compares tenants that waited; `difference_max` is the
-    largest difference of service over weight between two of them; `tpot_s` is the time per output token after the
-    first, the mean of all tokens. Null: not known, or only a simulation knows it.
+    """The figures of a run as a whole, and its loudest tenants (200). `jain` compares tenants that waited;
+    `difference_max` is the largest difference of service over weight between two of them; `tpot_s` is the time per
+    output token after the first, the mean of all tokens. Null: not known, or only a simulation knows it.
     """
 
     policy: str
@@ -61,9 +62,11 @@ class FoundFigures(Fields):
 
 
 class Trust(Fields):
-    """How far `replayed` is from `happened`: by this `factor` in its worst `figure`, tokens written per second or the
-    median time to first token of the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is
-    no judge of what would have been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
+    """The trust in a what-if: how far `replayed` is from `happened`.
+
+    They differ by this `factor` in the worst `figure`, tokens written per second or the median time to first token of
+    the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is no judge of what would have
+    been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
     """
 
     is_trusted: bool
@@ -74,11 +77,12 @@ class Trust(Fields):
 
 
 class WhatIfResource(Fields):
-    """`happened` was measured. `replayed` is a simulation of the same calls with the present settings: by how much it
-    differs from what happened is the error of the simulation. `instead` is that simulation with the asked ones.
-    `setting` says what was simulated. Every call is served in the end, so that what a tenant gets in all is what its
-    calls ask for: compare waits, and see the preview for shares. `stopped`: by a DELETE, or because it was not read for
-    a minute.
+    """A what-if and its results.
+
+    `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
+    `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` says what
+    was simulated. Every call is served in the end, so that what a tenant gets in all is what its calls ask for: compare
+    waits, and see the preview for shares. `stopped`: by a DELETE, or because it was not read for a minute.
     """
 
     id: str

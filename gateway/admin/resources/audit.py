@@ -20,8 +20,6 @@ TIMES = frozenset({"created_at", "expires_at"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRoutes:
-    """The route of the audit log."""
-
     registry: Registry
 
     def routes(self) -> Iterator[Route]:
@@ -56,7 +54,7 @@ class AuditRoutes:
 
 
 def _shown(body: Body) -> dict[str, Any]:
-    """A stored document, without the fields that no caller may see."""
+    """A stored document as shown, without the fields that no caller may see."""
     return {
         name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value
         for name, value in body.items()

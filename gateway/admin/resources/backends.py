@@ -31,8 +31,6 @@ ABSENT = "absent"  # wanted, but not added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoutes:
-    """Routes of backends."""
-
     registry: Registry
     backends: BackendPool
     pools: Pools
@@ -60,7 +58,7 @@ class BackendRoutes:
         )
 
     def check(self, body: Any, part: str) -> None:
-        """Raises AdminProblem where the URL holds a literal address outside the allowlist."""
+        """Raise AdminProblem where the URL holds a literal address outside the allowlist."""
         try:
             host = urlsplit(body.url).hostname or ""
         except ValueError:
@@ -94,7 +92,7 @@ class BackendRoutes:
         )
 
     def _kind(self, backend_id: str) -> str | None:
-        """The configured or detected kind, None while it is unknown."""
+        """The configured or detected kind of the backend; None while it is unknown."""
         kind = self.backends[backend_id].known_kind
         return None if kind is GENERIC else kind.name
 

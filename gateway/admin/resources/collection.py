@@ -44,8 +44,8 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionModels:
-    """The models of a kind: to create it (`made` with its id, `whole` without), to patch it, to show it, and to list
-    it. Fields of `whole` that are not in `fields` cannot be changed.
+    """The models of a kind: to create an entry (`made` with its id, `whole` without), to patch, show and list it.
+    Fields of `whole` that are not in `fields` cannot be changed.
     """
 
     made: type[BaseModel]
@@ -56,7 +56,7 @@ class CollectionModels:
 
     @classmethod
     def of(cls, section: type[Section], name: str, id_type: Any) -> Self:
-        """The models of a kind whose every field may change, from the section that the file is read with."""
+        """The models of a kind whose fields may all change, from the section that the file is read with."""
         made = create_model(f"New{name}", __base__=section, __cls_kwargs__={"defer_build": True}, id=(id_type, ...))
         shown = create_model(f"{name}Resource", __base__=(StoredResource, section))
         items: Any = (GenericAlias(list, shown), ...)
@@ -242,7 +242,7 @@ class Collection:
     # -- administrators of groups ----------------------------------------------------------------------------
 
     def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
-        """Whether the entry is there for the caller."""
+        """Whether the entry exists for the caller."""
         return self.scope is None or self.scope.sees(asked.caller, entry)
 
     def _name(self, asked: AdminRequest, name: str, path: str) -> None:
@@ -251,12 +251,14 @@ class Collection:
             self.scope.name(asked.caller, name, path)
 
     def _kept(self, asked: AdminRequest, entry: Entry) -> dict[str, Any]:
-        """Fields that stay as they are where the caller replaces the entry and does not set them."""
+        """The fields that keep their values where the caller replaces the entry and does not set them."""
         keeps = () if self.scope is None or asked.caller.group is None else self.scope.keeps
         return {name: entry.body[name] for name in keeps if name in entry.body}
 
     def _guard(self, asked: AdminRequest, name: str, before: Entry | None, body: Mapping[str, Any]) -> Guard | None:
-        """That the caller may give this body, beside what its group has given by then. Raises AdminProblem."""
+        """The condition that the caller may give this body, together with what its group has given by then. Raises
+        AdminProblem.
+        """
         if self.scope is None or asked.caller.group is None:
             return None
         return Guard(asked.caller.group, partial(self.scope.give, asked.caller, name, before, body))
@@ -292,8 +294,9 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryScope:
-    """What administrators of groups see of a kind (`sees`), and with `changes` how they may name (`name`) and set
-    (`give`) an entry; a PUT of theirs leaves the fields `keeps` as they are. It is asked for every caller.
+    """The rights of a group's administrator in one kind of entry. It is asked for every caller. The administrator sees
+    the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
+    leaves the fields `keeps` unchanged.
     """
 
     sees: Callable[[Caller, Entry], bool]
@@ -324,8 +327,8 @@ def page(
 
 
 def etag_of(asked: AdminRequest, etag: str | None) -> str | None:
-    """The etag that the change expects (as in registry.Edit), None for any. `etag` is that of the present entry, if
-    any. Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
+    """The etag that the change expects (as in registry.Edit); None: any. `etag` is that of the present entry, if any.
+    Raises AdminProblem where a condition of the request does not hold (RFC 9110, 13.1).
     """
     if asked.if_none_match is not None and etag is not None and _names(asked.if_none_match, etag):
         raise AdminProblem(412, "what If-None-Match names is there")

@@ -10,7 +10,7 @@ from gateway.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):
-    """`ends_at`: seconds since 1970. `tenants`: the quiet one, and the one that floods."""
+    """The state of the demo. `ends_at`: seconds since 1970. `tenants`: the quiet one, and the one that floods."""
 
     tenants: list[str]
     ends_at: int
@@ -18,8 +18,6 @@ class DemoResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRoutes:
-    """Routes of the demo."""
-
     demo: Demo
 
     def routes(self) -> Iterator[Route]:

@@ -1,9 +1,8 @@
-"""Group scope: what the administrator of a group sees and may change, which is its own group.
+"""Group scope: the rule that the administrator of a group sees and may change its own group only.
 
-What belongs to another group does not exist for it: a read answers 404, as for a name that there is not. It makes
-tenants under names that begin with its group's (`research/alice`), so that no two groups compete for a name, and no
-name tells of another group's. A change holds for the version of the entry that was judged, even if the request names
-none.
+Entries of another group do not exist for it: a read answers 404, as for an unknown name. It makes tenants under names
+that begin with its group's (`research/alice`), so that no two groups compete for a name, and no name reveals another
+group. A change applies to the version of the entry that was judged, even if the request names none.
 
 A group cannot give what it does not have: the budgets of its tenants sum up to at most its own, no limit of a tenant is
 above the group's, and no envelope is tighter than the tier's.
@@ -30,7 +29,7 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class GroupScope:
-    """Judges callers by the present entries. Callers that administer no group are free."""
+    """The judge of callers by the present entries. Callers that administer no group are free."""
 
     registry: Registry
 
@@ -42,7 +41,7 @@ class GroupScope:
         return caller.group is None or (isinstance(section, TenantSection) and section.group == caller.group)
 
     def sees_tenant_named(self, caller: Caller, name: str | None) -> bool:
-        """Whether this tenant is there for the caller."""
+        """Whether this tenant exists for the caller."""
         if caller.group is None:
             return True
         entry = None if name is None else self.registry.get("tenants", name)
@@ -55,12 +54,12 @@ class GroupScope:
         return frozenset(entry.name for entry in self.registry.entries("tenants") if self.sees_tenant(caller, entry))
 
     def name_tenant(self, caller: Caller, name: str, path: str) -> None:
-        """Check the name of a tenant that is not there for the caller. Raises AdminProblem."""
+        """Check the name of a tenant that does not exist for the caller. Raises AdminProblem."""
         if caller.group is not None and not name.startswith(caller.group + SEPARATOR):
             raise field_problem(path, f"must begin with '{caller.group}{SEPARATOR}'", status=403)
 
     def give(self, caller: Caller, name: str, before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body that the caller may give a tenant, which has `before` now. Raises AdminProblem."""
+        """The body that the caller may give a tenant whose present entry is `before`. Raises AdminProblem."""
         if caller.group is None:
             return dict(body)
         entry = self.registry.get("groups", caller.group)
@@ -90,7 +89,7 @@ class GroupScope:
         return given
 
     def make_key(self, caller: Caller) -> Guard | None:
-        """That the caller's group has room for one more key; None: the caller administers no group."""
+        """The condition that the caller's group has room for one more key; None: the caller administers no group."""
         return None if caller.group is None else Guard(caller.group, partial(self._check_keys, caller))
 
     def _check_keys(self, caller: Caller) -> None:
@@ -140,20 +139,20 @@ class GroupScope:
 
 
 def pinned(asked: AdminRequest, etag: str | None, entry: Entry) -> str | None:
-    """The etag that a change expects: of a group's administrator that of the entry which was judged."""
+    """The etag that a change expects; for a group's administrator, the etag of the entry that was judged."""
     if asked.caller.group is None:
         return etag
     return entry.etag if etag in (None, ANY_THERE) else etag
 
 
 def check_deletes(caller: Caller, entry: Entry) -> None:
-    """Check that a group's administrator deletes the entry for good: one that the file declares would come back as it
-    is there, in another group or with a key that was revoked. Raises DeclaredInFile.
+    """Check that a group's administrator deletes the entry for good. Raises DeclaredInFile. An entry that the file
+    declares would come back as it is there, in another group or with a key that was revoked.
     """
     if caller.group is not None and entry.origin != "admin":
         raise DeclaredInFile
 
 
 def _sum(amounts: Iterable[Any]) -> Any:
-    """The sum of those that are set: of tokens, or of money."""
+    """The sum of the amounts that are set, of tokens or of money."""
     return sum(amount for amount in amounts if amount is not None)

@@ -34,7 +34,7 @@ SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRoutes:
-    """`hmac_hex` computes what is stored of a key; `checks_tenants`: whether the data port checks keys."""
+    """The routes of keys. `hmac_hex` computes the stored form of a key; `checks_tenants`: the data port checks keys."""
 
     registry: Registry
     hmac_hex: Callable[[str], str]
@@ -152,7 +152,7 @@ class KeyRoutes:
         return await self._written([edit, old], secret, asked)
 
     async def _last_days(self) -> Mapping[str, str]:
-        """The days of last use; none where the store cannot be read: the keys themselves are known without it."""
+        """The days of last use; none where the store cannot be read, because the keys are known without it."""
         try:
             return await self.use.last_days()
         except StoreUnavailable:

@@ -42,8 +42,8 @@ class Rates:
         return name in self._seen
 
     def per_s(self, name: tuple[str, str], amount: float, now: float, *, over_s: float = RATE_S) -> float:
-        """The growth rate of the number, which is `amount` now; computed again at most every `over_s`. 0 at its first
-        call.
+        """The growth rate of the number, whose value is `amount` now; 0 at the first call. It is computed again at most
+        every `over_s`.
         """
         if name not in self._seen and len(self._seen) >= RATES_MAX:
             self._seen.clear()
@@ -56,8 +56,6 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoutes:
-    """Routes of the live state."""
-
     registry: Registry
     pools: Pools
     budgets: Budgets
@@ -151,7 +149,7 @@ class LiveRoutes:
         return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     def _is_of(self, holder: Holder, group: str | None) -> bool:
-        """Whether the holder of a budget is this group, or a tenant of it or its key. None: any holder is."""
+        """Whether the holder of a budget is this group, or one of its tenants or their keys. None: any holder is."""
         if group is None or group_of(holder):
             return group in (None, group_of(holder))
         entry = self.registry.get("tenants", holder[0])
@@ -161,8 +159,8 @@ class LiveRoutes:
         return AdminAnswer(encoded=msgspec.json.encode(self.cluster_view()))
 
     async def _measure(self, pool: str, names: list[str]) -> set[str]:
-        """Start to measure tenants without a rate and return them, after FIRST_LOOK_S if any of them has requests in
-        flight.
+        """Start to measure tenants that have no rate yet, and return them. If any of them has requests in flight, this
+        first waits for FIRST_LOOK_S.
         """
         unknown = [name for name in names if not self.rates.knows((pool, name))]
         if not unknown:
@@ -197,7 +195,7 @@ def _amount(use: BudgetUse, amount: int) -> int | str:
 
 
 def steps_of(view: BackendView) -> StepsResource | None:
-    """The predicted steps of a backend; None where they limit nothing."""
+    """The predicted steps of a backend; None where steps limit nothing there."""
     return None if view.steps is None else _shown(StepsResource, view.steps)
 
 
@@ -232,6 +230,6 @@ def _urgent(request_id: str, view: RequestView) -> live_models.RequestState:
 
 
 def _shown(model: type[M], view: TenantView | BackendView | Attainment | StepsView | ReserveView, **beside: Any) -> M:
-    """The model's fields from the view, and those in `beside`."""
+    """Make the model from the view's fields, and the values in `beside`."""
     known = {name: getattr(view, name) for name in model.model_fields if name not in beside}
     return model.model_construct(**known, **beside)

@@ -1,4 +1,4 @@
-"""The live document, whole or the part of one group: once as JSON, or as a stream of server-sent events."""
+"""Live document routes: the whole document or one group's part, once as JSON or as a stream of server-sent events."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +22,6 @@ HEADERS = {hdrs.CACHE_CONTROL: "no-store", "x-content-type-options": "nosniff", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePageRoutes:
-    """Routes of the live document."""
-
     live: Live
     registry: Registry
 
@@ -65,7 +63,7 @@ class LivePageRoutes:
         return GroupPart(asked.id)
 
     def _is_there(self, asked: AdminRequest) -> bool:
-        """Whether the group is there for the caller."""
+        """Whether the group exists for the caller."""
         entry = self.registry.get("groups", asked.id)
         return entry is not None and GroupScope(self.registry).sees_group(asked.caller, entry)
 

@@ -23,8 +23,6 @@ UNTOUCHED = "0"  # the version of a pool without an entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRoutes:
-    """Routes of pools."""
-
     registry: Registry
     pools: LivePools
     in_force: Reconciler

@@ -21,8 +21,6 @@ DEFAULT_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRoutes:
-    """The route of previews."""
-
     registry: Registry
     live: Live
 
@@ -53,7 +51,7 @@ class PreviewRoutes:
         return AdminAnswer(PreviewResource(pools=shown))
 
     def _check(self, body: PreviewAsked, pools: Mapping[str, LivePagePool], tiers: Any, groups: Any) -> None:
-        """Raises AdminProblem that names every id that is not there."""
+        """Raise AdminProblem, naming every id that does not exist."""
         errors = []
         if body.pool is not None and body.pool not in pools:
             errors.append(("pool", "is no pool here"))
@@ -83,7 +81,7 @@ def _edit(body: PreviewAsked) -> WeightEdit:
 
 
 def _named(edits: Mapping[str, BaseModel], field: str, default: Any) -> dict[str, Any]:
-    """The value of this field for each edit that names it; null stands for the default."""
+    """The value of this field for each edit that sets it; null stands for the default."""
     return {name: getattr(edit, field) or default for name, edit in edits.items() if field in edit.model_fields_set}
 
 

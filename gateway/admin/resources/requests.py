@@ -26,8 +26,6 @@ OF_OTHERS: Final = "No backend has room, and it is the turn of {ahead}."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRoutes:
-    """Routes of single requests."""
-
     registry: Registry
     requests: AllRequests
 
@@ -72,7 +70,7 @@ class RequestRoutes:
         return AdminAnswer(_shown(row, found.waits.get(row.scheduler_id)))
 
     async def cancel(self, asked: AdminRequest) -> AdminAnswer:
-        """Cancel a request. It is in the audit log before: what cannot be written there is not done."""
+        """Cancel a request. The audit log records it first: if that fails, the request is not cancelled."""
         found = await self._find(asked.id)
         if found.rows[0].state == "ended":
             raise AdminProblem(409, "this request has ended")
@@ -82,7 +80,7 @@ class RequestRoutes:
         return AdminAnswer()
 
     async def _find(self, request_id: str) -> FoundRequests:
-        """The request of this id: one that lives, or else the one that ended last."""
+        """The request of this id: a living one, or else the one that ended last."""
         for state in LIVING_FIRST:
             found = await self.requests.find(RequestQuery(state=state, id=request_id, limit=1))
             if found.rows:

@@ -22,13 +22,13 @@ ROLE_NAMES: dict[Role, RoleName] = {
 
 
 class OneTimeToken(Fields):
-    """`once` is the token of a one-time link: what follows #once= in the page's address."""
+    """The token of a one-time link (`once`): the part after #once= in the page's address."""
 
     once: Annotated[str, Field(min_length=1, max_length=FIRST_KEY_CHARS_MAX)]
 
 
 class SessionResource(Fields):
-    """`expires_at`: seconds since 1970."""
+    """A session after signing in. `expires_at`: seconds since 1970."""
 
     key: str
     role: RoleName
@@ -36,7 +36,7 @@ class SessionResource(Fields):
 
 
 class CallerResource(Fields):
-    """`name`: the caller's name in the audit log. `group`: the group that a group-admin administers."""
+    """The caller of a request. `name` is its name in the audit log, `group` the group that it administers."""
 
     name: str
     role: RoleName
@@ -45,8 +45,6 @@ class CallerResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoutes:
-    """Routes that sign in."""
-
     links: OneTimeLinks
     sign_in: SignIn
 

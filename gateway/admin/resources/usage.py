@@ -32,8 +32,6 @@ Used = list[tuple[UsageKey, Totals]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRoutes:
-    """Routes of usage."""
-
     registry: Registry
     store: Store
     prices: PriceBook
@@ -153,14 +151,14 @@ class UsageRoutes:
     async def _used(
         self, asked: AdminRequest, tenant: str | None, first_day: str, last_day: str, after: UsageKey | None = None
     ) -> AsyncIterator[Used]:
-        """Usage of one tenant, or of those that the caller sees, part by part. Raises StoreUnavailable."""
+        """The usage of one tenant, or of those that the caller sees, part by part. Raises StoreUnavailable."""
         seen = GroupScope(self.registry).tenants_of(asked.caller)
         parts = summed_usage(self.store, first_day=first_day, last_day=last_day, tenant=tenant, after=after)
         async for part in parts:
             yield part if seen is None else [used for used in part if used[0].tenant in seen]
 
     def _group_of(self, tenant: str) -> str:
-        """The group that a tenant is in now, "" where it is in none, or gone."""
+        """The group that a tenant is in now; "" where it is in none, or was removed."""
         entry = self.registry.get("tenants", tenant)
         return "" if entry is None else str(entry.body.get("group") or "")
 
@@ -169,7 +167,7 @@ class UsageRoutes:
 
 
 def _key(cursor: str | None) -> UsageKey | None:
-    """The last row of the page before; any text is a cursor."""
+    """The key of the last row on the previous page; any text is a valid cursor."""
     return None if cursor is None else UsageKey(*(*cursor.split("\n", 3), "", "", "")[:4])
 
 

@@ -1,4 +1,6 @@
-"""What-if routes: the recorded calls under another policy or other weights, beside what happened."""
+"""What-if routes: simulations of the recorded calls under another policy or other weights, compared with their real
+outcome.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +17,6 @@ KIND: Final = "what-ifs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRoutes:
-    """Routes of what-ifs."""
-
     what_ifs: WhatIfs
 
     def routes(self) -> Iterator[Route]:

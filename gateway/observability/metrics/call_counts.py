@@ -1,7 +1,7 @@
 """CallMeter: counts calls by tenant and by model when they have ended; nothing is counted per token.
 
 A tenant's counts are plain numbers; a model's histograms are looked up once and kept. Both are bounded: TenantSeries
-selects the tenants with series of their own, and beyond MODELS_MAX models the rest is "other".
+selects the tenants with series of their own, and models beyond MODELS_MAX share "other".
 """
 
 import logging
@@ -71,7 +71,7 @@ class _OfModel:
 
 
 class CallMeter:
-    """Counts calls that have ended. Mutable."""
+    """A counter of calls that have ended. Mutable."""
 
     def __init__(self, histograms: Histograms, tenants_max: int) -> None:
         self._to = histograms
@@ -146,7 +146,7 @@ class CallMeter:
             self._not_continued[labels] = self._not_continued.get(labels, 0) + 1
 
     def _count_overstated(self, trace: CallTrace) -> None:
-        """Count evidence against a backend, and log the first, the tenth, the hundredth ... call."""
+        """Count an overstated usage of a backend, and log the first, the tenth, the hundredth ... call."""
         label = (trace.backend_id or "",)
         if label not in self._overstated and len(self._overstated) >= BACKEND_SERIES_MAX:
             label = (OTHER,)
@@ -209,7 +209,7 @@ def _count_usage(tenant: _OfTenant, trace: CallTrace, usage: Usage) -> None:
 
 
 def outcome_of(trace: CallTrace) -> str:
-    """How the call ended, as one of few label values."""
+    """The outcome of the call, as one of few label values."""
     if trace.outcome is not None:
         return trace.outcome
     if trace.status < 400:

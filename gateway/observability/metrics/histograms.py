@@ -1,7 +1,8 @@
 """Histograms that are counted on the event loop and become samples on a scrape.
 
-prometheus_client's own take a lock for every observation, because any thread may count: a microsecond each. Here one
-loop counts and reads, so a bucket is a number in a list, and an observation costs a sixth of that.
+prometheus_client's own histograms take a lock for every observation, because any thread may count, which costs a
+microsecond each. Here one loop counts and reads, so a bucket is a number in a list, and an observation costs a sixth of
+that.
 """
 
 from bisect import bisect_left
@@ -17,7 +18,7 @@ Labels = tuple[str, ...]
 
 
 class Histogram:
-    """One series: the number of observations in each bucket, and their sum. Mutable; not thread-safe."""
+    """A histogram of one series: the number of observations in each bucket, and their sum. Mutable; not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -61,7 +62,6 @@ class HistogramFamily:
         return list(self._series.items())
 
     def metric(self, series: Iterable[tuple[Labels, Histogram]]) -> HistogramMetricFamily:
-        """The metric with these series."""
         metric = HistogramMetricFamily(self.name, self.help, labels=self.labels)
         for labels, histogram in series:
             buckets = list(zip(self._les, accumulate(histogram.counts), strict=True))

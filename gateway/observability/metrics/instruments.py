@@ -1,9 +1,10 @@
-"""All metrics: names, help texts and labels. docs/operations.md lists the same, and a test compares both.
+"""Instruments: the names, help texts and labels of all metrics. docs/operations.md lists the same, and a test compares
+both.
 
 There are two kinds. Histograms are by model and tier; their series are looked up once and kept (call_counts.py,
-histograms.py). A Family is for what may have a thousand series, by tenant above all: its numbers are kept where they
-arise (call_counts.py, scheduler_metrics.py) and become samples in slices on a scrape. Its series come and go with what
-they describe. Tenants have counters and gauges only, because a histogram for each would take a megabyte in all.
+histograms.py). A Family is for metrics that may have a thousand series, mainly by tenant: its numbers are kept where
+they arise (call_counts.py, scheduler_metrics.py) and become samples in slices on a scrape. Its series exist as long as
+their subjects. Tenants have counters and gauges only, because a histogram for each would take a megabyte in all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,7 +49,7 @@ class Family:
 
 
 class SloFamilies(NamedTuple):
-    """SLO attainment: counters of the requests with an SLO envelope."""
+    """The counters of SLO attainment, over requests with an SLO envelope."""
 
     requests: Family
     kept: Family
@@ -57,7 +58,7 @@ class SloFamilies(NamedTuple):
     refused: Family
 
     def rows(self, labels: Labels, attained: Attainment) -> Iterator[tuple[Family, Labels, int]]:
-        """These counts as samples."""
+        """Yield these counts as samples."""
         yield self.requests, labels, attained.requests
         yield self.kept, (*labels, "ttft"), attained.ttft_met
         yield self.kept, (*labels, "tpot"), attained.tpot_met
@@ -304,7 +305,7 @@ FAMILIES: Final = (
 
 
 class Histograms:
-    """All histograms: of calls, observed at their end, and of the event loop's lag."""
+    """The histograms: of calls, observed at their end, and of the event loop's lag."""
 
     def __init__(self) -> None:
         self.wait = HistogramFamily(

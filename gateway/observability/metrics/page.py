@@ -1,8 +1,8 @@
 """Metrics: the page /metrics in Prometheus' text format.
 
 Writing a thousand tenants' series takes a tenth of a second. It is done on the event loop in slices of a millisecond,
-with a turn of the loop between them. A thread would be worse: it holds the interpreter lock for as long as the
-operating system leaves the loop asleep, measured as 5 to 8 ms on a busy machine.
+with a turn of the loop between them. A thread would be worse: it holds the interpreter lock until the operating system
+wakes the loop, measured as 5 to 8 ms on a busy machine.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Row = TypeVar("Row")
 
 
 class Metrics:
-    """All metrics of one gateway. Make it on its loop, `start` it, `stop` it. `calls` observes calls that end."""
+    """The metrics of one gateway. Make it on its loop, `start` it, `stop` it. `calls` counts calls at their end."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Metrics:
         self._looking = asyncio.create_task(self._scheduler_metrics.run())
 
     def schedulers_replaced(self) -> None:
-        """The pools have other Schedulers now, which count from zero."""
+        """The pools have new Schedulers now, which count from zero."""
         self._scheduler_metrics.replaced()
 
     async def look(self, age_s_max: float) -> None:
@@ -75,8 +75,8 @@ class Metrics:
         return self._scheduler_metrics.gaps.get(pool, {})
 
     async def serve(self, host: str, port: int, page: Page | None = None) -> str:
-        """Open a port for the page alone, without a key; return its URL. `page`: one of several processes. Raises
-        OSError where the port is taken.
+        """Open a port for the page only, without a key; return its URL. Raises OSError where the port is taken. `page`
+        replaces the page in one of several processes.
         """
         self._port = MetricsPort(host, port, page or self.page)
         return await self._port.start() + "/metrics"
@@ -116,7 +116,7 @@ class Metrics:
 
 
 def _written(make: Callable[[Iterable[Row]], Metric], rows: Iterable[Row], rows_max: int) -> Iterator[bytes]:
-    """The text of one metric, in pieces of `rows_max` rows."""
+    """Yield the text of one metric, in pieces of `rows_max` rows."""
     rest = iter(rows)
     yield generate_latest(_Only(make(islice(rest, rows_max))))
     while part := list(islice(rest, rows_max)):
@@ -125,7 +125,7 @@ def _written(make: Callable[[Iterable[Row]], Metric], rows: Iterable[Row], rows_
 
 
 class _Only(Collector):
-    """A collector of one metric, which the library can write."""
+    """A collector of one metric, in the form that the library can write."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

@@ -1,4 +1,5 @@
-"""SchedulerMetrics: metrics read from the schedulers: queues, backends, the service of each tenant, the service gap.
+"""SchedulerMetrics: metrics that are read from the schedulers: queues, backends, the service of each tenant, the
+service gap.
 
 A look at a thousand tenants takes milliseconds, for which no call should wait, so it is taken in slices with a turn of
 the event loop between them. It is taken every second, or less often where it would use more than TIME_RATIO_MAX of the
@@ -34,8 +35,8 @@ Of = tuple[str, str]  # a pool and one of its tenants
 
 
 class TierGap(NamedTuple):
-    """The service gap of one tier, in service over weight, the bound that the policy guarantees for it (None: none),
-    and Jain's index (None: nothing was received).
+    """The service gap of one tier, in service over weight, with its bound and Jain's index. The bound is the one that
+    the policy guarantees; None: none. The index is None where no tenant received service.
     """
 
     gap: float
@@ -44,19 +45,19 @@ class TierGap(NamedTuple):
 
 
 class PoolWatch(Protocol):
-    """Takes in a look at one pool, besides the metrics."""
+    """A watch on one pool: it gets the results of a look, besides the metrics."""
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
-        """Some of the pool's tenants."""
+        """Some of the pool's tenants were seen."""
         ...
 
     def ended(self) -> None:
-        """All tenants were seen."""
+        """All of the pool's tenants were seen."""
         ...
 
 
 class LookWatch(Protocol):
-    """Takes in looks at all pools, besides the metrics."""
+    """A watch on all pools: it gets the results of looks, besides the metrics."""
 
     def look(self, pool: str, snapshot: Snapshot) -> PoolWatch | None:
         """A look at this pool begins; None: its tenants are not of interest."""
@@ -67,13 +68,13 @@ class LookWatch(Protocol):
         ...
 
     def replaced(self) -> None:
-        """The Schedulers are other ones, which count from zero."""
+        """The Schedulers are new ones, which count from zero."""
         ...
 
 
 @dataclass(slots=True)
 class _Look:
-    """The result of one look at all pools. `services`: the most service that each tenant has ever had."""
+    """The result of one look at all pools. `services` has the most service that each tenant has ever had."""
 
     seen: defaultdict[Family, Values] = field(default_factory=lambda: defaultdict(dict))
     services: dict[Of, float] = field(default_factory=dict)
@@ -103,12 +104,12 @@ class SchedulerMetrics:
         self._charged: defaultdict[Family, Values] = defaultdict(dict)  # the counters
         self.seen: Mapping[Family, Values] = {}
         self.gaps: dict[str, Mapping[str, TierGap]] = {}
-        """By pool and tier, of the tiers in which tenants have waited side by side."""
+        """The service gaps of the tiers in which tenants have waited side by side, by pool and tier."""
         self._looking = asyncio.Lock()
         self._looked_at = float("-inf")
 
     def replaced(self) -> None:
-        """The Schedulers are other ones, which count from zero."""
+        """The Schedulers are new ones, which count from zero."""
         self._last = _Look()
         self._generation += 1
         for watch in self._watches:
@@ -192,7 +193,7 @@ class SchedulerMetrics:
             by[labels] = by.get(labels, 0) + value
 
     def _see_attained(self, labels: Labels, before: Attainment, now: Attainment) -> None:
-        """Add the increase of a tenant's counts: a label such as "other" stands for varying tenants."""
+        """Add the increase of a tenant's counts, because a label such as "other" stands for varying tenants."""
         if now == before:
             return
         for (family, key, count), (_, _, counted) in zip(
@@ -228,15 +229,16 @@ class SchedulerMetrics:
         return gaps
 
     def _forget_hidden(self) -> None:
-        """Drop the counters of tenants that are gone, or have lost their series."""
+        """Drop the counters of tenants that were removed, or have lost their series."""
         for by in (self._charged[family] for family in BY_TENANT):
             for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
                 del by[labels]
 
 
 def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
-    """The bound that the policy guarantees for the pool's gap. None where the policy has no bound, with per-backend
-    queues (the bound then holds for each queue), and where the bound ends with every refund, which is all the time.
+    """The bound that the policy guarantees for the pool's gap; None where it guarantees none. That is where the policy
+    has no bound, with per-backend queues (the bound then holds for each queue), and where the bound ends with every
+    refund, which is all the time.
     """
     bound = BOUNDS[scheduling.fairness.policy]
     if bound is None or bound.until_refund or scheduling.has_queues_per_backend:

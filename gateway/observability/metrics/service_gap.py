@@ -1,9 +1,9 @@
-"""ServiceGap: measures the fairness of one pool: how much the service of tenants that wait side by side differs.
+"""ServiceGap: the fairness of one pool, measured as the difference in service of tenants that wait side by side.
 
 A fair policy bounds the difference between two tenants that are both backlogged, over any interval (docs/fairness.md).
 Here an interval is from an earlier observation to now, for the tenants that have waited throughout. Reported are the
-largest difference of received service over weight, max |Wi/wi - Wj/wj|, and Jain's index, 1 where all received alike,
-1/n where one received everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
+largest difference of received service over weight, max |Wi/wi - Wj/wj|, and Jain's index, 1 where all received the
+same, 1/n where one received everything (Jain, Chiu, Hawe, DEC-TR-301, 1984).
 
 Whether a tenant waited throughout is known from the number of its waiting spell, not from samples: a queue that was
 empty for a moment begins a new spell, and its tenant gets a lift then.
@@ -32,8 +32,8 @@ class TenantService(NamedTuple):
 
 
 class Evenness(NamedTuple):
-    """For the tenants of one tier, and in it of one group, that waited side by side: the largest gap, in service over
-    weight, and the least of Jain's index (None where no tenant received anything).
+    """The evenness among tenants of one tier (and of one group in it) that waited side by side. It is the largest gap,
+    in service over weight, and the least of Jain's index (None where no tenant received anything).
     """
 
     gap: float
@@ -42,22 +42,22 @@ class Evenness(NamedTuple):
 
 @dataclass(slots=True)
 class _Noted:
-    """All tenants that waited at one moment, in seconds."""
+    """The record of all tenants that waited at one moment, in seconds."""
 
     at: float
     tenants: Mapping[str, TenantService]
 
 
 class ServiceGap:
-    """Measures one pool. Mutable."""
+    """The measurement of one pool's service gap. Mutable."""
 
     def __init__(self, windows_s: tuple[float, ...] = WINDOWS_S) -> None:
         """An interval is at most as long as its window; tenants that have waited for half of a window are compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
     def observe(self, now: float, tenants: Mapping[str, TenantService]) -> dict[str, Evenness]:
-        """Observe all tenants at `now`, in seconds. Returns by tier the largest gap of all intervals, and Jain's index
-        over the longest interval in which any tenant received service.
+        """Observe all tenants at `now`, in seconds, and return the evenness of each tier. That is the largest gap of
+        all intervals, and Jain's index over the longest interval in which any tenant received service.
         """
         found: dict[str, Evenness] = {}
         for _ in self.observing(now, tenants, found):
@@ -67,7 +67,7 @@ class ServiceGap:
     def observing(
         self, now: float, tenants: Mapping[str, TenantService], found: dict[str, Evenness]
     ) -> Generator[None, None, None]:
-        """The same in steps, of which each takes time for all tenants once; the result is put into `found`."""
+        """Do the same in steps, each of which takes time for all tenants once; the result is put into `found`."""
         waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         for window_s, noted in self._windows.items():
             for then in reversed(noted):  # the oldest last: its index stands
@@ -87,9 +87,9 @@ class ServiceGap:
 def received_since(
     before: Mapping[str, TenantService], waiting: Mapping[str, TenantService]
 ) -> dict[str, list[list[float]]]:
-    """Service over weight that each tenant which has waited since `before` received, by tier and there by group, for
-    groups with at least two such tenants; those without a group are compared with each other. A tenant whose weight,
-    tier or group has changed is left out.
+    """The service over weight that each tenant which has waited since `before` received, by tier and by group. Only
+    groups with at least two such tenants are included; tenants without a group are compared with each other. A tenant
+    whose weight, tier or group has changed is left out.
     """
     groups: defaultdict[tuple[str, str | None], list[float]] = defaultdict(list)
     for tenant_id, now in waiting.items():
@@ -105,7 +105,7 @@ def received_since(
 
 
 def jain_index(received: list[float]) -> float | None:
-    """Jain's index: (sum x)^2 / (n sum x^2); a net refund counts as 0. None where nothing was received."""
+    """Jain's index: (sum x)^2 / (n sum x^2); a net refund counts as 0. None where no tenant received service."""
     amounts = [max(0.0, amount) for amount in received]
     squares = fsum(amount * amount for amount in amounts)
     return fsum(amounts) ** 2 / (len(amounts) * squares) if squares else None
@@ -113,7 +113,7 @@ def jain_index(received: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GapBound:
-    """The gap that a pool's policy guarantees. `ahead_service` is the policy's K; `is_capped`: a tenant may hold only a
+    """The gap that a pool's policy guarantees. `ahead_service` is the policy's K. `is_capped`: a tenant may hold only a
     part of the service in flight.
     """
 

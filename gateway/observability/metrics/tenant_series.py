@@ -1,4 +1,4 @@
-"""TenantSeries: selects the tenants that have metric series of their own, by traffic; all others share "other".
+"""TenantSeries: the choice of the tenants that have metric series of their own, by traffic; all others share "other".
 
 There may be a hundred thousand tenants, and in open mode a client that sends random keys creates them at will. So at
 most `tenants_max` are shown. While there is room every tenant is shown. Then a hidden tenant that receives clearly more
@@ -21,7 +21,7 @@ CHANGES_MAX: Final = 8  # replacements in one look
 
 
 class TenantSeries:
-    """Selects the tenants to show. Mutable: `saw` is called for each tenant in a look, `looked` at its end."""
+    """The choice of the tenants to show. Mutable: `saw` is called for each tenant in a look, `looked` at its end."""
 
     def __init__(self, tenants_max: int, on_gone: Callable[[str], None]) -> None:
         """`on_gone` is called with the id of a tenant whose series are to be dropped."""
@@ -47,15 +47,15 @@ class TenantSeries:
 
     @property
     def known(self) -> int:
-        """How many tenants there were at the last look."""
+        """The number of tenants at the last look."""
         return len(self._traffic)
 
     def shows(self, tenant_id: str) -> bool:
         return tenant_id in self._shown
 
     def label(self, tenant_id: str, *, is_known: bool) -> str:
-        """The tenant's label in series: its id or "other". `is_known`: it has been in a pool, so looks will notice when
-        it is gone. A name that a client made up never gets series.
+        """The tenant's label in series: its id or "other". A name that a client made up never gets series. `is_known`:
+        the tenant has been in a pool, so looks will notice its removal.
         """
         if tenant_id in self._shown:
             return tenant_id
@@ -88,8 +88,8 @@ class TenantSeries:
         self._rescale(now)
 
     def _exchange(self) -> None:
-        """Replace the shown tenants that receive least by the hidden ones that receive most. Those that this look has
-        missed have no traffic yet, and wait for the next one.
+        """Replace the shown tenants that receive least by the hidden ones that receive most. Tenants that this look has
+        missed have no traffic yet, and wait for the next look.
         """
         traffic = self._traffic
         rising = nlargest(CHANGES_MAX, self._rising, key=lambda each: (traffic[each], each))
@@ -102,7 +102,7 @@ class TenantSeries:
             self._shown.add(up)
 
     def _rescale(self, now: float) -> None:
-        """Set the scale of traffic from now on."""
+        """Set the scale of traffic from now on; all traffic is rescaled before the scale grows too far."""
         if self._scaled_at is None:
             self._scaled_at = now
         exponent = (now - self._scaled_at) / TRAFFIC_S

@@ -1,1 +1,1 @@
-"""OpenTelemetry spans of sampled calls, and how they reach a collector."""
+"""Tracing: OpenTelemetry spans of sampled calls, and their way to a collector."""

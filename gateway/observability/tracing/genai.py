@@ -1,4 +1,4 @@
-"""The names of OpenTelemetry's GenAI semantic conventions that spans and metrics use, as of one version.
+"""GenAI names: the names of OpenTelemetry's GenAI semantic conventions that spans and metrics use, as of one version.
 
 Their status is Development: they may be renamed. These are the names of version 1.44.0 of the semantic conventions,
 the last with all of them before semantic-conventions-genai took them over. For a newer version, only this file and

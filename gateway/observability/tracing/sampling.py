@@ -26,7 +26,7 @@ _LOW_64: Final = (1 << 64) - 1
 
 
 class Parent(NamedTuple):
-    """The caller's span, which a call is sent from."""
+    """The caller's span, from which a call is sent."""
 
     trace_id: int
     span_id: int
@@ -35,8 +35,8 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`is_sampled`: record the call's events. Otherwise `traceparent` is what its backend is sent; None: the caller's
-    own.
+    """The sampling decision for a call: `is_sampled` says to record the call's events. For other calls, `traceparent`
+    is the header for the backend; None: the caller's own.
     """
 
     is_sampled: bool
@@ -52,7 +52,7 @@ class Sampling:
     """The sampler of one gateway."""
 
     def __init__(self, sampler: str, sample_ratio: float, rng: Random) -> None:
-        """`sampler` is a name of SAMPLERS, `sample_ratio` from 0 to 1."""
+        """`sampler` is a name of SAMPLERS; `sample_ratio` is from 0 to 1."""
         self._follows_parent, ratio = SAMPLERS[sampler]
         self._below = round((sample_ratio if ratio is None else ratio) * (1 << 64))
         self._bits = rng.getrandbits
@@ -70,7 +70,6 @@ class Sampling:
         return Decision(is_sampled=False, traceparent=not_taken)
 
     def span_id(self) -> int:
-        """An id for one more span."""
         return self._bits(64) or 1
 
     def _of_root(self) -> Decision:

@@ -1,8 +1,8 @@
 """SpanShipper: sends spans to a collector, which may be slow or down; a counter has the spans that were lost.
 
 The event loop only appends to a bounded queue. A thread sends the queued spans, in batches so small that encoding never
-holds the interpreter lock for long, and drops what it cannot send. No call waits for it; at shutdown it has
-CLOSE_S_MAX for the rest. OpenTelemetry's own batch processor does the same, but does not count what it loses, and its
+holds the interpreter lock for long, and drops the spans that it cannot send. No call waits for it; at shutdown it has
+CLOSE_S_MAX for the rest. OpenTelemetry's own batch processor does the same, but does not count the lost spans, and its
 shutdown waits for the collector.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class SpanShipper(SpanProcessor):
-    """Sends ended spans from a thread of its own. Mutable; `shutdown` sends the rest, within CLOSE_S_MAX."""
+    """A sender of ended spans, in a thread of its own. Mutable; `shutdown` sends the rest, within CLOSE_S_MAX."""
 
     def __init__(self, exporter: SpanExporter, *, spans_max: int = SPANS_MAX, interval_s: float = INTERVAL_S) -> None:
         self._exporter = exporter
@@ -51,7 +51,7 @@ class SpanShipper(SpanProcessor):
             self._spans.append(span)
 
     def shutdown(self) -> None:
-        """Send what is left; spans that take longer than CLOSE_S_MAX are lost."""
+        """Send the rest; spans that take longer than CLOSE_S_MAX are lost."""
         self._closing.set()
         self._thread.join(CLOSE_S_MAX)
         self._exporter.shutdown()

@@ -25,7 +25,7 @@ SENDS_MAX: Final = 16  # dispatches, and waits, of one call that get a span: ret
 
 @dataclass(slots=True)
 class Queued:
-    """One wait in the queue; times of time.perf_counter, in seconds. `reason` None: it was dispatched at once."""
+    """One wait in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at once."""
 
     span_id: int
     started_s: float
@@ -36,7 +36,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Sent:
-    """One dispatch to a backend. `came_back`: why the call returned to the queue."""
+    """One dispatch to a backend. `came_back` is the reason why the call returned to the queue."""
 
     span_id: int
     backend_id: str

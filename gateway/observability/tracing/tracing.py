@@ -46,7 +46,7 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """Gives a span the ids that are set here: those that were sent to its backend."""
+    """A generator that gives a span the ids that are set here: those that were sent to its backend."""
 
     trace_id = 0
     span_id = 0
@@ -59,7 +59,7 @@ class NextIds(IdGenerator):
 
 
 class Tracing:
-    """Makes the spans of sampled calls. Mutable; `close` sends the spans that are left."""
+    """The tracer that makes the spans of sampled calls. Mutable; `close` sends the remaining spans."""
 
     def __init__(self, sampling: Sampling, exporter: SpanExporter, *, version: str, resource: Resource | None) -> None:
         self._sampling = sampling
@@ -72,11 +72,11 @@ class Tracing:
 
     @property
     def spans_lost(self) -> int:
-        """The number of spans that no collector has received; a collector that does not answer shows nowhere else."""
+        """The number of spans that no collector has received; only this shows a collector that does not answer."""
         return self._shipper.lost
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
-        """Decide whether to sample the call, and set in its trace what its backend is sent."""
+        """Decide whether to sample the call, and set the header for its backend in its trace."""
         decision = self._sampling.decide(headers)
         if decision.is_sampled:
             state = headers.get(TRACESTATE) if decision.parent is not None else None
@@ -125,7 +125,7 @@ class _Plan:
 
 
 def server_plan(trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """The SERVER span: the whole call."""
+    """The plan of the SERVER span: the whole call."""
     parent = spans.decision.parent
     known: dict[str, Value | None] = {
         genai.HTTP_REQUEST_METHOD: spans.method,
@@ -153,7 +153,7 @@ def server_plan(trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
 
 
 def queue_plan(queued: Queued, trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """An INTERNAL span: one wait in the queue."""
+    """The plan of an INTERNAL span: one wait in the queue."""
     ended_s = now_s if queued.ended_s is None else queued.ended_s
     plan = _Plan("queue", SpanKind.INTERNAL, queued.span_id, spans.span_id, queued.started_s, ended_s)
     plan.attributes[WAIT_REASON] = queued.reason or SENT_AT_ONCE
@@ -165,7 +165,7 @@ def queue_plan(queued: Queued, trace: CallTrace, spans: CallSpans, now_s: float)
 
 
 def client_plan(sent: Sent, trace: CallTrace, spans: CallSpans, now_s: float) -> _Plan:
-    """A CLIENT span: one dispatch to a backend."""
+    """The plan of a CLIENT span: one dispatch to a backend."""
     operation = genai.operation(trace.endpoint)
     name = f"{operation} {trace.model}" if trace.model else operation
     ended_s = now_s if sent.ended_s is None else sent.ended_s

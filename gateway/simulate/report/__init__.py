@@ -1,1 +1,1 @@
-"""What is reported of a run: figures, tables, plots and the page."""
+"""Report: the figures, tables, plots and page of a run."""

@@ -10,7 +10,7 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFindings:
-    """One tenant. Times to first token in seconds; rates per second of the whole run."""
+    """The findings of one tenant. Times to first token are in seconds, rates are per second of the whole run."""
 
     requests: int
     served: int
@@ -24,8 +24,8 @@ class TenantFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFindings:
-    """One group, or all tenants without one: sums over its `tenants`, and its share of all service, from 0 to 1. Their
-    `weight` is None where there is no group.
+    """The findings of one group, or of all tenants without one: sums over its `tenants`, and its share of all service.
+    The share is from 0 to 1. `weight` is None where there is no group.
     """
 
     tenants: int
@@ -39,9 +39,9 @@ class GroupFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a run. None where there is nothing to say: no two tenants waited, no bound is known.
+    """The figures of a run. None where a figure does not exist: no two tenants waited, no bound is known.
 
-    `throughput_tokens_per_s` counts prompt and output tokens of what was served, as the VTC paper does. Service
+    `throughput_tokens_per_s` counts prompt and output tokens of served requests, as the VTC paper does. Service
     differences are in service units (`bound_used_ratio`: the largest over its bound), `owed_service_per_s` is per
     second (gateway/simulate/report/tally.py).
     """
@@ -67,7 +67,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Series of (seconds, value), one point per bin of `bin_s`; distributions of (seconds, part)."""
+    """The curves of a run: series of (seconds, value), one per bin of `bin_s`; distributions of (seconds, part)."""
 
     bin_s: float
     service: Mapping[str, Points]
@@ -80,7 +80,9 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One policy's run. Tenants in order of what they asked for, the loudest first; there is at least one."""
+    """The findings of one policy's run. Tenants are in order of asked service, the loudest first; there is at least
+    one.
+    """
 
     policy: str
     figures: Figures
@@ -89,11 +91,13 @@ class Findings:
     loudest: str
     quietest: str
     groups: Mapping[str, GroupFindings] = field(default_factory=dict)
-    """By id, those that got most first; NO_GROUP: tenants without one. Empty where no tenant has a group."""
+    """The groups by id, the one with the most service first; NO_GROUP: tenants without a group. Empty where no tenant
+    has a group.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all runs of a comparison had in common, as it is said to the reader."""
+    """The facts that all runs of a comparison have in common, in words for the reader."""
 
     facts: Mapping[str, str]

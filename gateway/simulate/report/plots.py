@@ -1,4 +1,4 @@
-"""The four plots of a run as SVG, drawn by matplotlib, which is needed for nothing else and may be missing.
+"""Plots: four plots of a run as SVG, drawn by matplotlib, which is only needed here and may be missing.
 
 Equal curves give equal bytes: no dates, ids from a fixed salt, text as text.
 """
@@ -80,7 +80,7 @@ PLOTS: Mapping[str, Callable[[Axes, Findings], None]] = {
 
 
 def draw(run: Findings) -> dict[str, str]:
-    """An SVG document by the name of each plot."""
+    """The SVG document of each plot, by the name of the plot."""
     return {name: _svg(plot, run) for name, plot in PLOTS.items()}
 
 
@@ -99,7 +99,7 @@ def _axes(points: Points) -> tuple[list[float], list[float]]:
 
 
 def _smoothed(points: Points) -> Points:
-    """Means of neighbours, `SMOOTHED_POINTS` at most: service comes in lumps."""
+    """At most `SMOOTHED_POINTS` means of neighbouring points, because service comes in lumps."""
     size = -(-len(points) // SMOOTHED_POINTS)
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return tuple((group[0][0], fmean(value for _, value in group)) for group in groups)

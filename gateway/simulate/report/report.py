@@ -1,7 +1,7 @@
-"""The report of a comparison: one HTML page that needs nothing else, the plots beside it, the figures as JSON.
+"""Report of a comparison: one self-contained HTML page, the plots beside it, and the figures as JSON.
 
-It is written into a folder of its own first and moved where it was wanted when it is whole: a run that fails leaves
-what was there before. Names come from the trace, and are escaped.
+It is written into a folder of its own first and moved to its place when it is complete: a run that fails leaves the
+earlier report. Names come from the trace, and are escaped.
 """
 
 import re
@@ -51,9 +51,8 @@ something waiting; a fair policy bounds it. The quietest and the loudest tenant 
 
 @contextmanager
 def prepared(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of `folder` (or whose files go there) if all went well.
-
-    Raises OSError where nothing can be written, before anything is computed.
+    """A new folder to write into, which replaces `folder` (or adds its files there) after success. Raises OSError where
+    it cannot be written, before the comparison is computed.
     """
     folder = folder.absolute()
     if folder.exists() and not folder.is_dir():

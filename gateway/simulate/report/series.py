@@ -1,8 +1,8 @@
-"""Figures of a run of any length in bounded memory: series in bins that widen, latencies in buckets that grow.
+"""Series: the figures of a run of any length in bounded memory, as bins that widen and buckets of latencies that grow.
 
 A run's length is not known before it ends. So bins start narrow, and whenever time leaves the last of them two
-neighbours become one: a series never has more than `BINS_MAX` points and never fewer than half of them once it had
-that many. Latencies fall into buckets 2 % wide, which is how exact their quantiles are.
+neighbours become one: a series never has more than `BINS_MAX` points and never fewer than half of them once it had that
+many. Latencies fall into buckets 2 % wide, so their quantiles have this accuracy.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ def added(one: float, other: float) -> float:
 
 
 class Series:
-    """One value per bin; a bin without one is not there."""
+    """A series with one value per bin; an empty bin has no entry."""
 
     __slots__ = ("_fold", "bins")
 
@@ -46,7 +46,7 @@ class Series:
 
 
 class Timeline:
-    """Bins from time 0, alike for all its series."""
+    """The bins of time from 0 on, the same for all series."""
 
     def __init__(self) -> None:
         self.bin_s = BIN_S_FIRST
@@ -59,7 +59,7 @@ class Timeline:
         return series
 
     def bin_at(self, at_s: float) -> int:
-        """The bin of this moment, after widening all bins as far as it takes."""
+        """The bin of this moment, after all bins were widened as far as needed."""
         while at_s >= BINS_MAX * self.bin_s:
             self.bin_s *= 2
             for series in self._series:
@@ -81,7 +81,7 @@ class Timeline:
 
 
 class LatencyHistogram:
-    """Latencies in seconds, as counts of buckets. Below a millisecond all are alike."""
+    """A histogram of latencies in seconds, as counts per bucket. All latencies below a millisecond share a bucket."""
 
     __slots__ = ("counts",)
 
@@ -93,12 +93,12 @@ class LatencyHistogram:
         self.counts[bucket] += 1
 
     def quantile(self, ratio: float) -> float | None:
-        """The latency that this part of them does not exceed, within 1 %; None where there are none."""
+        """The latency that this part of all latencies does not exceed, within 1 %; None without latencies."""
         rank = ceil(ratio * self.counts.total())
         return next((latency_s for latency_s, below in self._cumulated() if below >= rank), None)
 
     def cdf(self) -> list[tuple[float, float]]:
-        """Latency and the part of all that is not above it, ascending."""
+        """Each latency with the part of all latencies that are not above it, ascending."""
         total = self.counts.total()
         return [(latency_s, below / total) for latency_s, below in self._cumulated()]
 

@@ -1,6 +1,6 @@
-"""The figures of all policies as one table and as JSON: one line each, the words that docs/simulate.md explains.
+"""Table: the figures of all policies as one table and as JSON, in the words that docs/simulate.md explains.
 
-The table is Markdown with its columns aligned, so that a terminal shows it and a document takes it.
+The table is Markdown with its columns aligned, for a terminal or a document.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,24 +66,24 @@ GROUP_COLUMNS: Mapping[str, Callable[[GroupFindings], str]] = {
 
 
 def rows(runs: Sequence[Findings]) -> list[list[str]]:
-    """The header, and a line per policy."""
+    """The header, and one line per policy."""
     return [list(COLUMNS), *([column(run) for column in COLUMNS.values()] for run in runs)]
 
 
 def tenant_rows(run: Findings) -> list[list[str]]:
-    """The header, and a line per tenant, the loudest first."""
+    """The header, and one line per tenant, the loudest first."""
     lines = [[name, *(column(tenant) for column in TENANT_COLUMNS.values())] for name, tenant in run.tenants.items()]
     return [["tenant", *TENANT_COLUMNS], *lines]
 
 
 def group_rows(run: Findings) -> list[list[str]]:
-    """The header, and a line per group, that which got most first."""
+    """The header, and one line per group, the one with the most service first."""
     lines = [[name, *(column(group) for column in GROUP_COLUMNS.values())] for name, group in run.groups.items()]
     return [[f"{run.policy}: group", *GROUP_COLUMNS], *lines]
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and the others figures."""
+    """A Markdown table whose first column is text and whose other columns are figures."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     header, *body = [_line(line, widths) for line in lines]
     rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
@@ -91,7 +91,7 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_json(setting: Setting, runs: Sequence[Findings]) -> dict[str, Any]:
-    """Everything but the curves."""
+    """The setting and all findings but the curves."""
     policies = [
         {
             "policy": run.policy,

@@ -1,8 +1,8 @@
 """Tally: sums over requests, added up as each ends; no request is kept after that.
 
 Service is the tenant's view, as in the VTC paper: the price of prompt and output, spread from the first token to the
-last. In windows of a minute a tenant is owed what it asked for and did not get, at most the distance to the
-best served (Sheng et al., OSDI 2024, section 5.1); `owed` is the mean of it, summed over tenants.
+last. In windows of a minute a tenant is owed its unserved demand, at most the distance to the best served (Sheng et
+al., OSDI 2024, section 5.1); `owed` is the mean of it, summed over tenants.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ OWED_WINDOW_S = 60.0
 
 
 class TenantTally:
-    """One tenant's requests. Mutable."""
+    """The sums over one tenant's requests. Mutable."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.requests = 0
@@ -30,7 +30,7 @@ class TenantTally:
 
 
 class Tally:
-    """All tenants' requests, and the ends of a run. Mutable."""
+    """The sums over all tenants' requests, and the ends of a run. Mutable."""
 
     def __init__(self, price: Price, timeline: Timeline) -> None:
         self._price = price
@@ -41,7 +41,7 @@ class Tally:
         self._later_tokens = 0  # those after its first
 
     def add(self, record: RequestRecord, *, now: float) -> None:
-        """The request has ended, now."""
+        """Add a request that ends now."""
         tenant = self.tenants[record.tenant_id]
         self.ended_at = max(self.ended_at, now)
         tenant.requests += 1
@@ -66,14 +66,14 @@ class Tally:
         tenant.demand.put(self._timeline.bin_at(arrived_at), asked)
 
     def ttft(self) -> LatencyHistogram:
-        """Of all tenants."""
+        """The TTFT of all tenants together."""
         together = LatencyHistogram()
         for tenant in self.tenants.values():
             together.merge(tenant.ttft)
         return together
 
     def tpot_s(self) -> float | None:
-        """Seconds per output token after the first, in the mean over all tokens of what was served."""
+        """Seconds per output token after the first, in the mean over all tokens of served requests."""
         return self._writing_s / self._later_tokens if self._later_tokens else None
 
     def owed(self) -> float:

@@ -1,1 +1,1 @@
-"""The calls of a trace file: its formats, its tenants and groups, and the arrivals that are made of them."""
+"""Traces: the calls of a trace file, with its formats, tenants and groups, and the arrivals made from them."""

@@ -1,7 +1,7 @@
-"""From the calls of a trace to arrivals at a pool of simulated engines.
+"""Arrivals: the calls of a trace, converted to arrivals at a pool of simulated engines.
 
-Time starts with the first call and runs `speed` times as fast. What an engine could not serve (a call without output,
-or larger than its KV pool) is left out and counted: every figure is about the rest.
+Time starts with the first call and runs `speed` times as fast. Calls that an engine could not serve (without output, or
+larger than its KV pool) are left out and counted: every figure is about the rest.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ HASH_MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class LeftOut:
-    """Calls that were not simulated. Mutable: counts while the arrivals are read."""
+    """The counts of calls that were not simulated. Mutable: they grow while the arrivals are read."""
 
     without_output: int = 0
     too_large: int = 0
@@ -36,8 +36,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """How a trace is played. `request_tokens_max` is what one engine can hold; `block_tokens` are of its KV blocks
-    (None: it shares no prefixes). `output_tokens_max` is what a call allows that does not say it.
+    """The way in which a trace is played. `request_tokens_max` is the size of the largest request that an engine can
+    hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is the limit of
+    a call that does not give one.
     """
 
     request_tokens_max: int
@@ -48,7 +49,7 @@ class Replay:
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def arrivals(self, calls: Iterable[tuple[str, TraceCall]]) -> Iterator[Arrival]:
-        """The calls that can be simulated, from time 0, in their order."""
+        """Yield the calls that can be simulated, from time 0, in their order."""
         first_at_s: float | None = None
         blocks = None if self.block_tokens is None else Blocks(self.block_tokens)
         for tenant_id, call in calls:
@@ -82,11 +83,9 @@ class Replay:
 
 
 class Blocks:
-    """Prefixes in blocks of an engine, from prefixes in blocks of a trace.
-
-    A block of a trace stands for as many whole blocks of the engine as come nearest. Where blocks are cut by bytes
-    their tokens are an estimate that differs from call to call; a block is of the size it had when it was first seen,
-    so that calls which share it share all of it.
+    """A converter of prefixes, from blocks of a trace to blocks of an engine. A block of a trace stands for the nearest
+    number of whole blocks of the engine. Where blocks are cut by bytes their tokens are an estimate that differs from
+    call to call. A block keeps the size it had when first seen, so that calls which share it share all of it.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -114,14 +113,14 @@ class Blocks:
 
 
 class Demand:
-    """What every tenant asked for. Mutable: filled as arrivals pass."""
+    """The service that every tenant asked for. Mutable: filled as arrivals pass."""
 
     def __init__(self) -> None:
         self._service: dict[str, float] = {}
         self._requests: Counter[str] = Counter()
 
     def counted(self, arrivals: Iterable[Arrival], worth: Callable[[int, int], float]) -> Iterator[Arrival]:
-        """The same arrivals; `worth` prices their prompt and output tokens."""
+        """Yield the same arrivals, counting them; `worth` prices their prompt and output tokens."""
         for arrival in arrivals:
             asked = worth(arrival.prompt_tokens, arrival.output_tokens)
             self._service[arrival.tenant_id] = self._service.get(arrival.tenant_id, 0.0) + asked
@@ -129,11 +128,13 @@ class Demand:
             yield arrival
 
     def loudest_first(self) -> dict[str, float]:
-        """All tenants with the service they asked for, the most first; equals by name."""
+        """All tenants with the service that they asked for, the most first; ties by name."""
         return dict(sorted(self._service.items(), key=lambda asked: (-asked[1], asked[0])))
 
     def quietest(self) -> str:
-        """The tenant that asked for the least service, of those whose percentiles say something if there are any."""
+        """The tenant that asked for the least service, among those with enough requests for percentiles if there are
+        any.
+        """
         names = list(self.loudest_first())
         often = [tenant_id for tenant_id in names if self._requests[tenant_id] >= QUIET_REQUESTS_MIN]
         return (often or names)[-1]

@@ -1,4 +1,4 @@
-"""The formats a trace can have, each a function from the fields of one line to a call.
+"""Formats of traces, each with a function from the fields of one line to a call.
 
 A format is recognised by the names in a trace's first line: the header of a CSV file, the keys of a JSON line.
 Fields that a format does not know are no error; a tenant may be named by one (gateway/simulate/trace/tenancy.py).
@@ -22,10 +22,9 @@ PREFIX_HASH_END = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """One line of a trace. `at_s` is a time in seconds on the trace's own clock, and None is what it does not say.
-
-    A call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be
-    simulated, because the length of its answer is unknown.
+    """One line of a trace. `at_s` is a time in seconds on the trace's own clock; None: the trace does not say it. A
+    call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated,
+    because the length of its answer is unknown.
     """
 
     at_s: float
@@ -44,20 +43,20 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the lines of one kind of trace are read, and which rule names tenants where the operator gives none."""
+    """A format of traces: how its lines are read, and the rule that names tenants where the operator gives none."""
 
     name: str
     needs: frozenset[str]
     parse: Callable[[Fields], TraceCall]
     tenants: str
     ordered: bool = True
-    """Lines are in order of arrival. A gateway writes its own when calls end."""
+    """Whether lines are in order of arrival. A gateway writes its own lines when calls end."""
     block_tokens: int | None = None
-    """Of its prefixes, where all of them have blocks of one size."""
+    """The block size of its prefixes, where all have blocks of one size."""
 
 
 def own_call(fields: Fields) -> TraceCall:
-    """Our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
+    """Parse our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
     prefix = _prefix(fields, "prefix")
     output_tokens = _count(fields, "output_tokens", default=0)
     return TraceCall(
@@ -124,7 +123,7 @@ JSON_FORMATS = (
 
 
 def recognise_format(names: frozenset[str], formats: tuple[Format, ...]) -> Format:
-    """The format whose fields are all there. Raises ValueError, which says what each format needs."""
+    """The format whose fields are all present. Raises ValueError, listing the fields that each format needs."""
     for known in formats:
         if known.needs <= names:
             return known
@@ -138,7 +137,7 @@ def name_in(fields: Fields, field: str) -> str | None:
 
 
 def name(fields: Fields, field: str) -> str:
-    """A name of at most 128 printable characters; numbers are names too."""
+    """A name of at most 128 printable characters; numbers are names, too."""
     value = fields.get(field)
     if value is None or value == "":
         raise ValueError(f"{field} is missing")
@@ -175,7 +174,7 @@ def _number(fields: Fields, field: str, *, above: float | None = None) -> float:
 
 
 def _timestamp_s(fields: Fields, field: str) -> float:
-    """Seconds of a time as Azure writes it, in UTC where it names no zone."""
+    """The Unix seconds of a time as Azure writes it, in UTC where it names no zone."""
     value = fields.get(field)
     if value is None:
         raise ValueError(f"{field} is missing")

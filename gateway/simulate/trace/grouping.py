@@ -1,4 +1,4 @@
-"""Group rules: assign the tenants of a trace to groups, whatever the trace says of them.
+"""Group rules: assign the tenants of a trace to groups, independently of the trace.
 
     name[:SEPARATOR]       what stands in a tenant's name before the first separator ("/"), if it has one
 
@@ -15,11 +15,11 @@ USAGE = "name[:SEPARATOR]"
 
 @dataclass(slots=True)
 class Grouping:
-    """The groups of a trace's tenants. Mutable: groups are made as tenants come."""
+    """The groups of a trace's tenants. Mutable: a group is made with its first tenant."""
 
     tenant_of: Callable[[str], Tenant]
     separator: str | None = None
-    """Of the rule; None: tenants have the groups that they are configured with."""
+    """The separator of the rule; None: tenants have their configured groups."""
     groups: dict[str, Group] = field(default_factory=dict)
 
     def find(self, tenant_id: str) -> Tenant:

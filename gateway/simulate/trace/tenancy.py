@@ -22,7 +22,7 @@ USAGE = "column[:NAME], block:K[:N[:zipf]] or random:N[:zipf]"
 
 
 def tenant_rule(text: str, *, seed: int) -> Namer:
-    """The rule that `text` names. Raises ValueError, which lists the rules."""
+    """The rule that `text` names. Raises ValueError, listing the rules."""
     kind, *parameters = text.split(":")
     make = RULES.get(kind)
     if make is None:
@@ -76,7 +76,7 @@ RULES: dict[str, Callable[[list[str], Random], Namer]] = {"column": _column, "bl
 
 
 def _odds(parameters: list[str]) -> list[float]:
-    """N or N:zipf as the running sums of what each of N tenants is drawn by."""
+    """The odds of N tenants from N or N:zipf, as running sums."""
     tenants = _whole(parameters[0])
     if parameters[1:] not in ([], ["zipf"]):
         raise ValueError
@@ -84,12 +84,12 @@ def _odds(parameters: list[str]) -> list[float]:
 
 
 def _drawn(odds: list[float], lot: float) -> int:
-    """Which of the tenants, from 1, a lot in [0, 1) falls on."""
+    """The number, from 1, of the tenant that a lot in [0, 1) falls on."""
     return bisect(odds, lot * odds[-1], hi=len(odds) - 1) + 1
 
 
 def _spread(block: int) -> float:
-    """A lot in [0, 1), the same for equal blocks and even over different ones, whatever their numbers look like."""
+    """A lot in [0, 1), the same for equal blocks and evenly distributed over different ones."""
     return int.from_bytes(blake2b(block.to_bytes(8, "big"), digest_size=6).digest(), "big") / (1 << 48)
 
 

@@ -1,4 +1,4 @@
-"""A trace file as a stream of calls: read line by line, so that a long one costs no memory.
+"""Trace: a trace file as a stream of calls, read line by line, so that a long one costs no memory.
 
 A file may be compressed by gzip, as rotated logs are. A line that cannot be read ends it with a TraceError that names
 file, line and reason. A gateway writes a call when it ends, so lines of our own format are brought into order of
@@ -30,17 +30,17 @@ Namer = Callable[[Fields, TraceCall], str]
 
 
 class TraceError(Exception):
-    """A trace that cannot be read: its file, its line where there is one, and why."""
+    """An error: a trace cannot be read. It names the file, the line where there is one, and the reason."""
 
     def __init__(self, path: Path, line: int | None, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if line is None else f"{path}:{line}: {reason}")
 
 
 class Trace:
-    """One file of a known format. Reading it twice gives the same calls."""
+    """One trace file of a known format. Reading it twice gives the same calls."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TraceError where the file cannot be read or its first line is of no known format."""
+        """Raises TraceError where the file cannot be read, or its first line is of no known format."""
         self.path = path
         self._line = 0
         try:
@@ -53,9 +53,8 @@ class Trace:
     def calls(
         self, tenant: Namer, *, read_bytes: Callable[[int], None] = lambda _bytes: None
     ) -> Iterator[tuple[str, TraceCall]]:
-        """Every call with its assigned tenant, in order of arrival. `read_bytes` gets the progress of reading.
-
-        Raises TraceError at the first line that is wrong.
+        """Yield every call with its assigned tenant, in order of arrival. Raises TraceError at the first wrong line.
+        `read_bytes` gets the progress of reading.
         """
         try:
             with self.path.open("rb") as file:
@@ -80,7 +79,7 @@ class Trace:
             raise TraceError(self.path, 1, _plain(error)) from error
 
     def _lines(self, file: BufferedReader, read_bytes: Callable[[int], None]) -> Iterator[str]:
-        """The lines of the file, counted; told of every now and then, by how much of the file was read."""
+        """Yield the lines of the file and count them; `read_bytes` is called from time to time."""
         self._line = reported = 0
         unpacked = _unpacked(file)
         while line := unpacked.readline(LINE_BYTES_MAX):
@@ -115,7 +114,7 @@ class Trace:
             yield named
 
     def _sorted(self, calls: Iterator[tuple[str, TraceCall]]) -> Iterator[tuple[str, TraceCall]]:
-        """Calls by arrival (equal ones as they stand), with at most `REORDER_LINES_MAX` of them in memory."""
+        """Yield the calls by arrival (equal ones in file order), with at most `REORDER_LINES_MAX` of them in memory."""
         waiting: list[tuple[float, int, str, TraceCall]] = []
         latest_s = float("-inf")
         for number, (tenant, call) in enumerate(calls):
@@ -133,7 +132,7 @@ class Trace:
 
 
 def _format(first: str) -> Format:
-    """What the first line says the trace is. Raises ValueError and csv.Error."""
+    """The format that the first line shows. Raises ValueError and csv.Error."""
     if not first:
         raise ValueError("the trace is empty")
     if first.startswith("{"):

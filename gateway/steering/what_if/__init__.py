@@ -1,1 +1,1 @@
-"""What a change would do: the calls of the last hour simulated, and the shares of an edit before it is made."""
+"""What-if: the effects of a planned change, from a simulation of the last hour or from the shares after an edit."""

@@ -1,8 +1,8 @@
-"""Preview: what an edit of weights, groups and tiers would change, before it is made.
+"""Preview: the effects of an edit of weights, groups and tiers, before it is made.
 
 The shares are those that tenants are due by weighted max-min fairness (policies/fairness/fair_shares.py) in the last
-minute, once with the present settings and once with the changed ones. A backlogged tenant asks for all there is; any
-other asks for what it got, and would get no more with a larger weight.
+minute, once with the present settings and once with the changed ones. A backlogged tenant asks for everything; any
+other asks for the service that it got, and would get no more with a larger weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class WeightEdit:
 
 
 class GroupWeight(NamedTuple):
-    """A group's tier, and its weight there."""
+    """The tier of a group, and the group's weight in it."""
 
     tier: str
     weight: float
@@ -40,8 +40,8 @@ NO_GROUPS: Final[Mapping[str, GroupWeight]] = {}
 
 @dataclass(frozen=True, slots=True)
 class PreviewedShare:
-    """The part of the pool's service that a tenant or a tier is due, from 0 to 1, before and after the edit.
-    `asks_all`: a tenant waits, so that its weight matters.
+    """The part of the pool's service that a tenant or a tier is due before and after the edit, from 0 to 1. `asks_all`:
+    a tenant waits, so that its weight matters.
     """
 
     now: float
@@ -51,7 +51,7 @@ class PreviewedShare:
 
 @dataclass(frozen=True, slots=True)
 class PreviewedPool:
-    """One pool, by tenant, by tier and by group."""
+    """The preview of one pool: shares by tenant, by tier and by group."""
 
     tenants: Mapping[str, PreviewedShare]
     tiers: Mapping[str, PreviewedShare]
@@ -64,7 +64,7 @@ def preview(
     edit: WeightEdit,
     groups: Mapping[str, GroupWeight] = NO_GROUPS,
 ) -> PreviewedPool:
-    """What the edit changes in this pool of the live document. `tier_weights` and `groups` have all that there are."""
+    """The effects of the edit on this pool of the live document. `tier_weights` and `groups` are complete."""
     tenants = pool.tenants
     weights = {tier_id: tier.weight for tier_id, tier in pool.tiers.items()}
     weights = {**{tenant.tier: 1.0 for tenant in tenants.values()}, **tier_weights, **weights}
@@ -97,7 +97,7 @@ def preview(
 
 
 def _edited(tenant_id: str, claim: TenantClaim, edit: WeightEdit, groups: Mapping[str, GroupWeight]) -> TenantClaim:
-    """The claim after the edit; a tenant with a group is in its tier."""
+    """The claim after the edit; a tenant with a group is in the group's tier."""
     group = edit.tenant_groups.get(tenant_id, claim.group)
     tier = edit.tenant_tiers.get(tenant_id, claim.tier) if group is None else groups[group].tier
     return TenantClaim(edit.tenant_weights.get(tenant_id, claim.weight), claim.demand, tier, group)

@@ -1,7 +1,7 @@
-"""The process in which a what-if is simulated: `python -m gateway.steering.what_if.process SPEC`.
+"""What-if process: it simulates a what-if, as `python -m gateway.steering.what_if.process SPEC`.
 
-It yields to the gateway beside it by a niceness of 10. On standard output it writes JSON lines: {"progress": part},
-and at the end {"done": ...} or {"error": text}. A process of its own, because a simulation takes a core for seconds.
+It yields to the gateway beside it by a niceness of 10. On standard output it writes JSON lines: {"progress": part}, and
+at the end {"done": ...} or {"error": text}. It is a process of its own, because a simulation uses a core for seconds.
 """
 
 import os
@@ -39,7 +39,7 @@ TRUSTED_CALLS_MIN: Final = 20  # of a tenant: the median of fewer is chance
 
 
 def main(spec_file: Path) -> None:
-    """Simulate the trace as it was and as it would have been."""
+    """Simulate the trace with the recorded settings and with the changed ones."""
     os.nice(NICE)
     spec = msgspec.json.decode(spec_file.read_bytes(), type=WhatIfSpec)
     try:
@@ -79,7 +79,7 @@ def _run(
     policies: Sequence[str] = (),
     weights: Sequence[str] = (),
 ) -> tuple[Setting, Findings]:
-    """Simulate the calls; with `coefficients` None by those of the run before."""
+    """Simulate the calls; `coefficients` None: with the coefficients of the previous run."""
     if coefficients is not None:
         COEFFICIENTS[MEASURED] = coefficients
     engine = spec.engine
@@ -100,7 +100,7 @@ def _run(
 
 
 def _coefficients(engine: EngineSpec) -> StepCoefficients:
-    """Those that the gateway has learnt, else those of the default engine."""
+    """The coefficients that the gateway has learnt, or those of the default engine."""
     default = COEFFICIENTS[DEFAULT_ENGINE]
     if engine.base_s is None:
         return replace(default, source=f"those of {DEFAULT_ENGINE}: the gateway knows none of these backends")
@@ -115,10 +115,9 @@ def _coefficients(engine: EngineSpec) -> StepCoefficients:
 
 
 def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> float | None:
-    """By what all step times are multiplied, so that a token takes as long as it took; None: they stay.
-
-    Calls come at their recorded times. At backends that are full, some percent of difference would be a queue that
-    grows, or none (docs/results/live.md).
+    """The factor for all step times with which a simulated token takes as long as a measured one; None: no factor.
+    Calls come at their recorded times. At backends that are full, a difference of a few percent decides whether a queue
+    grows (docs/results/live.md).
     """
     if not measured_tpot_s or not simulated_tpot_s:
         return None
@@ -132,8 +131,8 @@ def _scaled(coefficients: StepCoefficients, scale: float) -> StepCoefficients:
 
 
 def _trust(happened: Mapping[str, Any], replayed: Mapping[str, Any]) -> dict[str, Any]:
-    """By how much the replay of what happened, with the settings that there were, differs from it: in the tokens
-    written per second, or in the median TTFT of a tenant.
+    """The difference between the recorded run and its replay with the recorded settings. It is in the tokens written
+    per second, or in the median TTFT of a tenant.
     """
     found = [(_factor(happened["output_tokens_per_s"], replayed["output_tokens_per_s"]), "output_tokens_per_s", None)]
     for tenant, measured in happened["tenants"].items():
@@ -155,12 +154,12 @@ def _trust(happened: Mapping[str, Any], replayed: Mapping[str, Any]) -> dict[str
 
 
 def _factor(one: float, other: float) -> float:
-    """By what the larger is more than the other, at most 1,000."""
+    """The ratio of the larger to the smaller value, at most 1,000."""
     return min(1000.0, max(one, other) / max(min(one, other), 1e-9))
 
 
 def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
-    """Progress of a run after so many of RUNS."""
+    """A function that reports the progress of a run, after `runs_before` of RUNS."""
 
     def begin(_label: str, total: int) -> Callable[[int], None]:
         read = 0
@@ -176,13 +175,13 @@ def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
 
 
 def _shown(run: Findings) -> dict[str, Any]:
-    """A run without its curves, and its loudest tenants."""
+    """A run without its curves, and with its loudest tenants only."""
     tenants = {name: asdict(each) for name, each in list(run.tenants.items())[:TENANTS_SHOWN]}
     return {"policy": run.policy, **asdict(run.figures), "tenants": tenants}
 
 
 def _happened(spec: WhatIfSpec) -> dict[str, Any]:
-    """What was measured of the same calls: as a run, without what only a simulation knows."""
+    """The measured figures of the same calls, in the form of a run, without values that only a simulation knows."""
     config = load_config(Path(spec.config), check_files=False)
     price = Choices().tried(config, spec.pool)[0].price
     weights = {tenant.id: tenant.weight for tenant in config.policy_tenants()}
@@ -214,7 +213,7 @@ def _happened(spec: WhatIfSpec) -> dict[str, Any]:
 
 
 class _Measured:
-    """What was measured of one tenant. Mutable."""
+    """The measured values of one tenant. Mutable."""
 
     def __init__(self) -> None:
         self.requests = self.served = self.tokens = self.output_tokens = 0

@@ -1,7 +1,7 @@
-"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. No text and no key.
+"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. There is no text and no key.
 
-A call is kept as in the trace log (gateway/observability/trace_log.py). The prompt's prefix is a tuple of hashes that
-its request has anyhow; their number is limited, because a long prompt has hundreds.
+A call is stored as in the trace log (gateway/observability/trace_log.py). The prompt's prefix is a tuple of hashes that
+its request has in any case; their number is limited, because a long prompt has hundreds.
 """
 
 import asyncio
@@ -21,7 +21,9 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 
 
 class RecordedCall(NamedTuple):
-    """One call, its time to first token in seconds (None: it had none, or was not streamed), and how long it took."""
+    """One recorded call, its time to first token (None: it had none, or was not streamed), and its duration, in
+    seconds.
+    """
 
     record: TraceRecord
     ttft_s: float | None
@@ -29,7 +31,7 @@ class RecordedCall(NamedTuple):
 
 
 class RecordedCalls:
-    """The calls that this process accepted. Mutable; a CallObserver."""
+    """The recorded calls that this process accepted. Mutable; a CallObserver."""
 
     def __init__(self, *, calls_max: int = CALLS_MAX, hashes_max: int = HASHES_MAX) -> None:
         self._calls: deque[RecordedCall] = deque()
@@ -38,7 +40,7 @@ class RecordedCalls:
         self._hashes_max = hashes_max
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended; the trace log has the same ones."""
+        """Record a call that has ended, as the trace log does."""
         request = trace.request
         if request is None:
             return
@@ -58,7 +60,7 @@ class RecordedCalls:
             self._hashes -= len(self._calls.popleft().record.prefix)
 
     async def lines(self, body: bytes) -> bytes:
-        """JSON lines of the calls of the last so many seconds, of which `body` is the text; written in a thread."""
+        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread."""
         since_s = time.time() - float(body)
         calls = [each for each in self._calls if each.record.arrival_s >= since_s]
         return await asyncio.to_thread(_lines, calls)

@@ -1,11 +1,13 @@
-"""What the gateway tells the process that simulates a what-if. Apart from it, so that a gateway loads no simulation."""
+"""What-if specification: the gateway's message to the process that simulates a what-if. It is a file of its own, so
+that a gateway loads no simulation.
+"""
 
 import msgspec
 
 
 class EngineSpec(msgspec.Struct, kw_only=True):
-    """Engines like the pool's backends. Without step times (`base_s` None) the simulation's default engine. `paces` are
-    the step times of each over those given here; empty: all are alike.
+    """The specification of engines like the pool's backends; without step times (`base_s` None), of the default engine.
+    `paces` has the step times of each over those given here; empty: all are equal.
     """
 
     engines: int
@@ -19,7 +21,7 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """What to simulate: files, the pool, and what is other than it was."""
+    """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones."""
 
     trace: str
     config: str

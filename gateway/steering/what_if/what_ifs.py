@@ -1,8 +1,9 @@
-"""WhatIfs: the calls of the last hour, simulated under another policy or other weights, beside what happened.
+"""WhatIfs: the calls of the last hour, simulated under another policy or other weights, and compared with their real
+outcome.
 
-A what-if runs in a process of its own (process.py), one at a time, over files in a folder that is removed
-afterwards. What it found is kept in memory, for the last KEPT_MAX. It ends when it is told to, and when no reader has
-asked for it for ABANDONED_S.
+A what-if runs in a process of its own (process.py), one at a time, over files in a folder that is removed afterwards.
+The results of the last KEPT_MAX are kept in memory. A what-if ends on request, and when no reader has asked for it for
+ABANDONED_S.
 """
 
 import asyncio
@@ -35,17 +36,17 @@ log = logging.getLogger(__name__)
 
 
 class NothingRecorded(Exception):  # noqa: N818 - an answer
-    """No call of this pool was recorded in that time."""
+    """An error: no call of this pool was recorded in that time."""
 
 
 class OneIsRunning(Exception):  # noqa: N818 - an answer
-    """Another what-if runs: its id is the argument."""
+    """An error: another what-if runs; its id is the argument."""
 
 
 @dataclass(slots=True)
 class WhatIf:
-    """One question and what was found. `progress` is from 0 to 1; `asked_at` is when a reader asked for it last, on
-    its process's clock.
+    """One what-if and its result. `progress` is from 0 to 1. `asked_at` is the time at which a reader asked for it
+    last, on its process's clock.
     """
 
     id: str
@@ -72,9 +73,9 @@ class WhatIfs:
         engine_of: Callable[[str], EngineSpec],
         config_of: Callable[[str], Callable[[], Mapping[str, Any]]],
     ) -> None:
-        """`calls` returns the recorded calls of the last so many seconds as JSON lines; `pools` the pool of each model;
-        `engine_of` engines like a pool's backends; `config_of` the present configuration, as far as a simulation reads
-        it, as a function that may run in a thread.
+        """`calls` returns the recorded calls of the last seconds as JSON lines; `pools` returns the pool of each model.
+        `engine_of` gives engines like a pool's backends. `config_of` gives the present configuration, as far as a
+        simulation reads it, as a function that may run in a thread.
         """
         self._calls = calls
         self._pools = pools
@@ -86,7 +87,7 @@ class WhatIfs:
         others.services |= {KNOWN: self._tell, END: self._end_own}
 
     async def find(self, id_: str) -> WhatIf | None:
-        """The what-if of this id, whichever process was asked for it."""
+        """The what-if with this id, in whichever process it runs."""
         if id_ in self._kept:
             return self._asked_for(id_)
         answers, _ = await self._others.ask_all(self._others.names(), KNOWN, id_.encode())
@@ -98,7 +99,7 @@ class WhatIfs:
         return b"" if known is None else orjson.dumps(known)
 
     async def end(self, id_: str) -> bool:
-        """End the what-if of this id, whichever process runs it. Returns False where it does not run."""
+        """End the what-if with this id, in whichever process it runs. Returns False where it does not run."""
         if id_ in self._kept:
             return self._end(id_, "it was stopped")
         answers, _ = await self._others.ask_all(self._others.names(), END, id_.encode())
@@ -109,7 +110,7 @@ class WhatIfs:
         return b"ended" if self._end(body.decode(), "it was stopped") else b""
 
     async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
-        """Begin to simulate; without a `pool`, that of most calls. Raises NothingRecorded, OneIsRunning."""
+        """Begin a simulation; without a `pool`, of the pool with most calls. Raises NothingRecorded, OneIsRunning."""
         self._raise_if_running()
         lines = await self._calls(minutes * 60.0)
         by_pool = await asyncio.to_thread(_by_pool, lines, dict(self._pools()))
@@ -140,14 +141,14 @@ class WhatIfs:
             raise OneIsRunning(running.id)
 
     def _asked_for(self, id_: str) -> WhatIf | None:
-        """A reader asks for it."""
+        """The what-if that a reader asks for, which extends its time."""
         known = self._kept.get(id_)
         if known is not None:
             known.asked_at = asyncio.get_running_loop().time()
         return known
 
     def _look_after(self, what_if: WhatIf) -> None:
-        """End it when no reader has asked for it for too long."""
+        """End the what-if when no reader has asked for it for too long."""
         loop = asyncio.get_running_loop()
         left_s = what_if.asked_at + ABANDONED_S - loop.time()
         if left_s > 0.0 and what_if.state == "running":
@@ -206,7 +207,7 @@ def _written(
     engine: EngineSpec,
     config: Callable[[], Mapping[str, Any]],
 ) -> Path:
-    """The file that says what to simulate, with those that it names."""
+    """Write the specification of a simulation, and the files that it names; return its path."""
     trace, settings, spec = folder / "calls.jsonl", folder / "fairlead.yaml", folder / "spec.json"
     trace.write_bytes(b"\n".join(calls) + b"\n")
     settings.write_bytes(orjson.dumps(config()))  # JSON is YAML
@@ -223,7 +224,7 @@ def _written(
 
 
 def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:
-    """One line of the process."""
+    """Apply one line of the process's output."""
     if "progress" in said:
         what_if.progress = said["progress"]
     elif "done" in said:
@@ -233,7 +234,7 @@ def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:
 
 
 def _by_pool(lines: bytes, pools: Mapping[str, str]) -> dict[str, list[bytes]]:
-    """The lines of each pool, in order of arrival, which calls of several processes are not."""
+    """The lines of each pool in order of arrival; calls of several processes are not in that order."""
     found: dict[str, list[tuple[float, bytes]]] = {}
     for line in lines.splitlines():
         call = orjson.loads(line)
@@ -244,5 +245,5 @@ def _by_pool(lines: bytes, pools: Mapping[str, str]) -> dict[str, list[bytes]]:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process, without what would override the file."""
+    """The environment of this process, without the variables that would override the file."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith("FAIRLEAD_")}

@@ -1,4 +1,5 @@
-"""Dual counter: per tenant what it received and what that cost the pool, ordered by a score of both. Experimental.
+"""Dual counter: per tenant the service that it received and its cost for the pool, ordered by a score of both.
+Experimental.
 
 Equinox (arXiv 2508.16646) orders tenants by a weighted sum of a user fairness counter (weighted tokens, discounted by
 how long the tenant waited for them) and a resource fairness counter (tokens per second times utilisation).
@@ -48,7 +49,7 @@ class _Average:
 
 
 class DualCounter(Accounts):
-    """Least score of both counters first."""
+    """The tenant with the least score of its two counters is next."""
 
     follows_requests = True
 
@@ -131,7 +132,7 @@ class DualCounter(Accounts):
         self._predicted.pop(tenant_id, None)
 
     def _score_level(self) -> Score:
-        """The least of each counter of the waiting tenants; if none waits, the counters of the last that did."""
+        """The least of each counter of the waiting tenants; if none waits, the counters of the last one that waited."""
         return self._least_score() if self._waiting else self._last_left_score
 
     def _least_score(self) -> Score:

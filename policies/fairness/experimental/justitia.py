@@ -36,7 +36,7 @@ MEMORY = 4.0  # (4 * average + newest) / 5
 
 
 def call_cost(prompt_tokens: float, output_tokens: float) -> float:
-    """KV-token-iterations of one call."""
+    """The KV-token-iterations of one call."""
     return prompt_tokens * output_tokens + output_tokens * (output_tokens + 1) / 2
 
 
@@ -85,7 +85,7 @@ class AgentTags(Accounts):
         self._heap: TenantHeap[Account] = TenantHeap(lambda account: self._best(account)[0])
 
     def virtual_time(self, now: float) -> float:
-        """Token-iterations that an agent present from the start would have received by now."""
+        """The token-iterations that an agent present from the start would have received by `now`."""
         self._advance(now)
         return self._virtual
 
@@ -94,7 +94,7 @@ class AgentTags(Accounts):
         return self._agents[_name(request)].tag
 
     def agent_cost(self, request: Request) -> float:
-        """Predicted total cost of the agent whose first request this is."""
+        """The predicted total cost of the agent whose first request this is."""
         known = self._costs.get(request.tenant_id)
         if known is not None:
             return known
