@@ -1,17 +1,14 @@
 """The command line `fairlead`. Every command imports what it needs when it runs, so that --help is quick."""
 
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
-from gateway.admin.command.cli import app as admin_app
-from gateway.bench.cli import bench
-from gateway.calibrate.cli import calibrate
 from gateway.options import ConfigOption
-from gateway.simulate.cli import app as simulate_app
-from gateway.top.cli import top
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +21,40 @@ T = TypeVar("T")
 HMAC_CHARS_SHOWN = 12
 REVOKE_CHARS_MIN = 4
 
+PARTS: Final = {
+    "simulate": ("gateway.simulate.cli", "app"),
+    "admin": ("gateway.admin.command.cli", "app"),
+    "calibrate": ("gateway.calibrate.cli", "calibrate"),
+    "bench": ("gateway.bench.cli", "bench"),
+    "top": ("gateway.top.cli", "top"),
+}
+"""Commands of other rooms: the module of each, and the group or function there."""
+
+
+class CommandGroup(TyperGroup):
+    """The commands here, and PARTS, which are imported when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *PARTS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in PARTS:
+            return super().get_command(ctx, cmd_name)
+        module, name = PARTS[cmd_name]
+        part = getattr(import_module(module), name)
+        if isinstance(part, typer.Typer):
+            command: Any = typer.main.get_group(part)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            alone.command()(part)
+            command = typer.main.get_command(alone)
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
     name="fairlead",
+    cls=CommandGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},  # commands have it from here
     rich_markup_mode="markdown",
@@ -40,11 +69,6 @@ keys_app = typer.Typer(
     "Only the HMAC of a key is kept. A running gateway takes a change in within seconds.",
 )
 app.add_typer(keys_app, name="keys")
-app.add_typer(simulate_app, name="simulate")
-app.add_typer(admin_app, name="admin")
-app.command()(calibrate)
-app.command()(bench)
-app.command()(top)
 
 
 def main() -> None:

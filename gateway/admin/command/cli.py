@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -63,6 +63,13 @@ class AuditedName(StrEnum):
     NOTICES = "notices"
     NOTES = "notes"
     REQUESTS = "requests"
+
+
+class HistoryRange(StrEnum):
+    QUARTER = "15m"
+    HOUR = "1h"
+    QUARTER_DAY = "6h"
+    DAY = "24h"
 
 
 class ListedState(StrEnum):
@@ -273,6 +280,32 @@ def audit(
     """Print who changed what, and at which replica; the newest first."""
     found = items(context, "/audit", {"kind": kind})
     print_list(islice(found, limit), form_of(output, as_json=as_json), "audit")
+
+
+@app.command()
+def history(
+    context: typer.Context,
+    of: Annotated[
+        str, typer.Argument(metavar="KIND:NAME", help="Such as tenant:alice; also a pool, tier, group or backend.")
+    ] = "",
+    range_: Annotated[HistoryRange, typer.Option("--range", help="How long ago it begins.")] = HistoryRange.HOUR,
+    at: Annotated[
+        float | None, typer.Option(help="Instead, one minute of all: a time in it, in seconds since 1970.")
+    ] = None,
+) -> None:
+    """Print, as JSON, what was of one thing in the last 24 hours, or of all in one minute of them."""
+    if at is not None:
+        print_one(ask(context, "GET", f"/history/minute?{urlencode({'at': at})}").body, OutputForm.JSON)
+    elif of:
+        print_one(ask(context, "GET", f"/history?{urlencode({'of': of, 'range': range_.value})}").body, OutputForm.JSON)
+    else:
+        fail("name a thing, such as tenant:alice, or a minute by --at")
+
+
+@app.command()
+def note(context: typer.Context, text: Annotated[str, typer.Argument(help="What was deployed, or begun.")]) -> None:
+    """Note something in the history, such as a deploy. Charts and the audit log show it."""
+    ask(context, "POST", "/notes", {"text": text})
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -198,6 +199,10 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("apply", "-f", str(tmp_path / "file"))
     await shell("get", "tiers", "-o", "yaml")
     await shell("audit", "--kind", "keys")
+    await shell("note", "a deploy")
+    await shell("history", "pool:tiny", "--range", "15m")
+    await shell("history", "--at", str(time.time() - 90))
+    await shell("history", exit_code=1)
     await shell("openapi")
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
