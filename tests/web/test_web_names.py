@@ -125,10 +125,15 @@ def answers(name):
     shares = {"share_now": 0.1, "share_then": 0.2}
     previewed = {name: shares, name + "2": shares}
 
+    happened = {"at": 1, "kind": "change", "name": name, "what": name, "actor": name}
+    was = {"events": [happened], "missing": [name], "currency": name}
+    kept = dict.fromkeys(("tokens", "share", "wait_s", "ttft_s", "refused", "cost"), [1, None])
+
     def page(*items):
         return {"items": list(items), "next_cursor": None}
 
     return {
+        "/history": {"of": f"tier:{name}", "from_s": 0, "step_s": 10, "pools": {name: {"values": kept}}, **was},
         "/requests": page(hostile_request(name)),
         "/keys": page({**key, "revoked": True}),
         "/audit": page(change),

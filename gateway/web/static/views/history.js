@@ -133,7 +133,7 @@ function Events({ events, choose, again }) {
 function said({ kind, name, what, actor }) {
   const by = actor ? html` <span class="dim">by ${actor}</span>` : null;
   if (kind === "note") return html`<strong>${name}</strong>${by}`;
-  return html`${name} ${SAID[what] ?? what}${by}`;
+  return html`${name} ${Object.hasOwn(SAID, what) ? SAID[what] : what}${by}`;
 }
 
 /** What was of all in one minute. */
