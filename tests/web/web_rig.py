@@ -248,6 +248,6 @@ class Visitor:
     def close(self) -> None:
         violations = self.page.evaluate("window.violations")
         self._context.close()
-        assert self.errors == []
+        assert self.errors == [], self.errors
         assert violations == []
         assert [url for url in self.asked if not url.startswith(self._url)] == [], "nothing is loaded from outside"
