@@ -127,7 +127,7 @@ def answers(name):
 
     happened = {"at": 1, "kind": "change", "name": name, "what": name, "actor": name}
     was = {"events": [happened], "missing": [name], "currency": name}
-    kept = dict.fromkeys(("tokens", "share", "wait_s", "ttft_s", "refused", "cost"), [1, None])
+    kept = {series: [1, None] for series in ("tokens", "share", "wait_s", "ttft_s", "refused", "cost")}
 
     def page(*items):
         return {"items": list(items), "next_cursor": None}
