@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from urllib.parse import urlencode
 
 import typer
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PAGE_ROWS = 1000  # per request
 FAILED = 1  # the exit code
+
+ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "aliases"]
 
 
 @dataclass(frozen=True)

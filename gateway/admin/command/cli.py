@@ -7,16 +7,15 @@ the exit code is 1.
 """
 
 import json
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
 import typer
 
 from gateway.admin.command import declaring, usage
-from gateway.admin.command.asking import GivenTarget, TargetGroup, ask, fail, items
+from gateway.admin.command.asking import GivenTarget, ResourceKind, TargetGroup, ask, fail, items
 from gateway.admin.command.output import (
     JsonOption,
     OutputForm,
@@ -40,45 +39,7 @@ app.command()(declaring.apply)
 app.command()(declaring.diff)
 
 
-class ResourceName(StrEnum):
-    TENANTS = "tenants"
-    GROUPS = "groups"
-    TIERS = "tiers"
-    KEYS = "keys"
-    BACKENDS = "backends"
-    POOLS = "pools"
-    PRICES = "prices"
-    ALIASES = "aliases"
-
-
-class AuditedName(StrEnum):
-    TENANTS = "tenants"
-    GROUPS = "groups"
-    TIERS = "tiers"
-    KEYS = "keys"
-    BACKENDS = "backends"
-    POOLS = "pools"
-    PRICES = "prices"
-    ALIASES = "aliases"
-    NOTICES = "notices"
-    NOTES = "notes"
-    REQUESTS = "requests"
-
-
-class HistoryRange(StrEnum):
-    QUARTER = "15m"
-    HOUR = "1h"
-    QUARTER_DAY = "6h"
-    DAY = "24h"
-
-
-class ListedState(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-KindArgument = Annotated[ResourceName, typer.Argument(help="What sort of thing.", show_default=False)]
+KindArgument = Annotated[ResourceKind, typer.Argument(help="What sort of thing.", show_default=False)]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
 RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="Its x-request-id.", show_default=False)]
 FieldsArgument = Annotated[
@@ -183,7 +144,7 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change fields of a resource; null resets a field to its default. A pool is given all its policies at once."""
-    method = "PUT" if kind is ResourceName.POOLS else "PATCH"
+    method = "PUT" if kind == "pools" else "PATCH"
     print_one(
         ask(context, method, _path(kind, id_), fields_of(fields), if_match=if_match).body,
         form_of(output, as_json=as_json),
@@ -207,7 +168,7 @@ def rotate(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key that replaces this one, which ends after an overlap, and print it this once."""
-    path = f"{_path(ResourceName.KEYS, key)}/rotate"
+    path = f"{_path('keys', key)}/rotate"
     answer = ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
     print_one(answer.body, form_of(output, as_json=as_json))
 
@@ -237,7 +198,9 @@ def state(
 def requests(
     context: typer.Context,
     *,
-    state: Annotated[ListedState | None, typer.Option(help="Default: queued and running.")] = None,
+    state: Annotated[
+        Literal["queued", "running", "ended"] | None, typer.Option(help="Default: queued and running.")
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
     pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many.")] = 100,
@@ -273,7 +236,9 @@ def cluster(context: typer.Context, output: OutputOption = None, as_json: JsonOp
 def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
-    kind: Annotated[AuditedName | None, typer.Option(help="Of this sort alone.")] = None,
+    kind: Annotated[
+        Literal[ResourceKind, "notices", "notes", "requests"] | None, typer.Option(help="Of this sort alone.")
+    ] = None,
     output: OutputOption = None,
     as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
@@ -288,7 +253,9 @@ def history(
     of: Annotated[
         str, typer.Argument(metavar="KIND:NAME", help="Such as tenant:alice; also a pool, tier, group or backend.")
     ] = "",
-    range_: Annotated[HistoryRange, typer.Option("--range", help="How long ago it begins.")] = HistoryRange.HOUR,
+    range_: Annotated[
+        Literal["15m", "1h", "6h", "24h"], typer.Option("--range", help="How long ago it begins.")
+    ] = "1h",
     at: Annotated[
         float | None, typer.Option(help="Instead, one minute of all: a time in it, in seconds since 1970.")
     ] = None,
@@ -297,7 +264,7 @@ def history(
     if at is not None:
         print_one(ask(context, "GET", f"/history/minute?{urlencode({'at': at})}").body, OutputForm.JSON)
     elif of:
-        print_one(ask(context, "GET", f"/history?{urlencode({'of': of, 'range': range_.value})}").body, OutputForm.JSON)
+        print_one(ask(context, "GET", f"/history?{urlencode({'of': of, 'range': range_})}").body, OutputForm.JSON)
     else:
         fail("name a thing, such as tenant:alice, or a minute by --at")
 
@@ -350,5 +317,5 @@ def _value(text: str, *, is_money: bool) -> Any:
         return text
 
 
-def _path(kind: ResourceName, id_: str) -> str:
+def _path(kind: ResourceKind, id_: str) -> str:
     return f"/{kind}/{quote(id_, safe='')}"

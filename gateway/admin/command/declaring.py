@@ -9,30 +9,17 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
-from gateway.admin.command.asking import FAILED, ask, fail, items
+from gateway.admin.command.asking import FAILED, ResourceKind, ask, fail, items
 from gateway.admin.command.output import JsonOption, OutputForm, OutputOption, form_of, print_list, print_one, yaml_of
 
 DIFFERS, NO_DIFF = 1, 2  # exit codes of `diff`: that something differs, and that this is not known
 FILE_BYTES_MAX = 1 << 20  # the API takes as much
-
-
-class GetKind(StrEnum):
-    TENANTS = "tenants"
-    GROUPS = "groups"
-    TIERS = "tiers"
-    KEYS = "keys"
-    BACKENDS = "backends"
-    POOLS = "pools"
-    PRICES = "prices"
-    ALIASES = "aliases"
-    ALL = "all"
 
 
 FileOption = Annotated[
@@ -47,7 +34,8 @@ FileOption = Annotated[
 def get(
     context: typer.Context,
     kind: Annotated[
-        GetKind, typer.Argument(help="What sort of thing; all of what can be declared.", show_default=False)
+        Literal[ResourceKind, "all"],
+        typer.Argument(help="What sort of thing; all of what can be declared.", show_default=False),
     ],
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = None,
     output: OutputOption = None,
@@ -55,11 +43,11 @@ def get(
 ) -> None:
     """Print things of a kind, or one of them. With -o yaml it is a file of what is declared, for 'apply'."""
     form = form_of(output, as_json=as_json)
-    if kind is GetKind.ALL or (form is OutputForm.YAML and kind is not GetKind.KEYS):
-        declared = items(context, "/resources", {"kind": None if kind is GetKind.ALL else kind.value})
+    if kind == "all" or (form is OutputForm.YAML and kind != "keys"):
+        declared = items(context, "/resources", {"kind": None if kind == "all" else kind})
         found = [each for each in declared if id_ in (None, each["id"])]
         if id_ is not None and not found:
-            fail(f"nothing is declared of {kind.value}/{id_}")
+            fail(f"nothing is declared of {kind}/{id_}")
         if form is OutputForm.YAML:
             typer.echo(yaml_of(_as_file(found)), nl=False)
         else:

@@ -2,9 +2,8 @@
 
 import contextlib
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 import typer
@@ -18,29 +17,14 @@ app = typer.Typer(invoke_without_command=True)
 OF_ROWS = frozenset({"first_day", "last_day", "tenant"})  # what rows are asked for by; all else is of sums
 
 
-class UsageBy(StrEnum):
-    GROUP = "group"
-    TENANT = "tenant"
-    KEY = "key"
-    MODEL = "model"
-
-
-class UsagePeriod(StrEnum):
-    DAY = "day"
-    MONTH = "month"
-
-
-class ExportFormat(StrEnum):
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
 FirstDayOption = Annotated[
     str | None, typer.Option(metavar="YYYY-MM-DD", help="In UTC. Default: today; of sums, the first of this month.")
 ]
 LastDayOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included. Default: today.")]
-ByOption = Annotated[UsageBy | None, typer.Option("--by", help="One sum for each of these.")]
-PeriodOption = Annotated[UsagePeriod | None, typer.Option("--period", help="One sum for each of these.")]
+ByOption = Annotated[
+    Literal["group", "tenant", "key", "model"] | None, typer.Option("--by", help="One sum for each of these.")
+]
+PeriodOption = Annotated[Literal["day", "month"] | None, typer.Option("--period", help="One sum for each of these.")]
 GroupOption = Annotated[str | None, typer.Option("--group", help="Of this group's tenants alone.")]
 UsersOption = Annotated[str | None, typer.Option("--tenant", help="This tenant's alone.")]
 KeyOption = Annotated[str | None, typer.Option("--key", metavar="ID", help="This API key's alone.")]
@@ -104,8 +88,8 @@ def usage_export(
     key: KeyOption = None,
     model: ModelOption = None,
     format_: Annotated[
-        ExportFormat, typer.Option("--format", help="Parquet needs fairlead[export] at the gateway.")
-    ] = (ExportFormat.CSV),
+        Literal["csv", "parquet"], typer.Option("--format", help="Parquet needs fairlead[export] at the gateway.")
+    ] = "csv",
     file: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: standard output.")] = None,
 ) -> None:
     """Write usage and its cost as a table: with FOCUS columns, one row per meter, or with --by and --period their sums.
@@ -116,7 +100,7 @@ def usage_export(
 
     query = _query(
         first_day=first_day, last_day=last_day, by=by, period=period, group=group, tenant=tenant, key=key, model=model
-    ) | {"format": format_.value}
+    ) | {"format": format_}
     part = None if file is None else file.with_name(file.name + ".part")
     try:
         with contextlib.ExitStack() as stack:

@@ -34,7 +34,7 @@ NAMES_MAX: Final = 5000  # tenants of a pool: 15 MB at 2 kB each
 EVENTS_MAX: Final = 500
 CHUNKS_A_SLOT: Final = 3  # NAMES_MAX are 79 chunks in ten minutes, and as many in an hour
 TTFT_QUANTILE: Final = 0.9  # of 10 s there are too few for the 99th percentile, and the median hides who waits
-SLICE_ROWS: Final = 50  # about a millisecond
+SLICE_ROWS: Final = 50  # about a millisecond: with 5,000 tenants no turn of the loop is longer than 1.2 ms of CPU
 
 POOL, TIER, GROUP, TENANT, BACKEND = "pool", "tier", "group", "tenant", "backend"
 KINDS: Final[Mapping[str, tuple[RingColumn, ...]]] = {POOL: USE, TIER: USE, GROUP: USE, TENANT: USE, BACKEND: ENGINE}
