@@ -48,13 +48,11 @@ class Sessions:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def of(self, tenant_id: str, headers: Headers, fields: Fields, *, chain: str | None = None) -> SessionKey | None:
-        """The session of a call with these headers and fields; without a name of 1 to NAME_CHARS_MAX characters that of
-        `chain`, which is the id of the session of the response that it goes on from; None: it has none.
-        """
+    def of(self, tenant_id: str, headers: Headers, fields: Fields) -> SessionKey | None:
+        """The session of a call with these fields. None without a name of 1 to NAME_CHARS_MAX characters."""
         session = session_name(headers, fields)
         if session is None:
-            return None if chain is None else SessionKey(chain)
+            return None
         parent_id = None if session.parent is None else self._id(tenant_id, session.parent)
         return SessionKey(self._id(tenant_id, session.name), parent_id, session.is_final)
 

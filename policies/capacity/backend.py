@@ -70,7 +70,7 @@ class BackendCapacity:
     # Slots for speed, as in EngineWork.
     __slots__ = (
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
-        "_rooms", "_running", "_sent", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
+        "_rooms", "_sent", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
         "awaits_measurement",
         "ends", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
@@ -110,10 +110,9 @@ class BackendCapacity:
         self._window: Window | None = None  # where nothing says how many sequences it runs
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
-        self._running: dict[Reservation, None] = {}
         self._sent: set[Reservation] = set()  # since the last measurement, at which it may not have reached the backend
         self.ends = EndOrder()
-        """The same, soonest end first."""
+        """What runs, the soonest end first."""
         self._shared: dict[int, _SharedBlock] = {}
         self._shared_tokens = 0.0
         self._headroom = Headroom(headroom_ratio_max)
@@ -297,7 +296,6 @@ class BackendCapacity:
         left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
         self._headroom.granted = left, self.external_tokens
         self.requests += 1
-        self._running[reservation] = None
         self._sent.add(reservation)
         self.ends.moved[reservation] = None
         for block_hash in reservation.prefix:
@@ -342,7 +340,6 @@ class BackendCapacity:
     def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
         """Remove the request, which held its slot for `held_s` seconds."""
         self.requests -= 1
-        del self._running[reservation]
         self._sent.discard(reservation)
         self._started -= reservation.has_started * reservation.sequences
         self.ends.remove(reservation)

@@ -128,8 +128,9 @@ def test_what_runs_at_a_backend_is_ranked_again_only_when_something_has_changed_
         running.extend(sent)
         changes += len(ended) + len(produced) + len(sent)
     for backend in pool.scheduler._fleet.backends.values():
+        reservations = [entry.reservation for entry in pool.scheduler._ledger.at(backend.id)]
         assert [end[2] for end in backend.ends.soonest_first()] == sorted(
-            backend._running, key=lambda each: (each.steps_left, each.number)
+            reservations, key=lambda each: (each.steps_left, each.number)
         )
     assert ranked, "a tenant waited for room"
     assert len(ranked) <= changes

@@ -133,11 +133,12 @@ def test_a_server_that_was_away_may_be_another_one_and_begins_anew():
     backend = BackendCapacity(load())
     backend.measured(load(requests_running=40), 0.0)
     assert backend.sequences_max == START, "what is not ours says nothing of ours"
-    for _ in range(29):
-        backend.take(backend.reservation(REQUEST, "default", prompt_tokens=10, output_tokens=5))
-        backend.started(next(reversed(backend._running)))
+    running = [backend.reservation(REQUEST, "default", prompt_tokens=10, output_tokens=5) for _ in range(29)]
+    for reservation in running:
+        backend.take(reservation)
+        backend.started(reservation)
     assert backend.sequences_max == 32
-    for reservation in list(backend._running):
+    for reservation in running:
         backend.release(reservation)
     assert backend.sequences_max == 32
     backend.measured(load(available=False), 0.0)

@@ -150,11 +150,6 @@ def test_a_parent_is_known_by_the_id_that_its_own_calls_have():
     assert child.parent_id == key(CLAUDE)
 
 
-def test_a_call_without_a_name_is_of_the_session_that_its_previous_response_is_of():
-    assert SESSIONS.of("alice", CIMultiDict(), {}, chain="0123456789abcdef").id == "0123456789abcdef"
-    assert SESSIONS.of("alice", CIMultiDict({"x-session-id": "a"}), {}, chain="0123").id == key({"x-session-id": "a"})
-
-
 def test_nothing_of_a_name_can_be_read_from_its_session():
     found = key({"x-session-id": "session-token-0123456789"})
     assert re.fullmatch("[0-9a-f]{16}", found)
