@@ -474,9 +474,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             try:
                 response = await handler(request, path_id)
-            except ConnectionError:
-                raise
-            except Exception:
+            except Exception as error:
+                if isinstance(error, ConnectionError) and self.transport.is_closing():
+                    raise  # it is that of its client
                 log.exception("a handler failed")
                 if request.has_begun:
                     raise ConnectionResetError("the response has begun: it cannot become an error") from None

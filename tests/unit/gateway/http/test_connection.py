@@ -678,11 +678,13 @@ async def test_a_shutdown_answers_what_runs_closes_what_is_idle_and_ends_what_st
     assert transport.is_closing()
 
 
-async def test_a_handler_that_fails_is_answered_and_logged(caplog):
+@pytest.mark.parametrize("error", [ZeroDivisionError, ConnectionRefusedError])
+async def test_a_handler_that_fails_is_answered_and_logged(caplog, error):
+    """Also by a connection of its own, while that of its client is there."""
     house = House()
 
     async def fail(_request, _path_id):
-        raise ZeroDivisionError
+        raise error
 
     house.server._handlers = {LIVEZ: fail}
     connection, transport = house.connect()
