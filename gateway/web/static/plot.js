@@ -70,11 +70,11 @@ export function Plot({ label, times, values, from, to, events = [], chosen = nul
   const latest = useRef(null);
   latest.current = { data: [times, values], events, chosen, from, to, onTime };
   useEffect(() => {
+    const parent = place.current;
     let isGone = false;
     let watch = null;
     load().then((uPlot) => {
-      if (isGone) return;
-      const parent = place.current;
+      if (isGone || parent === null || !parent.isConnected) return; // the view has changed meanwhile
       const width = () => Math.max(200, parent.clientWidth);
       plot.current = new uPlot(options(width(), latest, say), latest.current.data, parent);
       plot.current.over.addEventListener("click", (event) => {

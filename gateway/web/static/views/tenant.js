@@ -32,7 +32,7 @@ export function Tenant({ id, setting }) {
     ${pools.map(([name, pool]) => html`<${InPool} key=${name} name=${name} tenant=${{ ...pool.tenants[id], id }} envelope=${envelope} />`)}
     ${pools.length === 0 ? html`<p class="dim">It sent nothing in the last 15 minutes.</p>` : null}
     ${may("viewer") ? html`<p><a href=${`${link("requests")}?tenant=${encodeURIComponent(id)}`}>Its requests</a></p>` : null}
-    <${History} of=${`tenant:${id}`} />
+    ${settings.error?.status === 404 ? null : html`<${History} of=${`tenant:${id}`} />`}
     ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
     <${Budgets} of="tenant" id=${id} />
     <${Keys} tenant=${id} />
