@@ -101,9 +101,10 @@ MUTANTS = (
         calm("test_11_large_prompts.py::test_fifty_at_once_hold_up_no_other_call"), check=11,
     ),
     Mutant(
-        "without a backend a call is refused in the turn of the loop after its arrival",
+        "without a backend a call is refused in the turn of the loop of its arrival",
         "gateway/scheduling/deciding.py",
-        "self._loop.call_soon(self._pump)", "self._loop.call_later(0.1, self._pump)",
+        "self._of.decide(self._of.now(), arriving)",
+        "self._loop.call_later(0.1, lambda: self._of.decide(self._of.now(), arriving))",
         calm("test_19_all_backends_down.py"), check=19,
     ),
     Mutant(
