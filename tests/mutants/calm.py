@@ -15,6 +15,7 @@ from tests.calm.table import FIGURES
 from tests.mutants.sources import Mutant, run_all
 
 GATEWAY_TESTS = "tests/integration/gateway"
+REPLICA_TESTS = "tests/integration/replicas"
 
 
 def calm(name: str) -> tuple[str, ...]:
@@ -116,7 +117,8 @@ MUTANTS = (
     Mutant(
         "a new leader goes on from what counts against limits per minute", "gateway/cluster/leader/pool_order.py",
         "KeptWindows(kept.windows, since, share)", "KeptWindows()",
-        calm("test_24_redis_comes_back_empty.py"), check=24,
+        (f"{REPLICA_TESTS}/test_replicas_groups.py::test_limits_of_a_group_are_exact_over_replicas_and_outlive_a_leader",),
+        check=24,
     ),
     Mutant(
         "the end waits 2 s for spans that are not taken", "gateway/observability/tracing/shipping.py",
