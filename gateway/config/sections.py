@@ -399,7 +399,7 @@ class LimitsSection(Section):
 class GivingWay(Section):
     """The rules by which streams are preempted after their first token, and continued later. Each is preempted at most
     `times_max` times, after at least `tokens_between_min` tokens since its last dispatch. `scheduling.preempt_service`
-    and `tiers.*.preemptible` define for which requests. Both limits are measured (docs/results/continue-simulated.md).
+    and `tiers.*.preemptible` define for which requests. Both limits are measured (docs/results/continue.md).
     """
 
     enabled: bool = False

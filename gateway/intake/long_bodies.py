@@ -16,7 +16,7 @@ from gateway.api.long_json import read_object
 
 LONG_BYTES: Final = long.LONG_BYTES
 # Objects, lists and texts; ten numbers count as one. A million numbers are 40 MB as objects of a list
-# (docs/results/request-path.md).
+# (docs/results/load.md).
 VALUES_MAX: Final = 100_000
 
 Taken = ParamSpec("Taken")

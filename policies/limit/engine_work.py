@@ -26,7 +26,7 @@ from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import ALONE, BackendLoad
 
 # A model that was sure once is kept up to this error, and beyond it for as long as the learner takes at most to be
-# right after a change (14 s, docs/results/faults.md): without a model, a flood of requests is dispatched at once.
+# right after a change (14 s, docs/results/load.md): without a model, a flood of requests is dispatched at once.
 ERROR_RATIO_KEPT = 0.5
 RELEARNT_S = 15.0
 BUSY_STEPS = 1.0  # steps of owed prompts that keep an engine busy: more would wait there

@@ -5,8 +5,8 @@
     python tests/docs/results.py --only R3   a target of `make tables` that is too dear to be done always;
                                              --from FILE takes what that command printed before
 
-What is compared are figures: the lines of Markdown tables, and every line of a target's table, with the words between
-them left to the author of the page. docs/results/README.md lists what is not done here. Each page begins with the day
+What is compared are figures: the lines of Markdown tables, and the judged rows of a target's table, with the words between
+them left to the author of the page. A row that no tolerance judges is in no page. docs/results/README.md lists what is not done here. Each page begins with the day
 of its last run; one that is long ago is named with a warning, which is no failure.
 """
 
@@ -24,9 +24,10 @@ PAGES = ROOT / "docs/results"
 PREDICTION = "prediction.md"
 CHEAP = ("R9", "D3")  # 10 s of CPU at most
 SUMMED_UP = ("R1",)  # a hundred figures that are all in: the page says so in a line
-PAGE_OF = {"R": "tables.md", "P": "tables.md", "D": "locality.md", "F": "slo-simulation.md", "B": "slo-simulation.md"}
+TABLES = "tables.md"
 TITLE = re.compile(r"^([A-Z]\d+)  \S")
 COLUMNS = re.compile(r"^ +paper +ours ")
+JUDGED = re.compile(r"  (in|OUT)$")
 LAST_RUN = re.compile(r"# [^\n]+\n\nLast run: (\d{4}-\d\d-\d\d), commit ([0-9a-f]{7,})\.")  # how each page begins
 DAYS_MAX, COMMITS_MAX = 60, 300
 
@@ -134,14 +135,12 @@ def main() -> None:
     else:
         names = options.only or ",".join(CHEAP)
         came = printed_by("-m", "tests.evidence", "--only", names)
-    by_page: dict[str, list[str]] = {}
+    printed: list[str] = []
     for name, rows in targets(came):
-        if name in SUMMED_UP:
-            continue
-        page = by_page.setdefault(PAGE_OF[name[0]], [])
-        page += [f"{name}  {name}", *(came[number] for number in rows), ""]
-    for page, lines in by_page.items():
-        same = compare(page, lines, write=options.write) and same
+        judged = [came[number] for number in rows if JUDGED.search(came[number].rstrip())]
+        if judged and name not in SUMMED_UP:
+            printed += [f"{name}  {name}", came[rows.start], *judged, ""]
+    same = compare(TABLES, printed, write=options.write) and same
     if options.only is None and options.source is None:
         came = printed_by("tests/benchmarks/prediction/report.py")
         same = compare(PREDICTION, came, find=tables, write=options.write) and same

@@ -1,4 +1,4 @@
-"""Chat beside a batch of long answers that fills every slot: docs/results/continue-simulated.md has the figures."""
+"""Chat beside a batch of long answers that fills every slot: docs/results/continue.md has the figures."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Engines whose size nothing tells, before a flood of eight clients a seat (all of them: docs/results/defaults.md)."""
+"""Engines whose size nothing tells, before a flood of eight clients a seat (all of them: docs/results/load.md)."""
 
 import pytest
 from closed_loop import LONG, ClosedLoop, engine, percentile

@@ -50,7 +50,7 @@ async def test_vllms_span_is_a_child_of_the_gateways(collector, tmp_path):
         await asyncio.to_thread(vllm.stop)
     server, client = one(collector, f"POST {CHAT}"), one(collector, "chat tiny")
     engine = one(collector, "llm_request")
-    print(tree(collector, server))  # noqa: T201 - docs/results/trace.md
+    print(tree(collector, server))  # noqa: T201 - for its reader
     assert engine.kind == "SERVER"
     assert engine.trace_id == client.trace_id == server.trace_id
     assert (engine.parent_id, client.parent_id) == (client.span_id, server.span_id)

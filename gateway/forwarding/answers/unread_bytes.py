@@ -20,7 +20,7 @@ from backends.upstream import HttpExchange
 # Long round trips take 0.3 s, and TCP resends lost data after 0.2 to 1 s: a client that reads makes progress in 2 s.
 PRESSED_STALL_S: Final = 2.0
 # Of one tenant: four answers of the largest size that are read whole, 60 MB with log probabilities
-# (docs/results/request-path.md).
+# (docs/results/load.md).
 BYTES_MAX: Final = 256 << 20
 PRESSED: Final = "tenant_unread_bytes"
 

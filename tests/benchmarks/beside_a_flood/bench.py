@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.beside_a_flood.bench [--runs 8] [--seconds 200]
 
-The scene and the gateway are those of B2 (docs/results/slo-simulation.md). Prints the time to first token of all chats,
+The scene and the gateway are those of B2 (docs/results/tables.md). Prints the time to first token of all chats,
 alone and beside the flood, the delay of each (beside less alone), what of it is waiting here and what the engine's, and
 the tokens a second of all. A run is a seed of its own.
 """

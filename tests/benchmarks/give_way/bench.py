@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.give_way.bench [tiers] [limits] [caching] [policies]
 
-Prints the tables of docs/results/continue-simulated.md; by default all of them. Takes some 90 s of CPU.
+Prints the tables of docs/results/continue.md; by default all of them. Takes some 90 s of CPU.
 """
 
 import argparse
