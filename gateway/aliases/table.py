@@ -1,5 +1,6 @@
 """AliasTable: the aliases in force, and the order in which an alias tries its models."""
 
+import random
 from collections.abc import Mapping
 
 from gateway.aliases.split import choose_target
@@ -34,8 +35,11 @@ class AliasTable:
         alias = self._aliases[name]
         if not alias.split:
             return alias.models
-        caller = f"{len(tenant)} {tenant}"
-        if alias.sticky == "session" and session is not None:
-            caller += f" {session}"
-        first = choose_target(alias.split, seed=name, caller=caller)
+        if alias.sticky == "call":
+            (first,) = random.choices(list(alias.split), list(alias.split.values()))  # noqa: S311 - no secret
+        else:
+            caller = f"{len(tenant)} {tenant}"
+            if alias.sticky == "session" and session is not None:
+                caller += f" {session}"
+            first = choose_target(alias.split, seed=name, caller=caller)
         return alias.models if first is None else (first, *(model for model in alias.models if model != first))

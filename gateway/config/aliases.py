@@ -64,10 +64,10 @@ class AliasSection(Section):
         FormField("Split by weight"),
     ] = {}
     sticky: Annotated[
-        Literal["tenant", "session"],
-        Field(description="the same one for all calls of a tenant, or of a session"),
-        FormField("The same model for"),
-    ] = "tenant"
+        Literal["call", "tenant", "session"],
+        Field(description="by lot for each call, or the same one for all calls of a tenant, or of a session"),
+        FormField("Divided by"),
+    ] = "call"
     shadow: Annotated[
         ShadowSection | None, Field(description="copies of calls, to idle backends; answers are dropped")
     ] = None

@@ -15,7 +15,7 @@ async def test_an_alias_has_versions_and_an_audit_log(tmp_path):
             "origin": "admin",
             **LIST,
             "split": {},
-            "sticky": "tenant",
+            "sticky": "call",
             "shadow": None,
         }
         etag = made.headers["ETag"]
@@ -47,7 +47,7 @@ async def test_chains_cycles_and_wrong_fields_are_refused(tmp_path):
             assert (await api.post("/aliases", {"id": "talk", **wrong})).status == 409, wrong
         assert (await api.delete("/aliases/chat")).status == 204, "the file's is in force again"
         assert (await api.get("/aliases/chat")).json == {"id": "chat", "origin": "declared", **LIST} | {
-            "split": {}, "sticky": "tenant", "shadow": None,
+            "split": {}, "sticky": "call", "shadow": None,
         }  # fmt: skip
 
 

@@ -290,7 +290,7 @@ async def test_stored_responses_stay_at_the_model_that_has_them():
 
 async def test_a_split_sends_each_tenant_to_one_model_and_a_weight_of_zero_none():
     aliases = {
-        "chat": {"models": [BIG], "split": {BIG: 50, SMALL: 50}},
+        "chat": {"models": [BIG], "sticky": "tenant", "split": {BIG: 50, SMALL: 50}},
         "all": {"models": [BIG], "split": {BIG: 1, SMALL: 0}},
     }
     async with (

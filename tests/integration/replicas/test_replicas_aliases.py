@@ -13,8 +13,8 @@ from gateway.aliases.table import AliasTable
 from gateway.config.aliases import AliasSection
 
 BIG, SMALL = "org/big-v2", "small"
-HALF = {"models": [BIG], "split": {BIG: 50, SMALL: 50}}
-FEW = {"models": [BIG], "split": {BIG: 90, SMALL: 10}}
+HALF = {"models": [BIG], "sticky": "tenant", "split": {BIG: 50, SMALL: 50}}
+FEW = {"models": [BIG], "sticky": "tenant", "split": {BIG: 90, SMALL: 10}}
 TENANTS = [f"tenant-{number}" for number in range(40)]
 IN_FORCE_S = 2.0
 

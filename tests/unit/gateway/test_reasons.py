@@ -106,7 +106,7 @@ def test_every_wrong_value_of_a_configuration_is_said_in_plain_words(section, tm
         (TenantSection, {"wieght": 2}, "wieght: there is no such field (did you mean 'weight'?)"),
         (AliasSection, {"models": "tiny"}, "models: must be a list, not text"),
         (AliasSection, {"models": []}, "models: must have at least 1 entry"),
-        (AliasSection, {"models": ["a"], "sticky": "x"}, "sticky: must be one of tenant, session"),
+        (AliasSection, {"models": ["a"], "sticky": "x"}, "sticky: must be one of call, tenant, session"),
         (AliasSection, {}, "models: is missing"),
         (
             PoolFields,

@@ -91,7 +91,7 @@ const FORMS = {
     models: { isText: true, parse: namesOf },
     split: { isText: true, parse: splitOf, none: () => "none: the first model is tried first", about: "Like: large 9, small 1. One of the models is tried first, by weight.",
       edit: (split, settings) => ({ split: { ...Object.fromEntries(Object.keys(settings.fields.split).map((name) => [name, null])), ...split } }) },
-    sticky: { options: () => [["tenant", "every call of a tenant"], ["session", "every call of a session"]] },
+    sticky: { options: () => [["call", "calls, by lot"], ["tenant", "tenants: the same model for every call of one"], ["session", "sessions: the same model for every call of one"]] },
     "shadow.model": { none: () => "no model", edit: (model, settings) => ({ shadow: model === null ? null : { ...(settings.fields.shadow || {}), model } }) },
     "shadow.ratio": { none: () => "1, with a model" },
     "shadow.in_flight_max": { none: () => "1, with a model" },

@@ -1,5 +1,7 @@
 """The order in which an alias tries its models, and which aliases a configuration may have."""
 
+from collections import Counter
+
 import pytest
 from pydantic import ValidationError
 
@@ -7,7 +9,7 @@ from gateway.aliases.table import AliasTable
 from gateway.config import Config
 from gateway.config.aliases import AliasSection
 
-SPLIT = {"models": ["big", "small"], "split": {"big": 50, "canary": 50}}
+SPLIT = {"models": ["big", "small"], "split": {"big": 50, "canary": 50}, "sticky": "tenant"}
 
 
 def table(**aliases):
@@ -31,6 +33,13 @@ def test_a_tenant_keeps_its_target_whatever_its_sessions():
     of = table(chat=SPLIT)
     for tenant in map(str, range(20)):
         assert len({order(of, tenant, session) for session in (None, "a", "b", "c", "d", "e", "f")}) == 1
+
+
+def test_calls_of_one_tenant_are_divided_by_weight_where_nothing_else_is_said():
+    of = table(chat={"models": ["big"], "split": {"big": 900, "canary": 100, "off": 0}})
+    found = Counter(order(of, session="s")[0] for _ in range(10_000))
+    assert set(found) == {"big", "canary"}
+    assert 800 < found["canary"] < 1_200  # 6.7 standard deviations of 30
 
 
 def test_a_session_keeps_its_target_and_another_one_may_have_another():
@@ -59,7 +68,7 @@ def test_a_call_without_a_session_goes_by_its_tenant():
         ({"models": ["a"], "split": {"a": 0}}, "above 0"),
         ({"models": ["a"], "split": {"a": -1}}, "greater than or equal to 0"),
         ({"models": ["a"], "split": {"a": True}}, "not true or false"),
-        ({"models": ["a"], "sticky": "call"}, "session"),
+        ({"models": ["a"], "sticky": "caller"}, "session"),
         ({"models": ["a"], "modles": []}, "not permitted"),
     ],
 )
