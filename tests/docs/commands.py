@@ -109,7 +109,11 @@ async def run(path: Path) -> list[str]:
     page = path.read_text(encoding="utf-8")
     commands = [step for step in steps(page) if isinstance(step, Command)]
     ports = [int(port) for found in ENGINES.findall(page) for port in found.split()]
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "120"}
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+    }
     with tempfile.TemporaryDirectory() as folder:
         async with engines(ports):
             shell = await asyncio.create_subprocess_exec(
@@ -142,8 +146,10 @@ def main() -> None:
     pages = parser.parse_args().pages
     alone = ["unshare", "--net", "--map-root-user"]
     if "OWN_NETWORK" not in os.environ and subprocess.run([*alone, "true"], check=False).returncode == 0:
-        up = 'ip link set lo up 2>/dev/null || python3 -c "import fcntl,socket,struct;' \
-            'fcntl.ioctl(socket.socket(), 0x8914, struct.pack(\'16sH14s\', b\'lo\', 1, b\'\'))"; exec "$@"'
+        up = (
+            'ip link set lo up 2>/dev/null || python3 -c "import fcntl,socket,struct;'
+            "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH14s', b'lo', 1, b''))\"; exec \"$@\""
+        )
         os.environ["OWN_NETWORK"] = "1"
         os.execvp("unshare", [*alone, "sh", "-c", up, "sh", sys.executable, *sys.argv])
     sys.path.insert(0, str(ROOT))
