@@ -26,6 +26,7 @@ from tests.evidence import routers
 from tests.evidence.routers import REQUESTS_MAX, Kubernetes, KubernetesGateway, send_at_once
 from tests.evidence.slo_engines import (
     CAPACITY_REQUESTS,
+    REQUESTS_RUNNING_MAX,
     STEP_TOKENS_MAX,
     make_engine,
     served_per_s,
@@ -197,6 +198,11 @@ def scheduled(
     return make
 
 
+def with_plugin(tokens_max: int, make: Callable[[Scene, int], SchedulerProtocol], *, order: str = "fair") -> System:
+    """Return a gateway before engines with the plugin, which orders them and tells step times and sizes."""
+    return System(order, make, known_steps("fair", tokens_max), requests_running_max=REQUESTS_RUNNING_MAX)
+
+
 def _tenant_ids(scene: Scene) -> list[str]:
     return [name for each in scene.populations for name in each.names()]
 
@@ -221,8 +227,8 @@ def _kubernetes(scene: Scene, number: int) -> SchedulerProtocol:
 
 TUNED_TOKENS = tuned_budget(COEFFICIENTS[ENGINE], STEP_ENVELOPE)
 SYSTEMS: Mapping[str, System] = {
-    "fairlead": System("fair", scheduled(), known_steps("fair", STEP_TOKENS_MAX)),
-    "fairlead, rejecting none": System("fair", scheduled(refuses=False), known_steps("fair", STEP_TOKENS_MAX)),
+    "fairlead": with_plugin(STEP_TOKENS_MAX, scheduled()),
+    "fairlead, rejecting none": with_plugin(STEP_TOKENS_MAX, scheduled(refuses=False)),
     "fairlead, vLLM order": System("vllm", scheduled(placement="predicted-ttft"), known_steps("vllm", STEP_TOKENS_MAX)),
     "least requests": at_once("vllm"),
     "round robin": at_once("vllm", "round-robin"),
@@ -237,10 +243,8 @@ SYSTEMS: Mapping[str, System] = {
     "fairlead, vLLM order, short steps": System(
         "vllm-tuned", scheduled(placement="predicted-ttft"), known_steps("vllm", TUNED_TOKENS)
     ),
-    "fairlead, short steps": System("fair-tuned", scheduled(), known_steps("fair", TUNED_TOKENS)),
-    "fairlead, short steps, rejecting none": System(
-        "fair-tuned", scheduled(refuses=False), known_steps("fair", TUNED_TOKENS)
-    ),
+    "fairlead, short steps": with_plugin(TUNED_TOKENS, scheduled(), order="fair-tuned"),
+    "fairlead, short steps, rejecting none": with_plugin(TUNED_TOKENS, scheduled(refuses=False), order="fair-tuned"),
 }
 
 
