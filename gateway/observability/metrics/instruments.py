@@ -1,4 +1,4 @@
-"""Instruments: the names, help texts and labels of all metrics. docs/operations.md lists the same, and a test compares
+"""Instruments: the names, help texts and labels of all metrics. docs/reference/metrics.md lists the same, and a test compares
 both.
 
 There are two kinds. Histograms are by model and tier; their series are looked up once and kept (call_counts.py,

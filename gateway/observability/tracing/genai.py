@@ -2,7 +2,7 @@
 
 Their status is Development: they may be renamed. These are the names of version 1.44.0 of the semantic conventions,
 the last with all of them before semantic-conventions-genai took them over. For a newer version, only this file and
-docs/operations.md change. There is no name here for prompts, completions or keys, which are never recorded.
+docs/reference/metrics.md change. There is no name here for prompts, completions or keys, which are never recorded.
 https://github.com/open-telemetry/semantic-conventions-genai
 """
 

@@ -28,7 +28,7 @@ def test_every_metric_is_one_of_the_conventions_as_prometheus_spells_it():
 
 def test_the_version_is_the_one_that_is_installed():
     assert Schemas.V1_44_0.value.rsplit("/", 1)[1] in genai.__doc__
-    assert list(Schemas)[-1] is Schemas.V1_44_0, "newer names: raise genai.py and docs/operations.md with them"
+    assert list(Schemas)[-1] is Schemas.V1_44_0, "newer names: raise genai.py and docs/reference/metrics.md with them"
 
 
 @pytest.mark.parametrize(
