@@ -112,8 +112,9 @@ test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memo
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
 	$(BIN)/python -m tests.calm --page
 
-test-docs: $(STAMP)  ## do the cheap commands of docs/results again, compare with the pages, and name old pages
+test-docs: $(STAMP)  ## run every command of tutorials and how-tos, and the cheap ones of docs/results again; compare with the pages
 	$(BIN)/python tests/docs/results.py
+	$(BIN)/python -m tests.docs.commands
 
 test-mutants: $(STAMP)  ## break the scheduler on purpose, mechanism by mechanism, and see published rows notice each
 	$(BIN)/python -m tests.mutants.tables

@@ -1,12 +1,12 @@
 """Do the commands of the tutorials and how-tos work as they stand? Runs each page in an empty folder, and compares.
 
-    python tests/docs/commands.py            every page of docs/tutorials and docs/how-to
-    python tests/docs/commands.py PAGE ...   these pages
+    python -m tests.docs.commands            every page of docs/tutorials and docs/how-to
+    python -m tests.docs.commands PAGE ...   these pages
 
 A page runs in one shell, in a network namespace of its own where this user may make one (elsewhere the ports that it
 names have to be free). What counts in a page:
 
-- Of a `console` block, each line that begins with `$ ` is a command (a `\\` at its end continues it), and the lines after
+- Of a `console` block, each line that begins with `$ ` is a command (a `\\` at its end continues it). The lines after
   it are what it prints, in this order: a number stands for any number, `...` for anything.
 - A `yaml` or `sh` block whose first line is `# NAME.yaml` or `# NAME.sh` is written to that file.
 - `<!-- engines: 8001 8002 -->` starts an embedded engine at each port, in the place of the reader's vLLMs.
@@ -16,9 +16,12 @@ names have to be free). What counts in a page:
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,12 +29,15 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backends.engine.http.server import EngineOptions, EngineServer
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs/tutorials").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")])
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n+)?^```(console|yaml|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENGINES = re.compile(r"<!-- engines: ([\d ]+) -->")
 FILE = re.compile(r"# ([a-z-]+\.(?:yaml|sh))\n")
 PAGE_S_MAX = 120
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, net/if.h
 
 
 @dataclass
@@ -94,8 +100,6 @@ def script(page: str) -> str:
 @contextlib.asynccontextmanager
 async def engines(ports: list[int]) -> AsyncIterator[None]:
     """An embedded engine at each of these ports."""
-    from backends.engine.http.server import EngineOptions, EngineServer
-
     servers = [EngineServer(EngineOptions()) for _ in ports]
     for server, port in zip(servers, ports, strict=True):
         await server.start(port=port)
@@ -104,9 +108,8 @@ async def engines(ports: list[int]) -> AsyncIterator[None]:
         await server.stop()
 
 
-async def run(path: Path) -> list[str]:
+async def run(name: str, page: str) -> list[str]:
     """Run a page; what is wrong with it, in sentences."""
-    page = path.read_text(encoding="utf-8")
     commands = [step for step in steps(page) if isinstance(step, Command)]
     ports = [int(port) for found in ENGINES.findall(page) for port in found.split()]
     environment = os.environ | {
@@ -133,27 +136,30 @@ async def run(path: Path) -> list[str]:
     for number, command in enumerate(commands):
         said, ended, _ = printed.partition(f">>> {number}\n")[2].partition(f"<<< {number}\n")
         if not ended:
-            return [f"{path.name}: `{command.text}` fails, or does not end:\n{said or printed[-2000:]}"]
+            return [f"{name}: `{command.text}` fails, or does not end:\n{said or printed[-2000:]}"]
         if not is_in(command.printed, said):
             expected = "\n".join(command.printed)
-            return [f"{path.name}: `{command.text}` prints\n{said}\nwhere the page has\n{expected}"]
+            return [f"{name}: `{command.text}` prints\n{said}\nwhere the page has\n{expected}"]
     return []
+
+
+def in_a_network_of_its_own() -> None:
+    """Start this program again where no port is taken, if this user may make such a place."""
+    alone = ["unshare", "--net", "--map-root-user"]
+    if "OWN_NETWORK" in os.environ:
+        with socket.socket() as any_socket:
+            fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", IFF_UP, b""))
+    elif subprocess.run([*alone, "true"], check=False, capture_output=True).returncode == 0:
+        os.environ["OWN_NETWORK"] = "1"
+        os.execvp("unshare", [*alone, sys.executable, "-m", "tests.docs.commands", *sys.argv[1:]])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, default=PAGES)
     pages = parser.parse_args().pages
-    alone = ["unshare", "--net", "--map-root-user"]
-    if "OWN_NETWORK" not in os.environ and subprocess.run([*alone, "true"], check=False).returncode == 0:
-        up = (
-            'ip link set lo up 2>/dev/null || python3 -c "import fcntl,socket,struct;'
-            "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH14s', b'lo', 1, b''))\"; exec \"$@\""
-        )
-        os.environ["OWN_NETWORK"] = "1"
-        os.execvp("unshare", [*alone, "sh", "-c", up, "sh", sys.executable, *sys.argv])
-    sys.path.insert(0, str(ROOT))
-    wrong = [sentence for page in pages for sentence in asyncio.run(run(page))]
+    in_a_network_of_its_own()
+    wrong = [sentence for page in pages for sentence in asyncio.run(run(page.name, page.read_text()))]
     print("\n\n".join(wrong) or f"{len(pages)} pages: every command works as it stands")
     sys.exit(1 if wrong else 0)
 

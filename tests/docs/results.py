@@ -5,9 +5,10 @@
     python tests/docs/results.py --only R3   a target of `make tables` that is too dear to be done always;
                                              --from FILE takes what that command printed before
 
-What is compared are figures: the lines of Markdown tables, and the judged rows of a target's table, with the words between
-them left to the author of the page. A row that no tolerance judges is in no page. docs/results/README.md lists what is not done here. Each page begins with the day
-of its last run; one that is long ago is named with a warning, which is no failure.
+What is compared are figures: the lines of Markdown tables, and the judged rows of a target's table, with the words
+between them left to the author of the page. A row that no tolerance judges is in no page. docs/results/README.md lists
+what is not done here. Each page begins with the day of its last run; one that is
+long ago is named with a warning, which is no failure.
 """
 
 import argparse
