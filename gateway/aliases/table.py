@@ -35,6 +35,7 @@ class AliasTable:
         alias = self._aliases[name]
         if not alias.split:
             return alias.models
+        first: str | None
         if alias.sticky == "call":
             (first,) = random.choices(list(alias.split), list(alias.split.values()))  # noqa: S311 - no secret
         else:

@@ -116,6 +116,12 @@ class CallTrace:
             self.usage = None
 
     @property
+    def trace_id(self) -> str | None:
+        """The id of the call's trace (W3C Trace Context), in hexadecimal digits; None: it has none of its own."""
+        header = self.traceparent if self.spans is None else self.spans.traceparent
+        return None if header is None else header.split("-")[1]
+
+    @property
     def is_routed(self) -> bool:
         """Whether the call's pool was found. Until then, `model` is the client's text."""
         return self.tier_id is not None

@@ -66,6 +66,8 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
     scheduler_id: str = ""
     cost: str | None = None  # of one that has ended, in units of `currency`
     currency: str | None = None
+    key: str = ""  # the id of its API key, where it has one
+    trace_id: str | None = None
 
     @property
     def place(self) -> Place:
@@ -73,8 +75,8 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """The query for rows: of this state (None: queued and running), tenant, pool and id, after this place; at most
-    `limit`.
+    """The query for rows: of this state (None: queued and running) and id, of this tenant, key, pool, model, backend
+    and outcome, where they are given, after this place; at most `limit`.
     """
 
     state: State | None = None
@@ -83,6 +85,22 @@ class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     id: str | None = None
     after: Place | None = None
     limit: int = 100
+    key: str | None = None
+    model: str | None = None
+    backend: str | None = None
+    outcome: str | None = None
+
+    def takes(self, row: RequestRow) -> bool:
+        """Whether this row is one that is asked for. Its state is not looked at."""
+        return (
+            (self.after is None or row.place > self.after)
+            and self.tenant in (None, row.tenant)
+            and self.key in (None, row.key)
+            and self.pool in (None, row.pool)
+            and self.model in (None, row.model)
+            and self.backend in (None, row.backend)
+            and self.outcome in (None, row.outcome)
+        )
 
 
 class Cancelling(StrEnum):
@@ -149,6 +167,8 @@ class EndedRequests:
             ended_at=time.time(),
             cost=None if trace.cost is None else to_text(trace.cost),
             currency=trace.currency,
+            key=trace.key_id,
+            trace_id=trace.trace_id,
         )
 
 
@@ -212,10 +232,7 @@ class OwnRequests:
         if query.id is not None:
             one = self._ended.find(query.id)
             found = iter(() if one is None else (one,))
-        for row in found:
-            is_after = query.after is None or row.place > query.after
-            if is_after and query.tenant in (None, row.tenant) and query.pool in (None, row.pool):
-                yield row
+        yield from filter(query.takes, found)
 
     def _row(self, call: ActiveCall, pool: str | None) -> RequestRow:
         lease, trace, now_s = call.lease, call.trace, time.perf_counter()
@@ -241,6 +258,8 @@ class OwnRequests:
             process=self._others.name,
             slack_s=slack if slack < float("inf") else None,
             scheduler_id=self._others.scheduler_id(request.id),
+            key=trace.key_id,
+            trace_id=trace.trace_id,
         )
 
 
@@ -322,7 +341,11 @@ def _is_meant(call: ActiveCall, request_id: str, pool: str | None, query: Reques
         query.state in (None, "running" if call.lease.backend_id else "queued")
         and query.id in (None, request_id)
         and query.tenant in (None, call.lease.request.tenant_id)
+        and query.key in (None, call.trace.key_id)
         and query.pool in (None, pool)
+        and query.model in (None, call.lease.request.model)
+        and query.backend in (None, call.lease.backend_id)
+        and query.outcome is None  # it has none yet
         and (query.after is None or (call.trace.arrived_at, request_id) > query.after)
     )
 

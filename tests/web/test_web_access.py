@@ -15,6 +15,8 @@ VIEWS = {
     "waiting": ("requests?state=queued",),
     "running": ("requests?state=running",),
     "ended": ("requests?state=ended",),
+    "engines": ("engines",),
+    "changes": ("audit",),
     "groups": ("groups",),
     "models": ("models",),
     "usage": ("usage",),

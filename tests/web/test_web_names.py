@@ -24,6 +24,8 @@ VIEWS = [
     ("requests?state=ended",),
     ("request", "one"),
     ("what-if",),
+    ("engines",),
+    ("audit",),
     ("groups",),
     ("group", "one"),
     ("models",),

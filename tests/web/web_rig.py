@@ -203,6 +203,19 @@ class Callers:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None))
 
 
+def ask_once(gateway: Gateway, key: str, headers: dict[str, str] | None = None) -> int:
+    """The status of one call at the data port."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    every = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(f"{gateway.url}/v1/chat/completions", json.dumps(body).encode(), every)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
 class Visitor:
     """A browser's tab at the page of a gateway. At its end it has seen no violation of the policy and no error."""
 

@@ -203,12 +203,17 @@ def requests(
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
     pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.")] = None,
+    backend: Annotated[str | None, typer.Option(help="At this backend alone.")] = None,
+    key: Annotated[str | None, typer.Option(help="With the API key of this id alone.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Of those that ended, with this outcome alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many.")] = 100,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print requests, the longest first, and why they wait; those that have ended, the newest first."""
-    found = items(context, "/requests", {"state": state, "tenant": tenant, "pool": pool})
+    asked = {"state": state, "tenant": tenant, "key": key, "pool": pool, "model": model, "backend": backend}
+    found = items(context, "/requests", {**asked, "outcome": outcome})
     print_list(islice(found, limit), form_of(output, as_json=as_json), "requests")
 
 

@@ -40,9 +40,10 @@ class RequestResource(Fields):
     The prompt tokens are estimated until the backend reports them, which may change them by some; `output_tokens_max`
     follows where the model's context is what limits it. `waits` is of a queued request; `outcome`, `status` and
     `ended_at` are of one that has ended: `outcome` says how, or why it was rejected, and `cost` what its tokens cost by
-    the price list of its model, as exact decimal text. `slack_s`: seconds until its next token is due; null without an
-    SLO envelope. `process`: the process that holds the client's connection. `arrived_at`, `ended_at`: seconds since
-    1970.
+    the price list of its model, as exact decimal text. `key` is the id of its API key, empty without one of the
+    API; `trace_id` that of its trace, which its backend was told, null where the client's own was passed on.
+    `slack_s`: seconds until its next token is due; null without an SLO envelope. `process`: the process that holds
+    the client's connection. `arrived_at`, `ended_at`: seconds since 1970.
     """
 
     id: str
@@ -60,6 +61,8 @@ class RequestResource(Fields):
     output_tokens_max: int | None
     cost: str | None
     currency: str | None
+    key: str
+    trace_id: str | None
     waits: WaitResource | None
     slack_s: float | None
     outcome: str | None
@@ -69,11 +72,15 @@ class RequestResource(Fields):
 
 
 class RequestPage(Page):
-    """A page of requests. `state` absent: the queued and the running requests."""
+    """A page of requests. `state` absent: the queued and the running requests. `outcome` is of those that ended."""
 
     state: Literal["queued", "running", "ended"] | None = None
     tenant: TenantName | None = None
+    key: ModelName | None = None
     pool: ModelName | None = None
+    model: ModelName | None = None
+    backend: ModelName | None = None
+    outcome: ModelName | None = None
     cursor: Annotated[str, Field(pattern=REQUEST_CURSOR_PATTERN)] | None = None
 
 

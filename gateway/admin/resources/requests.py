@@ -53,7 +53,11 @@ class RequestRoutes:
             RequestQuery(
                 state=query.state,
                 tenant=query.tenant,
+                key=query.key,
                 pool=query.pool,
+                model=query.model,
+                backend=query.backend,
+                outcome=query.outcome,
                 after=None if query.cursor is None else _place(query.cursor),
                 limit=query.limit + 1,
             )

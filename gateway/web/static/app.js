@@ -5,7 +5,9 @@ import { useEffect, useState } from "preact/hooks";
 import { live } from "./live.js";
 import { onSession, ownGroup, resume, session, signOut } from "./session.js";
 import { html, link, Notices, useLive, useRoute } from "./ui.js";
+import { Audit } from "./views/audit.js";
 import { Backend } from "./views/backend.js";
+import { Engines } from "./views/engines.js";
 import { Group, Groups } from "./views/groups.js";
 import { Alias, Models, Price } from "./views/models.js";
 import { Now } from "./views/now.js";
@@ -18,7 +20,7 @@ import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"], ["requests", "Requests"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"]];
+const VIEWS = [["now", "Now"], ["requests", "Requests"], ["engines", "Engines"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"], ["audit", "Changes"]];
 const OF_GROUP = [["now", "Now"], ["usage", "Usage"]]; // of the administrator of a group, for which "now" is its group
 const FOR_GROUP = ["now", "group", "tenant", "usage"];
 const views = () => (ownGroup() === null ? VIEWS : OF_GROUP);
@@ -62,6 +64,10 @@ function View({ view, parts, query }) {
       return html`<${Now} pool=${parts[1]} />`;
     case "tenant":
       return html`<${Tenant} id=${parts[1] || ""} setting=${query.get("setting")} />`;
+    case "engines":
+      return html`<${Engines} />`;
+    case "audit":
+      return html`<${Audit} query=${query} />`;
     case "backend":
       return html`<${Backend} id=${parts[1] || ""} />`;
     case "tier":

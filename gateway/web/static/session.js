@@ -6,7 +6,7 @@ import { Problem, get, post, useKey } from "./api.js";
 const STORED = "fairlead.key";
 const ROLES = { viewer: 1, operator: 2, admin: 3 };
 /** Which role changes entries of a kind; a group's administrator changes the tenants of its group, and their keys. */
-const CHANGED_BY = { tenants: "operator", groups: "operator", tiers: "operator", aliases: "operator", prices: "operator", keys: "admin" };
+const CHANGED_BY = { tenants: "operator", groups: "operator", tiers: "operator", aliases: "operator", prices: "operator", backends: "operator", keys: "admin" };
 const OF_GROUPS = ["tenants", "keys"];
 
 export const session = { caller: null, error: null, isBusy: true };

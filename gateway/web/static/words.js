@@ -91,6 +91,26 @@ const WAITS = {
   no_room: "no backend has room",
 };
 
+/** How a request ended (policies/types.py, Outcome and Reason). */
+const OUTCOMES = {
+  completed: "answered",
+  client_gone: "its client left",
+  backend_failed: "its backend failed",
+  tenant_queue_full: "refused: its tenant's queue was full",
+  queue_full: "refused: all queues were full",
+  queue_timeout: "refused: it waited too long",
+  rate_limited: "refused: over its limit per minute",
+  too_many_at_once: "refused: too many at once",
+  budget_spent: "refused: its budget was spent",
+  request_too_large: "refused: too large for any backend",
+  tenant_unknown: "refused: no such tenant",
+  no_backend: "refused: no backend was available",
+  slo_unreachable: "refused: it would have been late",
+  shed: "refused: it gave way to others",
+  draining: "refused: the gateway was shutting down",
+  cancelled: "cancelled by an operator",
+};
+
 /** Why a share is due (gateway/live/shares.py). */
 const DUES = { asks: "all it asks for", weight: "what its weight gives", limit: "what its limit allows" };
 
@@ -112,4 +132,6 @@ export const bound = (reason) => (reason == null ? "it takes more" : said(BOUNDS
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
 export const due = (reason) => (reason == null ? NONE : said(DUES, reason));
+export const outcome = (word) => (word == null ? NONE : said(OUTCOMES, word));
+export const OUTCOME_NAMES = Object.entries(OUTCOMES);
 export const refusal = plain;

@@ -108,6 +108,33 @@ async def test_a_stream_shows_how_far_it_is(asker):
     assert seen["phases"]["decode_s"] > 0.02
 
 
+async def test_ended_ones_are_found_by_key_model_backend_and_outcome_and_have_their_trace(asker):
+    api, body = asker.api, {"tenant": "alice"}
+    other = (await api.post("/keys", body)).json
+    asker.send("alice", "a-0", max_tokens=4)
+    await asker.see("a-0", "ended")
+    traced = bearer(other["secret"]) | {"x-request-id": "a-1", "traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    assert (await api.rig.post(call(max_tokens=4), headers=traced)).status == 200
+    seen = await asker.see("a-1", "ended")
+    assert (seen["key"], seen["backend"], seen["outcome"]) == (other["id"], "gpu", "completed")
+    for query, found in {
+        f"key={other['id']}": ["a-1"],
+        f"model={MODEL}": ["a-1", "a-0"],
+        "model=none": [],
+        "backend=gpu": ["a-1", "a-0"],
+        "backend=none": [],
+        "outcome=completed&tenant=alice": ["a-1", "a-0"],
+        "outcome=queue_full": [],
+    }.items():
+        assert await ids(api, f"?state=ended&{query}") == found, query
+    running = asker.send("bob", "b-0")
+    await asker.see("b-0", "running")
+    assert await ids(api, f"?backend=gpu&model={MODEL}") == ["b-0"]
+    assert await ids(api, "?backend=none") == []
+    assert await ids(api, f"?key={other['id']}") == []
+    running.cancel()
+
+
 async def test_lists_are_by_state_tenant_and_pool_and_come_in_pages(asker):
     asker.send("alice", "a-0")
     await asker.see("a-0", "running")

@@ -1,8 +1,11 @@
 // One backend: what it is limited by, how fast it is, and what runs there.
 
-import { get } from "../api.js";
+import { get, path } from "../api.js";
+import { Drain } from "./engines.js";
 import { History } from "./history.js";
 import { entries, externalLoad, Health } from "./now.js";
+import { Changes } from "./changes.js";
+import { Remove } from "./making.js";
 import { PhaseLegend, Phases } from "./requests.js";
 import { Figure, html, link, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { bound, count, decimal, NONE, percent, seconds, short } from "../words.js";
@@ -13,11 +16,26 @@ const LIMIT = 1000; // requests in flight that are looked through
 export function Backend({ id }) {
   const { document: state } = useLive();
   const pools = entries(state?.pools).filter((pool) => pool.backends?.[id]);
+  const [stored, again] = usePolled((signal) => readStored(id, signal), [id], POLL_MS);
   if (state === null) return html`<p class="dim" aria-busy="true">Waiting for the first second…</p>`;
-  return html`<p><a href=${link("now")}>All backends</a></p><h1>${id} <small class="dim">backend</small></h1>
-    ${pools.length === 0 ? html`<p>There is no such backend in any pool.</p>` : null}
+  return html`<p><a href=${link("engines")}>All backends</a></p><div class="bar"><h1>${id} <small class="dim">backend</small></h1>
+      <${Drain} backend=${stored.value?.fields} again=${again} /></div>
+    ${pools.length === 0 ? html`<p>There is no such backend in any pool${stored.value ? html`: <span class="bad">${stored.value.fields.trouble || stored.value.fields.state}</span>` : ""}.</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${pool.backends[id]} />`)}
-    ${pools.length > 0 ? html`<${History} of=${`backend:${id}`} /><${InFlight} id=${id} />` : null}`;
+    ${pools.length > 0 ? html`<${History} of=${`backend:${id}`} /><${InFlight} id=${id} />` : null}
+    ${stored.value ? html`<${Changes} kind="backends" id=${id} settings=${stored.value} />
+      <${Remove} kind="backends" id=${id} settings=${stored.value} loses="It is drained first, and removed when its requests have ended." leads=${link("engines")} />` : null}`;
+}
+
+/** Its settings, where the file or the API has it; null: a discovery found it, or nothing knows it. */
+async function readStored(id, signal) {
+  try {
+    const { body, etag } = await get(path("backends", id), { signal });
+    return { fields: body, etag, isStored: true, origin: body.origin };
+  } catch (error) {
+    if (error.status === 404) return null;
+    throw error;
+  }
 }
 
 // What the limit is: as told, or what the gateway has seen to run there so far.

@@ -20,6 +20,13 @@ export function Changes({ kind, id, settings }) {
   return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
 }
 
+/** What an entry of the audit log says was done. */
+export function differenceOf({ action, kind, before, after, name }) {
+  if (kind === "notes") return name;
+  if (before === null && after === null) return action;
+  return `${action}: ${difference(before, after, false)}`;
+}
+
 /** What a change changed: "weight: 1 → 3". Of an entry that the file declares, the log has what was written over it alone:
  * the first such change has nothing before it, and its undo nothing after it.
  */

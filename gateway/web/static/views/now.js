@@ -243,8 +243,8 @@ const TENANT_COLUMNS = [
 ];
 
 export function Health({ backend: each }) {
-  if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
   if (each.draining) return html`<span class="warn">draining</span>`;
+  if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
   return html`<span class="ok">healthy</span>`;
 }
 

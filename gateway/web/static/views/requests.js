@@ -1,33 +1,48 @@
-// Requests that wait, run or have ended, longest first, each with why it waits; one of them by its x-request-id.
+// Requests that wait, run or have ended, longest first, each with why it waits or how it ended; one of them by its
+// x-request-id.
 
 import { useState } from "preact/hooks";
 import { get, path, remove } from "../api.js";
 import { may } from "../session.js";
 import { attempt, Figure, html, link, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { count, NONE, seconds, time, wait } from "../words.js";
+import { count, money, NONE, outcome, OUTCOME_NAMES, seconds, time, wait } from "../words.js";
 
 const STATES = [["queued", "Queued"], ["running", "In flight"], ["ended", "Ended"]];
 const POLL_MS = 1000;
 const LIMIT = 200;
+const FILTERS = [
+  { id: "tenant", label: "Tenant" },
+  { id: "model", label: "Model" },
+  { id: "backend", label: "Backend" },
+  { id: "key", label: "Key" },
+  { id: "outcome", label: "Outcome", of: "ended", options: OUTCOME_NAMES },
+];
 
 export function Requests({ query }) {
   const state = STATES.some(([id]) => id === query.get("state")) ? query.get("state") : "queued";
-  const tenant = query.get("tenant") || "";
-  const [answer, again] = usePolled(async (signal) => {
-    const asked = new URLSearchParams({ state, limit: String(LIMIT), ...(tenant ? { tenant } : {}) });
-    return (await get(`/requests?${asked}`, { signal })).body;
-  }, [state, tenant], POLL_MS);
+  const filters = Object.fromEntries(FILTERS.map(({ id }) => [id, query.get(id) || ""]));
+  const asked = String(new URLSearchParams(Object.entries({ state, limit: LIMIT, ...filters }).filter(([id, value]) => value && (id !== "outcome" || state === "ended"))));
+  const [answer, again] = usePolled(async (signal) => (await get(`/requests?${asked}`, { signal })).body, [asked], POLL_MS);
   const address = (changes) => {
-    const next = new URLSearchParams(Object.entries({ state, tenant, ...changes }).filter(([, value]) => value));
+    const next = new URLSearchParams(Object.entries({ state, ...filters, ...changes }).filter(([, value]) => value));
     return `${link("requests")}?${next}`;
   };
+  const show = (event) => {
+    event.preventDefault();
+    location.hash = address(Object.fromEntries([...new FormData(event.target)].map(([id, value]) => [id, value.trim()])));
+  };
+  const isFiltered = Object.values(filters).some(Boolean);
   return html`<h1>Requests</h1>
     <div class="bar">
       <nav class="tabs" aria-label="State of requests">${STATES.map(([id, label]) => html`<a key=${id} class="chip" href=${address({ state: id })} aria-current=${id === state ? "page" : undefined}>${label}</a>`)}</nav>
       <${Find} />
-      <form onSubmit=${(event) => { event.preventDefault(); location.hash = address({ tenant: new FormData(event.target).get("tenant").trim() }); }}>
-        <label>Tenant <input type="search" name="tenant" value=${tenant} placeholder="all" /></label> <button>Show</button></form>
     </div>
+    <form class="bar" key=${asked} aria-label="Filters" onSubmit=${show}>
+      ${FILTERS.filter(({ of }) => !of || of === state).map(({ id, label, options }) => html`<label key=${id}>${label} ${options
+        ? html`<select name=${id}><option value="">all</option>${options.map(([value, text]) => html`<option key=${value} value=${value} selected=${value === filters[id]}>${text}</option>`)}</select>`
+        : html`<input type="search" name=${id} defaultValue=${filters[id]} placeholder="all" />`}</label>`)}
+      <button>Show</button>${isFiltered ? html` <a href=${`${link("requests")}?state=${state}`}>Show all</a>` : null}
+    </form>
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
     ${answer.value ? html`<${List} state=${state} items=${answer.value.items} again=${again} />` : answer.error ? null : html`<p class="dim" aria-busy="true">Asking…</p>`}
     ${answer.value?.next_cursor ? html`<p class="dim">These are the first ${count(LIMIT)}.</p>` : null}`;
@@ -60,7 +75,7 @@ const total = (each) => (each.phases?.queue_s || 0) + (each.phases?.prefill_s ||
 
 /** Why it waits, and what is known of its start: two lines, also where one is empty, so that rows keep their height. */
 function Why({ each }) {
-  if (!each.waits) return each.outcome || (each.state === "queued" ? "It is being sent." : NONE);
+  if (!each.waits) return each.outcome ? outcome(each.outcome) : each.state === "queued" ? "It is being sent." : NONE;
   return html`<div class="why"><span><${Reason} each=${each} /></span><span class="dim">${startOf(each.waits) || "\u00a0"}</span></div>`;
 }
 
@@ -93,16 +108,20 @@ function CancelButton({ id, again, look = "quiet" }) {
 
 function List({ state, items, again }) {
   const scale = Math.max(0.001, ...items.map(total));
+  const dearest = Math.max(0, ...items.map((each) => Number(each.cost || 0)));
+  const currency = items.find((each) => each.currency)?.currency;
   const columns = [
     { id: "id", label: "Request", cell: (each) => html`<a class="name" href=${link("request", each.id)}>${each.id}</a>` },
     { id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => html`<${TenantLink} id=${each.tenant} />` },
     ...(state === "running" ? [] : [{ id: "why", label: state === "ended" ? "Outcome" : "Why it waits", kind: "text", lead: state === "queued", bare: state === "queued", cell: (each) => html`<${Why} each=${each} />` }]),
+    ...(state === "ended" ? [{ id: "ended", label: "Ended", value: (each) => -each.ended_at, cell: (each) => html`<span class="name">${time(each.ended_at)}</span>` }] : []),
     { id: "age", label: state === "ended" ? "Took" : "Age", kind: "number", value: (each) => each.age_s, cell: (each) => seconds(each.age_s) },
     { id: "phases", label: "Time by phase", kind: "phase-column", bare: true, cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
     ...(state === "queued" ? [] : [{ id: "backend", label: "Backend", value: (each) => each.backend, cell: (each) => (each.backend == null ? NONE : html`<a class="name" href=${link("backend", each.backend)}>${each.backend}</a>`) }]),
     { id: "model", label: "Model", hide: "wide", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
     { id: "prompt", label: "Prompt", card: "Prompt tokens", note: "tokens", kind: "number", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
     { id: "output", label: "Output", card: "Output tokens", note: "tokens / at most", kind: "number", value: (each) => each.output_tokens, cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${count(each.output_tokens_max)}</span>` },
+    ...(state === "ended" && currency ? [{ id: "cost", label: "Cost", note: currency, kind: "number", value: (each) => Number(each.cost || 0), cell: (each) => money(each.cost, dearest) }] : []),
     ...(may("operator") && state !== "ended" ? [{ id: "cancel", label: html`<span class="only-read">Cancel</span>`, cell: (each) => html`<${CancelButton} key=${each.id} id=${each.id} again=${again} />` }] : []),
   ];
   return html`<${PhaseLegend} />
@@ -125,17 +144,20 @@ function Details({ each, again }) {
   return html`
     ${each.waits ? html`<div class="verdict waits"><p><strong>It waits: <${Reason} each=${each} /></strong></p><p>${turn(each.waits)}</p></div>` : null}
     <dl class="figures">
-      <${Figure} label="state" value=${each.state === "running" ? "in flight" : each.state} note=${[each.outcome, each.status].filter((value) => value != null).join(", ")} />
+      <${Figure} label="state" value=${each.state === "running" ? "in flight" : each.state} note=${each.outcome == null ? "" : `${outcome(each.outcome)}; status ${each.status}`} />
       <${Figure} label="tenant" value=${html`<${TenantLink} id=${each.tenant} />`} />
       ${each.backend == null ? null : html`<${Figure} label="backend" value=${html`<a class="name" href=${link("backend", each.backend)}>${each.backend}</a>`} />`}
       <${Figure} label=${isOver ? "took" : "age"} value=${seconds(each.age_s)} note=${`arrived ${time(each.arrived_at)}`} />
       <${Figure} label="prompt tokens" value=${count(each.prompt_tokens)} />
       <${Figure} label="output tokens" value=${count(each.output_tokens)} note=${`at most ${count(each.output_tokens_max)}`} />
+      ${each.cost == null ? null : html`<${Figure} label="cost" value=${`${money(each.cost, Number(each.cost))} ${each.currency}`} />`}
       ${each.slack_s == null ? null : html`<${Figure} label="slack" value=${seconds(Math.abs(each.slack_s))} tone=${each.slack_s < 0 ? "warn" : ""}
         note=${each.slack_s < 0 ? "late: its next token was due before" : "left until its next token is due by its target"} />`}
     </dl>
     <${PhaseLegend} />
     <${Phases} phases=${each.phases} />
+    <p class="dim">${isOver ? `Ended ${time(each.ended_at)}. ` : ""}This page's address is a permanent link to it, while it is among the last 10,000 that ended.
+      ${each.trace_id ? html` Its trace: <code class="name">${each.trace_id}</code>.` : null}${each.key ? html` Its key: <span class="name">${each.key}</span>.` : null}</p>
     <p class="dim">${each.endpoint} · model ${each.model} · pool ${each.pool}${isOneOfMany ? ` · accepted by the process ${each.process}` : ""}</p>
     ${may("operator") && !isOver ? html`<p><${CancelButton} id=${each.id} again=${again} look="danger" /></p>` : null}`;
 }
