@@ -285,7 +285,9 @@ class Fleet:
             and self.kv_rule == "sum"  # by others room comes with progress, too, which no change reports
             and self._layout is not None
             and (is_closed or not closed)
-            and refusals.is_refused_still(request, tier_id, output_tokens, reserve_only=is_closed, now=self.clock.now)
+            and refusals.is_refused_still(
+                request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
+            )
         )
 
     def soonest(

@@ -103,10 +103,17 @@ class NegativeCache:
         self._changed.clear()
 
     def is_refused_still(
-        self, request: Request, tier_id: str, output_tokens: float, *, reserve_only: bool, now: float
+        self,
+        request: Request,
+        tier_id: str,
+        output_tokens: float,
+        with_slot: Collection[str],
+        *,
+        reserve_only: bool,
+        now: float,
     ) -> bool:
-        """Whether this same request, with this predicted output, was rejected and still has room at no backend. False
-        does not mean that there is room.
+        """Whether this same request, with this predicted output, was rejected and still has room at no backend in
+        `with_slot`. False does not mean that there is room.
         """
         refused = self.by_request.get(request.id)
         if refused is None or refused.others or refused.request is not request:
@@ -124,6 +131,8 @@ class NegativeCache:
         for number, backend in reversed(self._changed.values()):
             if number <= refused.at:
                 break
+            if backend.id not in with_slot:
+                continue  # it changes again before it has one
             if backend.has_room(needed, reserve_only=reserve_only) and not refused.is_busy(backend, now):
                 return False
         refused.at = self._changes
@@ -164,7 +173,7 @@ class NegativeCache:
         self,
         request: Request,
         asked: Sequence[BackendCapacity],
-        with_slot: Collection[str],
+        with_slot: set[str],
         needed: Reservation,
         *,
         reserve_only: bool,
@@ -178,7 +187,7 @@ class NegativeCache:
         before = self._least_changed(remembered, need)
         others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
-            others, busy, ready_at = self._changed_since(before), before.busy.copy(), before.ready_at
+            others, busy, ready_at = self._changed_since(before) & with_slot, before.busy.copy(), before.ready_at
         for each in asked:
             # A rejection for any other reason may end with time alone: it is not cached.
             if not each.has_room(needed, reserve_only=reserve_only):

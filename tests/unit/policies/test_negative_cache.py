@@ -1,12 +1,14 @@
 """Not asking again is never another answer: a pool that remembers full backends decides as one that does not."""
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 
 from policies.capacity.backend import KV_RULES, BackendCapacity
 from policies.fleet.negative_cache import NegativeCache
+from policies.limit import FixedLimit
 from policies.step_time import StepTime, StepTimeModel
 from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier, Usage
 from tests.examples import examples
@@ -135,3 +137,17 @@ def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(mak
     assert pool.dispatched() == []
     assert len(set(compared)) == 1
     assert len(compared) <= 3, "once for each tenant's next request"
+
+
+def test_a_backend_without_a_slot_is_not_asked_because_it_changed(make_pool, asked):
+    pool = make_pool(loads=LOADS[:2], limit=partial(FixedLimit, 2))
+    for number, prompt in enumerate((280, 9, 9)):  # memory keeps more from the first backend, the limit from the other
+        pool.send("A", f"r{number}", prompt=prompt, output_max=16)
+    assert [each.backend_id for each in pool.poll()] == ["gpu-00", "gpu-01", "gpu-01"]
+    pool.send("A", "next", prompt=280, output_max=16)
+    assert pool.dispatched() == []
+    asked.clear()
+    for request_id in ("r1", "r2"):
+        pool.emit(request_id, 1)  # its first token: room may have come there
+        assert pool.dispatched() == []
+    assert asked == []
