@@ -181,7 +181,10 @@ class Scheduler:
 
     def _admitted_until(self, request: Request, now: float) -> float | None:
         """Until when an arriving request may wait; None: not at all, and the next poll tells its rejection."""
-        assert not self._knows(request.id), "an id is in use once"
+        request_id = request.id  # `_knows`, inlined
+        assert request_id not in self._queues.deadlines, "an id is in use once"
+        assert request_id not in self._ledger.in_flight, "an id is in use once"
+        assert request_id not in self._handover.parked, "an id is in use once"
         self._rounds = None
         if now >= self._returned_at:
             self._returned_at = inf
@@ -527,7 +530,7 @@ class Scheduler:
                 self._forecaster.polled()
         if self._draining.since:
             actions += self._draining.preempted(now)
-        assert self._fleet.requests() == len(self._ledger.in_flight), "every slot belongs to a request"
+        assert self._fleet.requests == len(self._ledger.in_flight), "every slot belongs to a request"
         return actions
 
     def next_wakeup(self) -> float | None:

@@ -25,7 +25,8 @@ class AdmissionRules:
         self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
         self._told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
         self._queues = queues
-        self._drain = DrainEstimate()
+        self.drain = DrainEstimate()
+        """How long queues take to drain. To be told of each dispatch."""
 
     def check(self, request: Request, tenant: Tenant, now: float) -> Reject | None:
         """The rejection of the first rule that rejects the request; None: the request counts as admitted. A full pool
@@ -94,27 +95,22 @@ class AdmissionRules:
             retry_after_s = BACKEND_RETRY_S if reason is Reason.NO_BACKEND else self._drained_s(request.tenant_id, now)
         return Reject(request.id, reason, retry_after_s, limit)
 
-    def dispatched(self, request: Request, now: float) -> None:
-        """Record that the request was sent from the queue to a backend."""
-        queued = len(self._queues.deadlines)
-        self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
-
     def start_s(self, tenant_id: str, before: int, now: float) -> float | None:
         """Seconds until the tenant's queued request is sent that has `before` others of its tenant before it. They
         follow from the tenant's last dispatches; None where these are too few.
         """
         head_arrived_at = self._queues.head(tenant_id).arrived_at
-        return self._drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)
+        return self.drain.start_s(tenant_id, before, head_arrived_at=head_arrived_at, now=now)
 
     def forget(self, scope: str) -> None:
         """Drop the state of a removed tenant, group or key, by the name of its scope (scopes.py)."""
-        self._drain.forget(scope)
+        self.drain.forget(scope)
         for rule in self._rules:
             rule.forget(scope)
 
     def _drained_s(self, tenant_id: str, now: float) -> float:
         queue = self._queues.of(tenant_id)
-        return self._drain.wait_s(
+        return self.drain.wait_s(
             tenant_id,
             tenant_queued=len(queue),
             queued=len(self._queues),

@@ -156,7 +156,11 @@ class BackendCapacity:
     def reservation(self, request: Request, tier_id: str, *, prompt_tokens: int, output_tokens: float) -> Reservation:
         """The slots and KV tokens that a request with this prompt and expected output would occupy at the backend."""
         prefix = request.prefix if self.load.prefixes_shared else ()
-        tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        if prefix or request.choices > 1:
+            tokens = self.own_tokens(request, prefix, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        else:  # inlined: every decision asks
+            block = self.load.kv_block_tokens
+            tokens = ceil((prompt_tokens + output_tokens) / block) * block
         began_at, envelope = request.arrived_at, request.envelope
         if request.produced_tokens and envelope is not None:  # its next token is due later than its first was
             began_at += request.produced_tokens * (envelope.tpot_s or 0.0)
@@ -379,7 +383,8 @@ class BackendCapacity:
         """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
         `release`.
         """
-        prompt, first, last = reservation.prefill_tokens, reservation.ran_with, self.sequences
+        prompt = max(1, reservation.prompt_tokens - reservation.cached_tokens)  # `prefill_tokens`, inlined
+        first, last = reservation.ran_with, self.sequences
         answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
         if self._limit.answered(answer, self.work, slots=self.sequences_max, is_sized=self.is_sized):
             self._set_limits()
@@ -561,6 +566,8 @@ class BackendCapacity:
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""
+        if not reservation.prefix:
+            return 0.0
         return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:

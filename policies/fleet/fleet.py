@@ -5,7 +5,7 @@ A backend that leaves the live set gets no more requests, but stays in the fleet
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 from policies.accounts.ledger import InFlight
@@ -57,8 +57,9 @@ class Fleet:
         self.with_slot: set[str] = set()
         """The ids of the available backends that have a slot."""
         self._open: list[BackendCapacity] | None = None  # cache of these backends, None after a change
-        self._negative_cache = NegativeCache()
-        self._requests = 0  # of ours that all backends hold
+        self.negative_cache = NegativeCache()
+        self.requests = 0
+        """The number of our requests at all backends."""
         self.asked = 0
         """The number of times that a backend was asked whether, or when, it has room for a request."""
         self._layout: tuple[int, bool] | None = None  # of KV blocks, where all backends have the same
@@ -127,7 +128,7 @@ class Fleet:
         reservation.cached_tokens = usage.cached_tokens
         reservation.produced_tokens = usage.output_tokens - request.produced_tokens
         capacity.take(reservation)
-        self._requests += 1
+        self.requests += 1
         self._slots_changed(capacity)
         return capacity, reservation
 
@@ -139,7 +140,7 @@ class Fleet:
         self._entitled = {tier.id: tier.weight / weights for tier in tiers}
         for capacity in self.backends.values():
             capacity.set_reserves(self._reserve_ratios, self._entitled)
-        self._negative_cache.forget()
+        self.negative_cache.forget()
 
     def is_available(self, backend_ids: Collection[str] | None = None) -> bool:
         """Whether any backend (or any of `backend_ids`) is available."""
@@ -171,11 +172,8 @@ class Fleet:
     def open_at(self, now: float) -> list[BackendCapacity]:
         """The backends that have a slot and are not held after a rejection."""
         self.clock.now = now
-        return (
-            [each for each in self._in_slot() if now >= each.held_until]
-            if now < self._held_until
-            else self._in_slot()[:]
-        )
+        backends = self._open or self._in_slot()
+        return [each for each in backends if now >= each.held_until] if now < self._held_until else backends[:]
 
     def is_open(self, backend_id: str, now: float) -> bool:
         """Whether the backend is available and not held after a rejection, whether or not it has a slot."""
@@ -210,8 +208,8 @@ class Fleet:
         limit = backend.sequences_max
         if backend.started(entry.reservation):
             self._slots_changed(backend)
-        elif self._negative_cache.refused:
-            self._negative_cache.changed(backend)
+        elif self.negative_cache.is_used:
+            self.negative_cache.changed(backend)
         if backend.sequences_max != limit:
             self.limits.measured(backend)
             self.limits.add_up()
@@ -251,18 +249,18 @@ class Fleet:
         if not candidates:
             return None
         now = self.clock.now
-        refusals = self._negative_cache if self._layout is not None and (is_closed or not closed) else None
+        refusals = self.negative_cache if self._layout is not None and (is_closed or not closed) else None
         needed = candidates[0].reservation(
-            request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
+            request, tier_id, prompt_tokens=request.prompt_tokens + request.produced_tokens, output_tokens=output_tokens
         )
         layouts, asked = {candidates[0].layout: needed}, candidates
         if refusals is not None and refusals.refused:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
-        fits = self._fits(layouts, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
-        if request.produced_tokens:
-            chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
+        fits = self._fits(layouts, needed, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
+        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
+            chosen = asked[0] if fits(asked[0]) else None
         else:
-            chosen = placement.place(request, asked, fits)
+            chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
@@ -271,19 +269,40 @@ class Fleet:
         if self.cached_tokens is not None or request.produced_tokens:
             reservation.cached_tokens = _cached_tokens(request, chosen, self.cached_tokens)
         chosen.take(reservation)
-        self._requests += 1
+        self.requests += 1
         self._slots_changed(chosen)
         return chosen, reservation
 
     def still_refuses(
-        self, request: Request, tier_id: str, output_tokens: float, *, is_closed: bool, closed: Collection[str]
+        self,
+        request: Request,
+        tier_id: str,
+        output_tokens: float,
+        *,
+        is_first: bool,
+        is_closed: bool,
+        closed: Collection[str],
     ) -> bool:
-        """Whether `slot` certainly finds no room for this request, as it found none before. False says nothing."""
-        refusals = self._negative_cache
+        """Whether `slot` certainly finds no room for this request: it needs more KV tokens than are free anywhere, or
+        it found none before. False says nothing. `is_first`: no other was refused in this round, so it mostly fits.
+        """
+        refusals = self.negative_cache
+        is_known = request.id in refusals.by_request
+        if self._layout is None or self.kv_rule != "sum" or (is_first and not is_known):
+            return False  # by other rules room comes with progress, too, which no change reports
+        if request.choices == 1:
+            block, are_shared = self._layout  # `own_tokens`, inlined: a poll asks of all that it passes over
+            prompt = float(request.prompt_tokens + request.produced_tokens)
+            if are_shared and request.prefix:
+                prompt = max(0.0, prompt - len(request.prefix) * request.prefix_block_tokens)
+            tokens = ceil((prompt + output_tokens) / block) * block
+            most = refusals.free.known.get(tier_id)
+            if most is None:
+                most = refusals.most_free(tier_id, self.backends.values(), self.with_slot)
+            if tokens > most:
+                return True
         return (
-            request.id in refusals.by_request
-            and self.kv_rule == "sum"  # by others room comes with progress, too, which no change reports
-            and self._layout is not None
+            is_known
             and (is_closed or not closed)
             and refusals.is_refused_still(
                 request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
@@ -324,7 +343,7 @@ class Fleet:
 
     def resize(self, entry: InFlight, tokens: int) -> None:
         self.backends[entry.backend_id].resize(entry.reservation, tokens)
-        self._negative_cache.changed(self.backends[entry.backend_id])
+        self.negative_cache.changed(self.backends[entry.backend_id])
 
     def release(self, entry: InFlight, now: float) -> None:
         self.clock.now = now
@@ -337,7 +356,7 @@ class Fleet:
         if service > 0.0 and now > entry.dispatched_at:
             capacity.served(service, entry.reservation, now - entry.dispatched_at)
         capacity.release(entry.reservation, now - entry.dispatched_at)
-        self._requests -= 1
+        self.requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
         self._slots_changed(capacity)
@@ -346,10 +365,6 @@ class Fleet:
         """The sequences and KV tokens that we may have in flight at one backend, unweighted."""
         capacity = self.backends[backend_id]
         return capacity.sequences_usable, capacity.tokens_max
-
-    def requests(self) -> int:
-        """The number of our requests at all backends."""
-        return self._requests
 
     def views(self) -> Mapping[str, BackendView]:
         return {backend_id: capacity.view() for backend_id, capacity in self.backends.items()}
@@ -404,11 +419,12 @@ class Fleet:
         """Find the common block layout after backends or layouts changed, and clear the negative cache."""
         layouts = {each.layout for each in self.backends.values()}
         self._layout = layouts.pop() if len(layouts) == 1 and not self.reads_progress else None
-        self._negative_cache.forget()
+        self.negative_cache.forget()
 
     def _fits(
         self,
         layouts: dict[tuple[int, bool], Reservation],
+        needed: Reservation,
         request: Request,
         *,
         is_closed: bool,
@@ -416,10 +432,10 @@ class Fleet:
         may_enter: MayEnter | None,
     ) -> Fits:
         """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to the
-        room that the request would occupy; it holds at least one.
+        room that the request would occupy, `needed` at one of them.
         """
         cached_tokens, now = self.cached_tokens, self.clock.now
-        due_at = -inf if request.envelope is None else next(iter(layouts.values())).first_due_at
+        due_at = -inf if request.envelope is None else needed.first_due_at
 
         def fits(backend: BackendCapacity) -> bool:
             self.asked += 1
@@ -427,9 +443,8 @@ class Fleet:
                 return False
             reservation = layouts.get(backend.layout)
             if reservation is None:
-                like = next(iter(layouts.values()))
                 reservation = layouts[backend.layout] = backend.reservation(
-                    request, like.tier_id, prompt_tokens=request.context_tokens, output_tokens=like.output_tokens
+                    request, needed.tier_id, prompt_tokens=request.context_tokens, output_tokens=needed.output_tokens
                 )
             reserve_only = is_closed or backend.id in closed
             if cached_tokens is not None or request.produced_tokens:
@@ -444,6 +459,8 @@ class Fleet:
     @staticmethod
     def _ran_at(request: Request, asked: Sequence[BackendCapacity], fits: Fits) -> BackendCapacity | None:
         """The backend that an interrupted request ran at, if it is among those asked and has room."""
+        if not request.produced_tokens:
+            return None
         return next((each for each in asked if each.id == request.ran_at and fits(each)), None)
 
     def _in_slot(self) -> list[BackendCapacity]:
@@ -456,8 +473,8 @@ class Fleet:
         return self._open
 
     def _slots_changed(self, capacity: BackendCapacity) -> None:
-        if self._negative_cache.refused:
-            self._negative_cache.changed(capacity)
+        if self.negative_cache.is_used:
+            self.negative_cache.changed(capacity)
         has_slot = capacity.load.available and not capacity.awaits_measurement and capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None

@@ -20,6 +20,7 @@ from math import inf
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
+from policies.fleet.free_tokens import FreeTokens
 from policies.reservation import Reservation
 from policies.types import Request
 
@@ -85,22 +86,33 @@ class NegativeCache:
         """By tier, and whether it may enter its own reserve alone; what was asked last comes last."""
         self.by_request: dict[str, _Refused] = {}
         """The latest of them, by the request's id."""
+        self.is_used = False
+        """Whether anything was asked or found since it was empty, so that changes have to be told. To read."""
+        self.free = FreeTokens()
         self._changes = 0
         # Each backend that has changed, and the number of its last change, in ascending order.
         self._changed: dict[str, tuple[int, BackendCapacity]] = {}
-        self._free_of, self._free = ("", 0, -1), 0.0  # what `_most_free` was asked last, and its answer
 
     def changed(self, backend: BackendCapacity) -> None:
         """Record that the backend may have room again: a request was dispatched or released there, or it changed."""
+        self.free.changed(backend)
         if self.refused:
             self._changes += 1
             self._changed.pop(backend.id, None)
             self._changed[backend.id] = self._changes, backend
 
     def forget(self) -> None:
+        """Drop all: it costs a search or two, and until then changes need not be told."""
+        self.is_used = False
+        self.free.forget()
         self.refused.clear()
         self.by_request.clear()
         self._changed.clear()
+
+    def most_free(self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]) -> float:
+        """See FreeTokens.most."""
+        self.is_used = True
+        return self.free.most(tier_id, backends, with_slot)
 
     def is_refused_still(
         self,
@@ -125,9 +137,6 @@ class NegativeCache:
             return False
         if refused.at == self._changes:
             return True
-        if needed.tokens > self._most_free(tier_id, refused.at):
-            refused.at = self._changes
-            return True
         for number, backend in reversed(self._changed.values()):
             if number <= refused.at:
                 break
@@ -137,19 +146,6 @@ class NegativeCache:
                 return False
         refused.at = self._changes
         return True
-
-    def _most_free(self, tier_id: str, since: int) -> float:
-        """The most KV tokens that are free for the tier at any backend that has changed since then; infinite where one
-        is idle, which takes any request. Many that were refused together ask for the same.
-        """
-        if self._free_of != (tier_id, since, self._changes):
-            self._free_of, most = (tier_id, since, self._changes), -inf
-            for number, backend in reversed(self._changed.values()):
-                if number <= since:
-                    break
-                most = max(most, backend.room(tier_id).tokens if backend.sequences else inf)
-            self._free = most
-        return self._free
 
     def worth_asking(
         self,
@@ -182,6 +178,7 @@ class NegativeCache:
         """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` has the ids
         of the backends that have a slot.
         """
+        self.is_used = True
         remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
         need = _Need(needed)
         before = self._least_changed(remembered, need)

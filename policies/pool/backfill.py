@@ -15,7 +15,6 @@ An order that is not fair lets no request pass.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
@@ -28,11 +27,8 @@ PASSED_MAX = 8  # requests that fit nowhere and may be passed in one poll: each 
 NO_TIERS: frozenset[str] = frozenset()
 
 
-class PassedOver(NamedTuple):
-    """A tenant's next request, which fits nowhere, and its tier."""
-
-    tier_id: str
-    request: Request
+PassedOver = tuple[str, Request]
+"""A tenant's next request, which fits nowhere, after the id of its tier."""
 
 
 class BackfillRound:
@@ -46,7 +42,6 @@ class BackfillRound:
         "_held_for",
         "_is_all_held",
         "_is_settled",
-        "_passed_over",
         "_too_far",
         "_unreserved",
         "blocked",
@@ -56,6 +51,7 @@ class BackfillRound:
         "is_closed",
         "now",
         "passed",
+        "passed_over",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +74,8 @@ class BackfillRound:
         """By backend where only a tier's own reserve is left: the tiers to which it alone is closed. To read. For all
         backends see `is_closed`.
         """
-        self._passed_over: set[str] = set()  # tenants whose next request fits nowhere
+        self.passed_over: set[str] = set()
+        """The tenants whose next request fits nowhere. To read."""
         self.passed: dict[str, PassedOver] = {}
         """Those of them that others may pass, by tenant. To read."""
         self._held: dict[str, BackendHold] = {}  # by backend
@@ -93,18 +90,18 @@ class BackfillRound:
     def next(self) -> tuple[str, Request] | None:
         """The next request, with its tier."""
         fair_queue = self._fair_queue
-        if not self._passed_over:
+        if not self.passed_over:
             return fair_queue.next(self.blocked, ())
         if self.heads is None:
-            self.heads = fair_queue.order.root.heads(self._passed_over, self.blocked)
+            self.heads = fair_queue.order.root.heads(self.passed_over, self.blocked)
         request = next(self.heads, None)
         if request is None:
             return None
         first = fair_queue.tier_id(request.tenant_id), request
-        if fair_queue.may_go_first(request):
+        if request.tenant_id not in fair_queue.use.by_tenant or fair_queue.may_go_first(request):
             return first
         self.heads = None  # another search moves what it walks over
-        return fair_queue.within_shares(first, self.blocked, self._passed_over)
+        return fair_queue.within_shares(first, self.blocked, self.passed_over)
 
     def sent(self, backend: BackendCapacity) -> None:
         """A request was sent to this backend, so that the order is another one."""
@@ -147,8 +144,8 @@ class BackfillRound:
             self._close(too_far)
             self.heads = None  # it is asked again
             return
-        passed = PassedOver(tier_id, request)
-        self._passed_over.add(request.tenant_id)
+        passed = tier_id, request
+        self.passed_over.add(request.tenant_id)
         if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
             self._close(passed)
         else:
@@ -157,8 +154,8 @@ class BackfillRound:
 
     def _close(self, passed: PassedOver) -> None:
         """Let no more requests pass this one: close every backend that it may go to."""
-        tier_ids = self._unreserved | {passed.tier_id}
-        request = passed.request
+        tier_id, request = passed
+        tier_ids = self._unreserved | {tier_id}
         self.passed.pop(request.tenant_id, None)
         if request.backend_ids is None:
             self.is_closed = True
@@ -175,18 +172,18 @@ class BackfillRound:
         if self._is_settled:
             return
         self._is_settled = True
-        for passed in self.passed.values():
-            if passed.request.id not in self._held_for:
-                self._hold_for(passed)
+        for tier_id, request in self.passed.values():
+            if self._is_all_held:
+                return
+            if request.id not in self._held_for:
+                self._hold_for(request, tier_id)
 
-    def _hold_for(self, passed: PassedOver) -> None:
-        fair_queue, fleet, request = self._fair_queue, self._fleet, passed.request
-        if self._is_all_held:
-            return
+    def _hold_for(self, request: Request, tier_id: str) -> None:
+        fair_queue, fleet = self._fair_queue, self._fleet
         hold = fair_queue.held.get(request.id)
         if hold is None or hold.backend_id in self._held or not fleet.is_open(hold.backend_id, self.now):
             output_tokens = max(0.0, fair_queue.output_tokens(request) - request.produced_tokens)
-            hold = fleet.soonest(request, passed.tier_id, output_tokens, besides=self._held, now=self.now)
+            hold = fleet.soonest(request, tier_id, output_tokens, besides=self._held, now=self.now)
             if hold is None:
                 # Every backend that it may go to is held for an earlier request.
                 self._is_all_held = request.backend_ids is None
@@ -197,10 +194,9 @@ class BackfillRound:
 
     def _first_not_to_pass(self, request: Request) -> PassedOver | None:
         """The first passed request that this request may not pass, because its tenant is too far ahead."""
-        fair_queue = self._fair_queue
+        may_pass, held_for = self._fair_queue.may_pass, self._held_for
         for passed in self.passed.values():
-            if not fair_queue.may_pass(
-                request.tenant_id, passed.request.tenant_id, self._held_for.get(passed.request.id)
-            ):
+            other = passed[1]
+            if not may_pass(request.tenant_id, other.tenant_id, held_for.get(other.id)):
                 return passed
         return None

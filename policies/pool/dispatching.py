@@ -24,7 +24,7 @@ class Dispatching:
         """
         self._queues, self._arrangement, self._fleet = parts.queues, parts.arrangement, parts.fleet
         self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
-        self._admission_rules, self._preemption = parts.admission_rules, parts.preemption
+        self._drain, self._preemption = parts.admission_rules.drain, parts.preemption
         self._interruptions, self._asked_max = interruptions, asked_max
 
     def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
@@ -43,7 +43,7 @@ class Dispatching:
         driver that polls on comes to an end, even where new facts let every poll begin again.
         """
         fleet, dispatched = self._fleet, len(actions)
-        asked_max = fleet.asked + self._asked_max
+        asked_max, slot, now = fleet.asked + self._asked_max, self._slot_fitting.slot, this_round.now
         this_round.heads = None
         # Returned requests were chosen and charged already: they precede any new choice.
         for request_id in list(fair_queue.first):
@@ -51,9 +51,14 @@ class Dispatching:
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
             if is_next and this_round.candidates and len(actions) < actions_max:
-                self._dispatch(fair_queue, tier_id, request, this_round, actions)
+                entry = slot(request, tier_id, this_round)
+                if entry is not None:
+                    self._sent(entry, fair_queue, actions, now)
         while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
-            self._dispatch(fair_queue, *choice, this_round, actions)
+            tier_id, request = choice
+            entry = slot(request, tier_id, this_round)
+            if entry is not None:
+                self._sent(entry, fair_queue, actions, now)
             if fleet.asked >= asked_max and len(actions) > dispatched:
                 return True
         return False
@@ -72,26 +77,25 @@ class Dispatching:
         entry = self._slot_fitting.fit(request, tenant.tier_id, candidates, output_tokens, now)
         if entry is None:
             return None
+        if self._fleet.negative_cache.is_used:  # nothing waits any more
+            self._fleet.negative_cache.forget()
         fair_queue.served_at_once(state, entry, self._ledger.opened(entry))
         state.in_flight += 1
-        self._admission_rules.dispatched(request, now)
+        self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=0, now=now)
         self._queues.changed = None
         return self._told(entry)
 
-    def _dispatch(
-        self, fair_queue: FairQueue, tier_id: str, request: Request, this_round: BackfillRound, actions: list[Action]
-    ) -> None:
-        """Dispatch the request if there is a slot for it."""
-        entry = self._slot_fitting.slot(request, tier_id, this_round)
-        if entry is None:
-            return
+    def _sent(self, entry: InFlight, fair_queue: FairQueue, actions: list[Action], now: float) -> None:
+        """The entry's request, which waits in this queue, has its slot: it is dispatched."""
+        request = entry.request
         fair_queue.opened(entry, self._ledger.opened(entry))
         if request.produced_tokens:
             self._interruptions.continued(entry)
         self._queues.remove(request.id)
         self._arrangement.fair_queues.leave(request, sent=True)
         fair_queue.first.pop(request.id, None)
-        self._admission_rules.dispatched(request, this_round.now)
+        queued = len(self._queues.deadlines)
+        self._drain.dispatched(request.tenant_id, arrived_at=request.arrived_at, queued=queued, now=now)
         self._tenants.dispatched(request.tenant_id, fair_queue)
         actions.append(self._told(entry))
 

@@ -58,7 +58,12 @@ class SlotFitting:
         if produced:
             output_tokens = max(output_tokens, float(produced))
         if self.fleet.still_refuses(
-            request, tier_id, output_tokens - produced, is_closed=this_round.is_closed, closed=this_round.closed
+            request,
+            tier_id,
+            output_tokens - produced,
+            is_first=not this_round.passed_over,
+            is_closed=this_round.is_closed,
+            closed=this_round.closed,
         ):
             this_round.found_none(tier_id, request)
             return None

@@ -1,0 +1,51 @@
+"""Free tokens: the most KV tokens that are free for a tier at any one backend that has a slot.
+
+A request that needs more has room nowhere. Where a pool is full of KV tokens, that says it of nearly every request that
+a poll looks at, for one comparison, whatever the number of backends: only backends that have changed are asked, once
+for all requests of a tier.
+"""
+
+from collections.abc import Collection
+from math import inf
+
+from policies.capacity.backend import BackendCapacity
+
+
+class FreeTokens:
+    """The free KV tokens of each backend, by tier. Mutable."""
+
+    def __init__(self) -> None:
+        self._free: dict[str, dict[str, float]] = {}  # by tier and backend
+        self._changed: dict[str, dict[str, BackendCapacity]] = {}  # by tier: those to be asked again
+        self.known: dict[str, float] = {}
+        """By tier, what `most` gave, as long as nothing has changed. To read."""
+
+    def changed(self, backend: BackendCapacity) -> None:
+        """Record that another number of tokens may be free there, or that it has a slot now, or none any more."""
+        self.known.clear()
+        for changed in self._changed.values():
+            changed[backend.id] = backend
+
+    def forget(self) -> None:
+        """Drop all, because backends or their reserves have changed."""
+        self.known.clear()
+        self._free.clear()
+        self._changed.clear()
+
+    def most(self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]) -> float:
+        """The most free tokens at any of all `backends` whose ids are in `with_slot`; infinite where one is idle, which
+        takes any request.
+        """
+        changed = self._changed.get(tier_id)
+        if changed is None:
+            self._free[tier_id] = {}
+            changed = self._changed[tier_id] = {each.id: each for each in backends}
+        free = self._free[tier_id]
+        for each in changed.values():
+            if each.id not in with_slot:
+                free[each.id] = -inf
+            else:
+                free[each.id] = each.room(tier_id).tokens if each.sequences else inf
+        changed.clear()
+        most = self.known[tier_id] = max(free.values(), default=-inf)
+        return most
