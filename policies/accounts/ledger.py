@@ -11,19 +11,15 @@ from there, as if it had run on: what another backend computes again is no servi
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from policies.accounts.cost import Price
 from policies.call_life import LEAVING, LIFE, Event, Life
 from policies.reservation import Reservation
 from policies.types import NO_USAGE, Request, Usage
 
-
-class Charge(NamedTuple):
-    """Changes of a tenant's service and outstanding service."""
-
-    service: float
-    outstanding: float
+Charge = tuple[float, float]
+"""Changes of a tenant's service and of its outstanding service. A plain tuple: compiled, it is no object."""
 
 
 @dataclass(slots=True)
@@ -138,16 +134,23 @@ class Ledger:
         service = price(prompt, cached, output)
         expected = entry.expected_output
         outstanding = price(prompt, cached, expected) - service if expected > output else 0.0
-        charge = Charge(service - entry.service, outstanding - entry.outstanding)
+        charged, expected_more = service - entry.service, outstanding - entry.outstanding
         entry.usage, entry.service, entry.outstanding = usage, service, outstanding
-        self._served[entry.request.tenant_id].add(charge.service, usage, entry.counted)
+        served, counted = self._served[entry.request.tenant_id], entry.counted
+        served.service += charged  # `Served.add`, inlined
+        served.prompt_tokens += prompt - counted[0]
+        served.cached_tokens += cached - counted[1]
+        served.output_tokens += output - counted[2]
         entry.counted = usage
-        return charge
+        return charged, expected_more
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
         """The request ended: its outstanding service is dropped, and its charge too if it was not served."""
         self._left(entry, Event.ENDED)
-        return self._written_off(entry, 0.0 if is_served else entry.service)
+        if not is_served:
+            return self._written_off(entry, entry.service)
+        outstanding, entry.outstanding = entry.outstanding, 0.0
+        return 0.0, -outstanding
 
     def returned(self, entry: InFlight) -> None:
         """The request was returned: it waits again, prepaid."""
@@ -174,9 +177,9 @@ class Ledger:
 
     def spent(self, tenant_id: str, usage: Usage) -> Charge:
         """Charge a call that was never in flight here."""
-        charge = Charge(self.price.service(*usage), 0.0)
-        self._served[tenant_id].add(charge.service, usage)
-        return charge
+        service = self.price.service(*usage)
+        self._served[tenant_id].add(service, usage)
+        return service, 0.0
 
     def forget(self, tenant_id: str) -> None:
         self._served.pop(tenant_id, None)
@@ -196,9 +199,9 @@ class Ledger:
             del self._at[backend_id]
 
     def _written_off(self, entry: InFlight, service: float) -> Charge:
-        charge = Charge(-service, -entry.outstanding)
+        outstanding = entry.outstanding
         entry.service, entry.outstanding = entry.service - service, 0.0
         if service:
             self._served[entry.request.tenant_id].add(-service, NO_USAGE, entry.counted)
             entry.counted = NO_USAGE
-        return charge
+        return -service, -outstanding

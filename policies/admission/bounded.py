@@ -39,7 +39,7 @@ class BoundedQueues(Admission):
         bytes_max = self.tenant_bytes_max if bytes_max is None else bytes_max
         if queued >= requests_max or queued_bytes + request.body_bytes > bytes_max:
             return AdmissionReject(Reason.TENANT_QUEUE_FULL)
-        if len(queues) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
+        if len(queues.deadlines) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return AdmissionReject(Reason.QUEUE_FULL)
         return None
 

@@ -58,6 +58,13 @@ class RateLimiter(Admission):
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """Reject the request until all scopes have room, naming the limit that has room last."""
+        if (
+            tenant.group_id is None
+            and not tenant.keys
+            and tenant.requests_per_minute_max is None
+            and tenant.tokens_per_minute_max is None
+        ):
+            return None  # as a rule
         rejection: AdmissionReject | None = None
         for scope in limited_scopes(tenant, request.key_id, self._groups):
             found = self._check(request, scope, now)
@@ -84,6 +91,13 @@ class RateLimiter(Admission):
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         reserved: list[Reserved] = []
+        if (
+            tenant.group_id is None
+            and not tenant.keys
+            and tenant.requests_per_minute_max is None
+            and tenant.tokens_per_minute_max is None
+        ):
+            return
         for scope in limited_scopes(tenant, request.key_id, self._groups):
             if scope.limits.requests_per_minute_max is not None:
                 self._minute(scope.name).requests.book(1, now)

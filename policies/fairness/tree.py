@@ -235,7 +235,9 @@ class FairTree:
         """
         service, outstanding = charge
         self._noted.add(tenant.id)
-        node, account_id, weight = self.leaf(tenant), tenant.id, tenant.weight
+        node, account_id, weight = self.root.nodes[tenant.tier_id], tenant.id, tenant.weight
+        if node.level is not None:
+            node = self.leaf(tenant)
         while True:
             node.order.served_at_once(account_id, service / weight, outstanding / weight)
             if node.outer is None:

@@ -122,8 +122,13 @@ class VirtualTokenCounter(LeastCounterFirst):
         super().joined(tenant_id, waiting)
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        self._lift(tenant_id)
-        super().served_at_once(tenant_id, service, outstanding)
+        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        rank, last = account.counter + account.outstanding, self._last_left
+        level = self._first_level if last is None or self._is_returning else last.counter + last.outstanding
+        account.counter += max(0.0, level - rank)
+        account.counter += service
+        account.outstanding += outstanding
+        self._last_left = account
 
     def _lift(self, tenant_id: str) -> None:
         """Lift a tenant that starts to wait."""

@@ -136,13 +136,13 @@ class LatencyLimit:
         return self._strange >= ANSWERS_MIN
 
     def _observe(self, answer: TimedAnswer, ran_with: float) -> None:
-        number = octave(ran_with)
+        number = floor(log2(max(1.0, ran_with)))  # `octave`, inlined
         speeds = self._octaves.get(number)
         if speeds is None:
             speeds = self._octaves[number] = Speeds()
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
-            self._off.append(answer.token - like.token)
+            self._off.append(answer.token - (like.duration - like.tokens))  # `token`, inlined
             if len(self._off) == ANSWERS_CHANGED:
                 below, above = sorted(self._off)[MIDDLE]
                 off = (below + above) / 2  # the median, inlined

@@ -91,8 +91,11 @@ class EngineWork:
     def take(self, reservation: Reservation, now: float) -> None:
         """Record the dispatch of a request."""
         if now > self._at:
-            self._advance(now)
-        self._sent += reservation.prefill_tokens
+            if self.model is None:  # `_advance`, inlined
+                self._at, self._computed = now, self._sent
+            else:
+                self._advance(now)
+        self._sent += max(1, reservation.prompt_tokens - reservation.cached_tokens)  # `prefill_tokens`, inlined
         self._ends[reservation] = self._sent
         if self.shared is not None:
             self.shared.add(reservation)
@@ -115,7 +118,10 @@ class EngineWork:
     def started(self, reservation: Reservation, now: float) -> None:
         """Record the first token of a request."""
         if now > self._at:
-            self._advance(now)
+            if self.model is None:  # `_advance`, inlined
+                self._at, self._computed = now, self._sent
+            else:
+                self._advance(now)
         if self.shared is not None and self.model is not None:
             self.shared.started(reservation)
         end = self._prefilled(reservation)
@@ -135,7 +141,10 @@ class EngineWork:
     def release(self, reservation: Reservation, now: float) -> None:
         """Record the end of a request, for any reason."""
         if now > self._at:
-            self._advance(now)
+            if self.model is None:  # `_advance`, inlined
+                self._at, self._computed = now, self._sent
+            else:
+                self._advance(now)
         end = self._prefilled(reservation)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)

@@ -34,11 +34,11 @@ class Accounting:
     def ended(self, entry: InFlight, fair_queue: FairQueue, *, is_served: bool, now: float) -> None:
         """The entry, dispatched from this queue, has ended: charge the rest of its usage."""
         self.unsettled.pop(entry.request.id, None)
-        used = self.ledger.charge(entry, entry.usage)
-        closed = self.ledger.closed(entry, is_served=is_served)
-        charge = Charge(used.service + closed.service, used.outstanding + closed.outstanding)
-        fair_queue.charged(entry.request.tenant_id, charge)
-        fair_queue.ended(entry, now)
+        service, outstanding = self.ledger.charge(entry, entry.usage)
+        refund, expected = self.ledger.closed(entry, is_served=is_served)
+        fair_queue.charged(entry.request.tenant_id, (service + refund, outstanding + expected))
+        if fair_queue.order.follows_requests:
+            fair_queue.ended(entry, now)
 
     def left(self, request: Request, fair_queue: FairQueue, now: float) -> None:
         """A request has left this queue for good without being dispatched; its prepaid charge is refunded."""
@@ -60,8 +60,8 @@ class Accounting:
             entry.backend_id = move.after.backend_id or entry.backend_id
             # What an interrupted request has received, it has received there.
             service = 0.0 if entry.request.produced_tokens else entry.service
-            move.before.charged(request.tenant_id, Charge(-service, -entry.outstanding))
-            move.after.charged(request.tenant_id, Charge(service, entry.outstanding))
+            move.before.charged(request.tenant_id, (-service, -entry.outstanding))
+            move.after.charged(request.tenant_id, (service, entry.outstanding))
             move.before.ended(replace(entry, service=0.0), now)
         else:
             move.before.dropped(request, now)
@@ -71,7 +71,7 @@ class Accounting:
         service, _ = self.ledger.spent(tenant_id, usage)
         fair_queues = self.present.fair_queues.all()
         for fair_queue in fair_queues:
-            fair_queue.charged(tenant_id, Charge(service / len(fair_queues), 0.0))
+            fair_queue.charged(tenant_id, (service / len(fair_queues), 0.0))
 
     def _charge(self, entry: InFlight, charge: Charge) -> None:
         self.present.fair_queues.at(entry.backend_id).charged(entry.request.tenant_id, charge)

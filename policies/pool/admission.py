@@ -39,7 +39,10 @@ class PoolAdmission:
         if state is None or state.removed:
             return self.reject(request, Reason.TENANT_UNKNOWN, now)
         tenant = state.tenant
-        if not self.fleet.is_available(request.backend_ids) and not self._may_wait_for_backend(request):
+        is_served = not self.outage.is_on and (
+            request.backend_ids is None or self.fleet.is_available(request.backend_ids)
+        )
+        if not is_served and not self._may_wait_for_backend(request):
             return self.reject(request, Reason.NO_BACKEND, now)
         if request.may_pass_on and self.passing_on.goes_at_once(request, now):
             return self.reject(request, Reason.SLO_UNREACHABLE, now)

@@ -116,7 +116,7 @@ class Handover:
         if entry is None:
             fair_queue.dropped(request, now)
         else:  # what it may still cost is expected again at its next dispatch
-            fair_queue.charged(request.tenant_id, Charge(0.0, -entry.outstanding))
+            fair_queue.charged(request.tenant_id, (0.0, -entry.outstanding))
             entry.outstanding = 0.0
             fair_queue.ended(replace(entry, service=0.0), now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
@@ -195,7 +195,7 @@ class Handover:
             self.ledger.prepay(entry)
             if usage is not None:
                 return self.ledger.charge(entry, usage)
-        return Charge(0.0, 0.0)
+        return 0.0, 0.0
 
     def _continued(self, request: Request) -> Request:
         """The request with the part of its answer from before an interruption, and with its number of preemptions."""
@@ -222,7 +222,7 @@ class Handover:
         else:
             fair_queue = fair_queues.enter(request, now)
             if not is_there:  # the account that it was charged in went with its backend
-                fair_queue.charged(request.tenant_id, Charge(entry.service, 0.0))
+                fair_queue.charged(request.tenant_id, (entry.service, 0.0))
             entry.backend_id = fair_queue.backend_id or entry.backend_id
         fair_queue.first[request.id] = None
         return fair_queue

@@ -21,6 +21,8 @@ class Outage:
     def __init__(self, wait_s_max: float) -> None:
         """`wait_s_max` is in seconds; 0: requests do not wait for a backend."""
         self._wait_s_max = wait_s_max
+        self.is_on = True
+        """Whether no backend is available. To read."""
         self._ends: deque[tuple[float, Request]] | None = deque()  # soonest first; None: a backend is available
 
     @property
@@ -30,6 +32,7 @@ class Outage:
 
     def backends_changed(self, waiting: Iterable[Request], now: float, *, is_available: bool) -> None:
         """Backends have come or gone, and these requests wait; `is_available`: a backend is."""
+        self.is_on = not is_available
         if is_available:
             self._ends = None
         elif self._ends is None:

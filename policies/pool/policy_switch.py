@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from policies.accounts.checkpoint import SHARED_QUEUE, ServiceCheckpoint, divide_queue, fit_to_queues, sum_queues
-from policies.accounts.ledger import Charge, InFlight, Ledger
+from policies.accounts.ledger import InFlight, Ledger
 from policies.pool.slot_fitting import SlotFitting
 from policies.prediction import PREDICTION, Prediction
 from policies.queueing.fair_queue import FairQueue, QueuedTenant
@@ -97,7 +97,7 @@ def _carry_counters(before: Sequence[FairQueue], after: Sequence[FairQueue]) -> 
 
 def _expect(fair_queue: FairQueue, entry: InFlight) -> None:
     """Count the entry's outstanding service in this queue."""
-    fair_queue.charged(entry.request.tenant_id, Charge(0.0, entry.outstanding))
+    fair_queue.charged(entry.request.tenant_id, (0.0, entry.outstanding))
 
 
 def _join(fair_queue: FairQueue, states: Iterable[QueuedTenant]) -> None:

@@ -74,16 +74,13 @@ class _Views:
         output, limit = output_tokens / request.choices, request.output_tokens_max / request.choices
         outputs, shares = self.outputs, self.shares
         if outputs.arrived:
-            by_tokens = _loss(output - min(outputs.quantile, limit), quantile)
-            by_shares = _loss(output - shares.quantile * limit, quantile)
+            # The pinball loss of both predictions: the quantile has the least mean loss.
+            by_tokens, by_shares = output - min(outputs.quantile, limit), output - shares.quantile * limit
+            by_tokens *= quantile if by_tokens > 0.0 else quantile - 1.0
+            by_shares *= quantile if by_shares > 0.0 else quantile - 1.0
             self.shares_lead += by_tokens - by_shares - self.shares_lead / outputs.outputs_max
         outputs.add(output)
         shares.add(output / limit)
-
-
-def _loss(short: float, quantile: float) -> float:
-    """The pinball loss of a prediction that was `short` tokens too low; the quantile has the least mean loss."""
-    return quantile * short if short > 0.0 else (quantile - 1.0) * short
 
 
 class OutputWindow:

@@ -66,7 +66,8 @@ def charged_without_weights(order: FairTree, tenant: Any, charge: Charge) -> Non
 
 
 def closed_without_refund(ledger: Ledger, entry: Any, *, is_served: bool) -> Charge:
-    return Charge(ledger._real_closed(entry, is_served=is_served).service, 0.0)
+    service, _ = ledger._real_closed(entry, is_served=is_served)
+    return service, 0.0
 
 
 def charged_without_prediction(ledger: Ledger, entry: Any, usage: Any) -> Charge:
