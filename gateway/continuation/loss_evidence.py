@@ -53,7 +53,7 @@ class Suspect:
     @property
     def lost(self) -> int:
         """The number of engines that the call has lost, except losses that a given-up call explains."""
-        return sum(not loss.is_explained for loss in self.losses)
+        return sum([not loss.is_explained for loss in self.losses])
 
     @property
     def is_last_chance(self) -> bool:

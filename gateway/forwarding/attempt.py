@@ -8,13 +8,11 @@ backend's first event is whole. From then on there is no retry, but a stream who
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Never
+from typing import Never, Protocol
 
 from backends.health import Evidence
-from backends.live_backend import LiveBackend
 from backends.meters import ANSWERS, AnswerKind
 from backends.meters.events import FirstEvent, StreamCall, StreamMeter, json_object, payload
 from backends.meters.token_ids import ResumableMeter, TokenIdMeter, interruption
@@ -31,7 +29,7 @@ from gateway.api.errors import Api, error_object, problem_of
 from gateway.api.headers import upstream_headers
 from gateway.api.token_counts import OutputTokens
 from gateway.continuation.prepare import NOT_NOW, Continuing, QuestionFailed, ask_json, prepare
-from gateway.continuation.stream import ContinuationSettings, ResumableStream
+from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.answers.asked_names import renamed, renaming
 from gateway.forwarding.answers.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
 from gateway.forwarding.answers.settlement import Settlement
@@ -40,15 +38,14 @@ from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.forwarding.asked_hold import retry_after_s
 from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
+from gateway.forwarding.sending import Sending
 from gateway.http.answer_headers import AnswerHeaders
-from gateway.http.request import HttpRequest
-from gateway.intake.admission import Call, RequestAdmission
+from gateway.intake.admission import RequestAdmission
 from gateway.intake.long_bodies import LONG_BYTES
-from gateway.observability.telemetry import CallTrace
-from gateway.scheduling.dispatcher import Lease, nothing
+from gateway.scheduling.dispatcher import nothing
 from policies.slo.engine_priority import engine_priority
 from policies.slo.timeliness import Timeliness
-from policies.types import Outcome, Reason, Tier
+from policies.types import Outcome, Reason
 
 BUSY_HOLD_S = 0.25  # a busy backend gets no call for about the time of a few of its steps
 UNREACHABLE_HOLD_S = 0.5  # until the health poll that the failure triggers has its result
@@ -92,53 +89,45 @@ class AttemptContext:
     continuation: ContinuationSettings
 
 
+class AttemptOwner(Protocol):
+    """What an attempt tells of its call while it runs."""
+
+    def begun(self, sending: Sending) -> None:
+        """The backend has begun to answer."""
+        ...
+
+    def named(self, sending: Sending, answer_id: str) -> None:
+        """The id of the answer, where the API has ids to fetch it by: as soon as it passes."""
+        ...
+
+    async def count_now(self, backend_id: str) -> None:
+        """Return when the backend has reported the steps that it has counted."""
+        ...
+
+
 class Attempt:
     """One call at the backend of its lease. Used once."""
 
     __slots__ = (
-        "_answer_headers", "_asks_ids", "_backend_client", "_call", "_cards", "_count_now", "_has_counted_disconnect",
-        "_held", "_kind", "_lease", "_meter", "_on_begun", "_on_id", "_output_tokens", "_plugin_name",
-        "_reads_priority", "_settlement", "_silence_s", "_stream", "_tier", "_timeliness", "_trace", "_unread",
+        "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",
+        "_meter", "_owner", "_sending", "_settlement", "_stream", "_timeliness", "_trace",
     )  # fmt: skip
 
     def __init__(
-        self,
-        context: AttemptContext,
-        call: Call,
-        lease: Lease,
-        trace: CallTrace,
-        stream: ResumableStream,
-        *,
-        backend: LiveBackend,
-        backend_client: BackendClient,
-        tier: Tier,
-        on_id: Callable[[str], None],
-        on_begun: Callable[[], None],
-        count_now: Callable[[], Awaitable[None]],
+        self, context: AttemptContext, owner: AttemptOwner, sending: Sending, backend_client: BackendClient
     ) -> None:
-        """`tier` is that of the call's tenant. `on_begun` is called when the backend has begun to answer, `on_id` with
-        the id of the answer as soon as it passes, where the API has ids to fetch it by. `count_now` returns when the
-        backend has reported the steps that it has counted.
-        """
-        self._call = call
-        self._lease = lease
-        self._trace = trace
+        call = sending.call
+        self._context = context
+        self._owner = owner
+        self._sending = sending
         self._backend_client = backend_client
-        self._stream = stream
-        self._silence_s = context.continuation.silence_s
-        self._kind = backend.known_kind
-        self._asks_ids = stream.exclusion is None and self._kind.has_token_ids
-        self._cards = backend.cards
-        self._plugin_name = backend.plugin_name
-        self._reads_priority = backend.reads_priority
-        self._tier = tier
-        self._output_tokens = context.output_tokens
-        self._answer_headers = context.answer_headers
-        self._unread = context.unread
-        self._held = context.continuation.held
-        self._on_id = on_id
-        self._on_begun = on_begun
-        self._count_now = count_now
+        self._call = call
+        self._lease = lease = sending.lease
+        self._trace = sending.trace
+        self._stream = sending.stream
+        self._backend = sending.backend
+        self._kind = sending.backend.known_kind
+        self._asks_ids = sending.stream.exclusion is None and self._kind.has_token_ids
         self._has_counted_disconnect = False
         self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
@@ -148,21 +137,21 @@ class Attempt:
             pace=backend_client.pace,
             call=call,
             lease=lease,
-            trace=trace,
-            on_id=on_id,
+            trace=sending.trace,
+            on_id=self._named,
         )
 
-    async def run(self, request: HttpRequest) -> tuple[RelayResult, Evidence]:
+    async def run(self) -> tuple[RelayResult, Evidence]:
         """Return the result to answer with, and what it is evidence of about the backend.
 
         Raises BackendRejected, OptionsRejected, StreamGivenUp, StreamInterrupted, UpstreamError.
         """
         exchange: HttpExchange | None = None
         try:
-            continuing = await self._continuing(request) if self._stream.is_begun else None
-            exchange = await self._open(request, continuing)
+            continuing = await self._continuing() if self._stream.is_begun else None
+            exchange = await self._open(continuing)
             if is_event_stream(exchange):
-                result = await self._relay_stream(request, exchange, continuing)
+                result = await self._relay_stream(exchange, continuing)
             elif continuing is not None:
                 await self._raise_not_continued(exchange)
             else:
@@ -186,8 +175,8 @@ class Attempt:
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
-    async def _open(self, request: HttpRequest, continuing: Continuing | None) -> HttpExchange:
-        headers = self._headers(request)
+    async def _open(self, continuing: Continuing | None) -> HttpExchange:
+        headers = self._headers()
         self._trace.propagate(headers)
         if continuing is None:
             target, has_ids = self._trace.endpoint, self._trace.endpoint in self._backend_client.memo.ids_at
@@ -201,22 +190,23 @@ class Attempt:
         except (UpstreamAway, UpstreamClosed):
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
 
-    def _headers(self, request: HttpRequest) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         return upstream_headers(
-            request.headers,
+            self._sending.request.headers,
             request_id=self._trace.request_id,
             content_type=self._call.parsed.body.content_type,
             credentials=self._backend_client.credentials,
             priority=self._priority(),
         )
 
-    async def _continuing(self, request: HttpRequest) -> Continuing:
+    async def _continuing(self) -> Continuing:
         """What this backend is asked for, to go on with the stream."""
         if not self._kind.has_token_ids:
             raise StreamGivenUp("the stream cannot be continued at a backend of this kind")
         self._raise_if_forgotten()
-        context = next((card.max_model_len for card in self._cards if card.id == self._call.request.model), None)
-        ask = partial(ask_json, self._backend_client.upstream, self._headers(request))
+        model = self._call.request.model
+        context = next((card.max_model_len for card in self._backend.cards if card.id == model), None)
+        ask = partial(ask_json, self._backend_client.upstream, self._headers())
         try:
             continuing = await prepare(
                 ask,
@@ -243,13 +233,13 @@ class Attempt:
 
     def _with_arguments(self, body: bytes | bytearray) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
-        if self._plugin_name is None:
+        if (plugin_name := self._backend.plugin_name) is None:
             return body
         arguments = engine_arguments(
             call.request,
             call.tenant,
-            self._tier,
-            gateway=self._plugin_name,
+            self._sending.tier,
+            gateway=plugin_name,
             number=self._lease.number,
             now=call.dispatcher.now(),
         )
@@ -257,21 +247,21 @@ class Attempt:
 
     def _priority(self) -> int:
         """The priority by which the backend orders its own queue; 0 where it does not."""
-        if not self._reads_priority:
+        if not self._backend.reads_priority:
             return 0
         return engine_priority(
-            tier_priority=self._tier.priority,
+            tier_priority=self._sending.tier.priority,
             envelope=self._call.request.envelope,
             arrived_at=self._trace.arrived_at,
         )
 
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
         try:
-            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, self._call.tenant.id)
+            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._context.unread, self._call.tenant.id)
         except UpstreamClosed:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         self._lease.answering()
-        self._on_begun()
+        self._owner.begun(self._sending)
         if exchange.status >= 400:
             self._raise_if_not_taken(exchange, body.data)
         elif self._kind.stopped is not None and len(body.data) <= LONG_BYTES and self._kind.stopped in body.data:
@@ -282,7 +272,7 @@ class Attempt:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         if self._call.alias is not None:
             body = await renamed(exchange, body, self._call.alias)
-        return relay_body(exchange, body, headers=self._answer_headers.of(self._trace))
+        return relay_body(exchange, body, headers=self._context.answer_headers.of(self._trace))
 
     async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
         """Another backend may continue the stream, unless this one says that it is the request which is wrong."""
@@ -297,9 +287,7 @@ class Attempt:
             raise BackendRejected(Evidence.BUSY, UNREACHABLE_HOLD_S, is_answer=True)
         raise StreamGivenUp(f"a backend refused to continue the stream: status {exchange.status}")
 
-    async def _relay_stream(
-        self, request: HttpRequest, exchange: HttpExchange, continuing: Continuing | None
-    ) -> RelayResult:
+    async def _relay_stream(self, exchange: HttpExchange, continuing: Continuing | None) -> RelayResult:
         first = FirstEvent()
         try:
             await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
@@ -311,25 +299,25 @@ class Attempt:
             stream.began(first.event if self._asks_ids else b"", self._call.request.output_tokens_max)
             self._remember_ids()
             if stream.exclusion is None:
-                self._held.hold(self._call.tenant.id, stream, stream.bytes_max)
+                self._context.continuation.held.hold(self._call.tenant.id, stream, stream.bytes_max)
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
-        self._on_begun()
+        self._owner.begun(self._sending)
         self._trace.continued()
         meter, resumes = self._make_meter(uncounted, continuing)
         self._meter = meter
         settlement.streams(meter)
         if resumes is not None:
-            exchange.limit_silence(self._silence_s)
+            exchange.limit_silence(self._context.continuation.silence_s)
         self._lease.passed = settlement.passed
         self._lease.cut = partial(_cancel, exchange, self._call.parsed.answer)
         try:
             result = await relay_stream(
-                request,
+                self._sending.request,
                 exchange,
                 meter if self._call.alias is None else renaming(meter, self._call.alias, self._call.parsed.answer),
                 settlement.tokens,
-                headers=self._answer_headers.of(self._trace),
+                headers=self._context.answer_headers.of(self._trace),
                 timeliness=self._timeliness,
                 on_unread=settlement.unread,
                 resumes=resumes,
@@ -367,7 +355,7 @@ class Attempt:
         try:
             if not self._has_counted_disconnect and (not stream or (meter is not None and meter.tokens_estimated)):
                 self._has_counted_disconnect = True
-                await self._count_now()
+                await self._owner.count_now(self._lease.backend_id)
         finally:
             if stream:
                 self._settlement.disconnected_stream(meter, time.perf_counter() - disconnected_s)
@@ -421,11 +409,14 @@ class Attempt:
             choices=parsed.choices,
             prompts=parsed.prompts,
             nulls_usage=self._kind.nulls_usage,
-            tokens_per_byte=self._output_tokens.tokens_per_byte(request.tenant_id, request.model),
+            tokens_per_byte=self._context.output_tokens.tokens_per_byte(request.tenant_id, request.model),
             memo=self._backend_client.memo,
-            on_text=uncounted.append if self._output_tokens.is_exact else None,
-            on_id=self._on_id,
+            on_text=uncounted.append if self._context.output_tokens.is_exact else None,
+            on_id=self._named,
         )
+
+    def _named(self, answer_id: str) -> None:
+        self._owner.named(self._sending, answer_id)
 
     def _raise_if_not_taken(self, exchange: HttpExchange, body: bytes | bytearray) -> None:
         """Raise where an error response means that this backend does not take the call now, or with these options."""

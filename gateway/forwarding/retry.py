@@ -11,18 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from backends.health import Evidence
-from backends.live_backend import LiveBackend
-from backends.model_identity import ModelIdentity
 from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
-from gateway.continuation.loss_evidence import LossEvidence, Suspect
-from gateway.continuation.stream import ResumableStream
+from gateway.continuation.loss_evidence import LossEvidence
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.forwarding.answers.relay import RelayResult
 from gateway.forwarding.attempt import (
@@ -35,7 +31,8 @@ from gateway.forwarding.attempt import (
     StreamInterrupted,
 )
 from gateway.forwarding.backend_client import BackendClient
-from gateway.forwarding.retry_budget import CallRetries, RetryBudget
+from gateway.forwarding.retry_budget import RetryBudget
+from gateway.forwarding.sending import Sending
 from gateway.forwarding.shadows import Shadows
 from gateway.http.event_stream import STREAMED, Heartbeat, beating
 from gateway.http.request import HttpRequest
@@ -44,8 +41,6 @@ from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
 from policies.types import PASSED_ON, Cause, Outcome, Reason, Tier
-
-UNKNOWN: Final = "unknown"  # of a backend that has not told all of its model's identity
 
 log = logging.getLogger(__name__)
 
@@ -87,31 +82,39 @@ class Generation:
 
     async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
         """Parse, admit and run a call. Raises ProblemError, Rejected, UpstreamError."""
-        return await self.run(request, await self._context.request_admission.take(request, endpoint, trace), trace)
+        call = await self._context.request_admission.take(request, endpoint, trace)
+        return await self.run(request, call, trace)
 
     async def run(self, request: HttpRequest, call: Call, trace: CallTrace) -> Response | EventStream:
         """Queue an admitted call, send it and return its response. A call of an alias goes on to its next model where
         its pool cannot serve it. Raises ProblemError, Rejected, UpstreamError.
         """
         while True:
+            lease, rejected = self._lease(request, call, trace), None
             try:
-                return await self._run(request, call, trace)
-            except Rejected as rejected:
-                following = None if request.open_stream is not None else await self._passed_on(call, trace, rejected)
-                if following is None:
-                    raise
-                call = following
+                async with lease:
+                    if call.copied is not None:
+                        self._shadows.sent(call, request.headers)
+                    result = await self.send(request, call, lease, trace)
+                    lease.outcome = result.outcome
+            except asyncio.CancelledError:
+                lease.raise_if_cancelled()
+                raise
+            except Rejected as error:
+                rejected = error
+            finally:
+                self.active.ended(lease.request.id)
+                if lease.backend_id:  # otherwise it ended in the queue
+                    trace.over(lease.outcome)
+            if rejected is None:
+                return result.response
+            following = None if request.open_stream is not None else await self._passed_on(call, trace, rejected)
+            if following is None:
+                raise rejected
+            call = following
 
-    async def _passed_on(self, call: Call, trace: CallTrace, rejected: Rejected) -> Call | None:
-        """The call at the next model of its alias; None where it ends with this rejection."""
-        if call.pass_on is None or rejected.reason not in PASSED_ON:
-            return None
-        following = await call.pass_on()
-        if following is not None:
-            trace.passed_on += ((call.request.model, rejected.reason),)
-        return following
-
-    async def _run(self, request: HttpRequest, call: Call, trace: CallTrace) -> Response | EventStream:
+    def _lease(self, request: HttpRequest, call: Call, trace: CallTrace) -> Lease:
+        """The lease of a call that is about to wait."""
         trace.request, trace.queued_s = call.request, trace.queued_s or time.perf_counter()
         trace.usage_max = call.usage_max
         if trace.spans is not None:
@@ -122,83 +125,84 @@ class Generation:
             request.heartbeat = Heartbeat(request, call.parsed.answer, headers, every_s=self._heartbeat_s)
         lease = call.dispatcher.lease(call.request, call.tenant, trace.spans)
         self.active.begun(call.dispatcher, lease, trace)
-        try:
-            async with lease:
-                if call.copied is not None:
-                    self._shadows.sent(call, request.headers)
-                result = await self.send(request, call, lease, trace)
-                lease.outcome = result.outcome
-        except asyncio.CancelledError:
-            lease.raise_if_cancelled()
-            raise
-        finally:
-            self.active.ended(call.request.id)
-            if lease.backend_id:  # otherwise it ended in the queue
-                trace.over(lease.outcome)
-        return result.response
+        return lease
+
+    async def _passed_on(self, call: Call, trace: CallTrace, rejected: Rejected) -> Call | None:
+        """The call at the next model of its alias; None where it ends with this rejection."""
+        if call.pass_on is None or rejected.reason not in PASSED_ON:
+            return None
+        following = await call.pass_on()
+        if following is not None:
+            trace.passed_on += ((call.request.model, rejected.reason),)
+        return following
 
     async def send(self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace) -> RelayResult:
         """Send the call to the backend of its lease, and, where it returns from there, to the next one.
 
         Raises Rejected, UpstreamError.
         """
-        stream = ResumableStream(call.exclusion)
-        sending = _Sending(call, lease, trace, stream, self._backends[lease.backend_id])
-        lease.may_move = partial(self._may_move, sending)
+        tier = self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id)
+        sending = Sending(request, call, lease, trace, backend=self._backends[lease.backend_id], tier=tier)
+        stream, self._budget.running = sending.stream, self._budget.running + 1
+        if stream.exclusion is None:
+            lease.may_move = partial(self._may_move, sending)
         try:
-            with self._budget.call() as retries:
-                while True:
-                    if stream.is_begun:
-                        await self._settle_model(request, sending)
-                    tokens_before = stream.usage.output_tokens
-                    self._dispatched(sending)
-                    try:
-                        return await lease.unless_preempted(self._sent(request, sending, retries))
-                    except (Preempted, StreamInterrupted, BackendRejected, UpstreamError) as left:
-                        if (returned := self._returned(left, sending)) is None:
-                            raise
-                    await self._wait_again(request, sending, returned, tokens_before)
-                    if returned.is_failure and not stream.is_begun:
-                        await self._enter_budget(retries)
+            while True:
+                if stream.is_begun:
+                    await self._settle_model(sending)
+                tokens_before = stream.usage.output_tokens
+                self._dispatched(sending)
+                try:
+                    return await lease.unless_preempted(self._sent(sending))
+                except (Preempted, StreamInterrupted, BackendRejected, UpstreamError) as left:
+                    if (returned := self._returned(left, sending)) is None:
+                        raise
+                await self._wait_again(sending, returned, tokens_before)
+                if returned.is_failure and not stream.is_begun:
+                    await self._enter_budget(sending)
         finally:
-            self._context.continuation.held.release(call.tenant.id, stream)
-            self._evidence.ended(sending.suspect)
+            self._budget.running -= 1
+            if sending.is_retrying:
+                self.begun(sending)
+            if stream.bytes_max:
+                self._context.continuation.held.release(call.tenant.id, stream)
+            self._evidence.ended(sending)
 
-    def _dispatched(self, sending: "_Sending") -> None:
+    def _dispatched(self, sending: Sending) -> None:
         """The lease has a backend, which the call is about to be sent to."""
         lease, trace = sending.lease, sending.trace
-        sending.backend, sending.sent_at = self._backends[lease.backend_id], sending.call.dispatcher.now()
-        if not sending.stream.is_begun:
+        sending.backend, sending.dispatched_at = self._backends[lease.backend_id], sending.call.dispatcher.now()
+        if sending.stream.exclusion is None and not sending.stream.is_begun:
             sending.began = sending.backend.identified(sending.call.request.model)
         trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
-        sending.backend.step_counts.sent(sending.sent_at)
+        sending.backend.step_counts.sent(sending.dispatched_at)
         if trace.spans is not None:
             trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)
 
-    async def _sent(self, request: HttpRequest, sending: "_Sending", retries: CallRetries) -> RelayResult:
+    async def _sent(self, sending: Sending) -> RelayResult:
         """Send the call when no other is on trial at its backend that may have ended the same engines."""
-        call, lease, suspect = sending.call, sending.lease, sending.suspect
-        if suspect.is_last_chance:
-            async with beating(request, self._heartbeat_s):
+        lease = sending.lease
+        if sending.losses and sending.is_last_chance:
+            async with beating(sending.request, self._heartbeat_s):
                 await self._wait_apart(sending)
-        self._evidence.sent(suspect, lease.backend_id, call.dispatcher.now())
+        self._evidence.sent(sending, lease.backend_id, sending.call.dispatcher.now())
         try:
             try:
-                result, evidence = await self._attempt(sending, retries.answered).run(request)
+                result, evidence = await self._attempt(sending).run()
             except OptionsRejected:
                 sending.backend.rejects_options()
-                result, evidence = await self._attempt(sending, retries.answered).run(request)
-            self.answered(call, lease, sending.trace)
+                result, evidence = await self._attempt(sending).run()
+            self.answered(sending.call, lease, sending.trace)
             if result.outcome is not Outcome.CLIENT_DISCONNECTED:
                 self._report(sending, evidence)
             return result
         finally:
-            self._evidence.left(suspect)
+            self._evidence.left(sending)
             for waiting in self._apart:
                 if not waiting.done():
                     waiting.set_result(None)
 
-    def _returned(self, left: Exception, sending: "_Sending") -> "_Returned | None":
+    def _returned(self, left: Exception, sending: Sending) -> "_Returned | None":
         """Why and how the call, which has left its backend by this exception, waits again; None: it ends so. Raises
         UpstreamError where it was lost too often.
         """
@@ -213,7 +217,7 @@ class Generation:
             self._report(sending, Evidence.BROKEN)
         return None
 
-    async def _settle_model(self, request: HttpRequest, sending: "_Sending") -> None:
+    async def _settle_model(self, sending: Sending) -> None:
         """Return when the backend of the lease serves the model that has begun to answer. Once offered to one that does
         not, the call waits for those alone that do. Raises Rejected; UpstreamError where there are none.
         """
@@ -222,11 +226,9 @@ class Generation:
             log.warning("backend %s cannot go on with %s: %s differs", lease.backend_id, call.request.id, difference)
             alike, sending.differed = self._alike(sending), difference
             returned = _Returned(Cause.FAILED, "another model", backend_ids=alike & (call.request.backend_ids or alike))
-            await self._wait_again(request, sending, returned, sending.stream.usage.output_tokens)
+            await self._wait_again(sending, returned, sending.stream.usage.output_tokens)
 
-    async def _wait_again(
-        self, request: HttpRequest, sending: "_Sending", returned: "_Returned", tokens_before: int
-    ) -> None:
+    async def _wait_again(self, sending: Sending, returned: "_Returned", tokens_before: int) -> None:
         """Wait for the next backend: with what the last one has added to these tokens, if any. Raises Rejected."""
         lease, trace, stream = sending.lease, sending.trace, sending.stream
         if trace.spans is not None:
@@ -235,7 +237,7 @@ class Generation:
             trace.interrupted(returned.cause)
         usage = stream.usage if stream.usage.output_tokens > tokens_before else None
         try:
-            async with beating(request, self._heartbeat_s):
+            async with beating(sending.request, self._heartbeat_s):
                 await lease.returned(returned.cause, returned.hold_s, returned.backend_ids, usage)
         except Rejected as rejection:
             if stream.is_begun:  # its client keeps a part of the answer, which no backend completed
@@ -245,19 +247,19 @@ class Generation:
                 raise StreamGivenUp(f"no backend serves the model of this stream: {sending.differed} differs") from None
             raise
 
-    def _alike(self, sending: "_Sending") -> frozenset[str]:
+    def _alike(self, sending: Sending) -> frozenset[str]:
         """The backends that serve the model of a stream that has begun."""
         backends = self._backends
         return frozenset(each for each in backends.backend_ids() if sending.difference(backends[each]) is None)
 
-    def _may_move(self, sending: "_Sending") -> bool:
+    def _may_move(self, sending: Sending) -> bool:
         """Whether a stream that has begun could go on now where it is or elsewhere: otherwise a drain would end it."""
         return any(self._backends.load(each).available for each in self._alike(sending))
 
-    async def _wait_apart(self, sending: "_Sending") -> None:
+    async def _wait_apart(self, sending: Sending) -> None:
         now, backend_id = sending.call.dispatcher.now, sending.lease.backend_id
         waits_until = now() + self._wait_s_max
-        while (until := self._evidence.apart_until(sending.suspect, backend_id)) is not None:
+        while (until := self._evidence.apart_until(sending, backend_id)) is not None:
             wait_s = min(until, waits_until) - now()
             if wait_s <= 0:
                 return
@@ -270,7 +272,7 @@ class Generation:
             finally:
                 self._apart.discard(waiting)
 
-    def _not_taken(self, rejection: BackendRejected, sending: "_Sending") -> "_Returned":
+    def _not_taken(self, rejection: BackendRejected, sending: Sending) -> "_Returned":
         self._report(sending, rejection.evidence)
         hold_s = rejection.hold_s
         if sending.stream.is_begun and (rejection.is_answer or self._was_lost_here(sending)):
@@ -285,7 +287,7 @@ class Generation:
         # A busy backend does not fail: its calls wait as all others do.
         return _Returned(Cause.FAILED, rejection.evidence, hold_s, rejection.evidence != Evidence.BUSY)
 
-    def _interrupted(self, interruption: StreamInterrupted, sending: "_Sending") -> "_Returned":
+    def _interrupted(self, interruption: StreamInterrupted, sending: Sending) -> "_Returned":
         """A backend has failed after tokens. No retry budget, also where the next one fails: the Scheduler alone says
         what the others can take, and a stream that waited too long for the budget would break.
         """
@@ -295,33 +297,51 @@ class Generation:
             raise UpstreamError(str(interruption)) from None
         return _Returned(Cause.FAILED, "interrupted", UNREACHABLE_HOLD_S)
 
-    def _is_given_up(self, sending: "_Sending") -> bool:
+    def _is_given_up(self, sending: Sending) -> bool:
         """Whether the call, whose backend has failed, is sent to no other one."""
         now, backend = sending.call.dispatcher.now(), sending.backend
         resends_max = None if sending.stream.is_begun else self._resends_max
-        is_given_up = self._evidence.lost(sending.suspect, now, resends_max=resends_max)
-        backend.lost_at = sending.lost_at[backend.spec.id] = now
+        is_given_up = self._evidence.lost(sending, now, resends_max=resends_max)
+        backend.lost_at = now
+        sending.lost_at = (sending.lost_at or {}) | {backend.spec.id: now}
         return is_given_up
 
-    def _was_dead(self, sending: "_Sending") -> bool:
+    def _was_dead(self, sending: Sending) -> bool:
         """Whether the backend had been lost when the call was sent, and has not been heard of since: what accepts
         connections for it, and closes them, has lost nothing.
         """
         backend = sending.backend
-        return sending.sent_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
+        return sending.dispatched_at >= backend.lost_at > backend.health.heard_at and bool(self._resends_max)
 
-    def _was_lost_here(self, sending: "_Sending") -> bool:
+    def _was_lost_here(self, sending: Sending) -> bool:
         """Whether the call has lost this backend before, which has been available ever since: what closes connections
         while polls are answered has no engine to lose.
         """
-        lost_at = sending.lost_at.get(sending.lease.backend_id)
+        lost_at = None if sending.lost_at is None else sending.lost_at.get(sending.lease.backend_id)
         return lost_at is not None and lost_at > sending.backend.health.back_at
 
-    async def _enter_budget(self, retries: CallRetries) -> None:
+    async def _enter_budget(self, sending: Sending) -> None:
+        self.begun(sending)
         try:
-            await retries.begin()
+            await self._budget.enter()
         except TimeoutError:
             raise UpstreamError("backends fail, and other calls are being sent again already") from None
+        sending.is_retrying = True
+
+    def begun(self, sending: Sending) -> None:
+        """The backend has begun to answer, or the call has ended: it is no retry any more. Idempotent."""
+        if sending.is_retrying:
+            sending.is_retrying = False
+            self._budget.leave()
+
+    def named(self, sending: Sending, answer_id: str) -> None:
+        """The answer has this id, by which it can be fetched."""
+        sending.trace.answer_id = answer_id
+        self.answered(sending.call, sending.lease, sending.trace)
+
+    async def count_now(self, backend_id: str) -> None:
+        """Return when the backend has reported the steps that it has counted."""
+        await self._backends.count_now(backend_id)
 
     def answered(self, call: Call, lease: Lease, trace: CallTrace) -> None:
         """Report the answer's id, if it has one, and its tokens so far to `on_answer`."""
@@ -330,58 +350,13 @@ class Generation:
             tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
 
-    def _attempt(self, sending: "_Sending", on_begun: Callable[[], None]) -> Attempt:
-        call, lease, trace = sending.call, sending.lease, sending.trace
-        backend_id = lease.backend_id
+    def _attempt(self, sending: Sending) -> Attempt:
+        return Attempt(self._context, self, sending, self._backend_clients[sending.lease.backend_id])
 
-        def named(answer_id: str) -> None:
-            trace.answer_id = answer_id
-            self.answered(call, lease, trace)
-
-        return Attempt(
-            self._context,
-            call,
-            lease,
-            trace,
-            sending.stream,
-            backend=sending.backend,
-            backend_client=self._backend_clients[backend_id],
-            tier=self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id),
-            on_id=named,
-            on_begun=on_begun,
-            count_now=partial(self._backends.count_now, backend_id),
-        )
-
-    def _report(self, sending: "_Sending", evidence: Evidence) -> None:
+    def _report(self, sending: Sending, evidence: Evidence) -> None:
         if not self.stopping:
             now = sending.call.dispatcher.now()
-            self._backends.report(sending.lease.backend_id, evidence, sent_at=sending.sent_at, now=now)
-
-
-@dataclass(slots=True)
-class _Sending:
-    """One call, and what is known of it while it is sent. Mutable. `backend` is where it was sent last, at `sent_at`.
-    `refused_since`: since when the backends that it was offered to have answered with errors. `lost_at`: when it last
-    lost each backend. `began` tells the model that has begun to answer, `differed` in what a backend differed that it
-    was offered to.
-    """
-
-    call: Call
-    lease: Lease
-    trace: CallTrace
-    stream: ResumableStream
-    backend: LiveBackend
-    sent_at: float = 0.0
-    suspect: Suspect = field(default_factory=Suspect)
-    refused_since: float | None = None
-    lost_at: dict[str, float] = field(default_factory=dict)
-    began: Callable[[], ModelIdentity | None] = lambda: None
-    differed: str = ""
-
-    def difference(self, backend: LiveBackend) -> str | None:
-        """In what the model at this backend differs from the one that began the stream; None: it is the same."""
-        own, its = self.began(), backend.identified(self.call.request.model)()
-        return UNKNOWN if own is None or its is None else own.difference(its)
+            self._backends.report(sending.lease.backend_id, evidence, sent_at=sending.dispatched_at, now=now)
 
 
 class _Returned(NamedTuple):

@@ -10,7 +10,7 @@ at least 3.
 
 import asyncio
 from collections import deque
-from typing import Final, Self
+from typing import Final
 
 RETRIES_RATIO_MAX: Final = 0.2
 RETRIES_MIN: Final = 3
@@ -28,10 +28,6 @@ class RetryBudget:
     @property
     def retries_max(self) -> int:
         return max(RETRIES_MIN, int(RETRIES_RATIO_MAX * self.running))
-
-    def call(self) -> "CallRetries":
-        """The retries of a call that runs within the `with` block of this."""
-        return CallRetries(self)
 
     async def enter(self) -> None:
         """Count one retry, when the budget has room for it. Raises TimeoutError."""
@@ -54,33 +50,3 @@ class RetryBudget:
             if not waiting.done():
                 waiting.set_result(None)
                 break
-
-
-class CallRetries:
-    """The retries of one call, of which at most one runs."""
-
-    __slots__ = ("_budget", "_is_retrying")
-
-    def __init__(self, budget: RetryBudget) -> None:
-        self._budget = budget
-        self._is_retrying = False
-
-    def __enter__(self) -> Self:
-        self._budget.running += 1
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._budget.running -= 1
-        self.answered()
-
-    async def begin(self) -> None:
-        """Wait for room in the budget: the call is about to be sent again. Raises TimeoutError."""
-        self.answered()
-        await self._budget.enter()
-        self._is_retrying = True
-
-    def answered(self) -> None:
-        """The backend has answered the retry, or it has failed. Idempotent."""
-        if self._is_retrying:
-            self._is_retrying = False
-            self._budget.leave()

@@ -1,0 +1,56 @@
+"""Sending: one call while it is sent, to one backend after another where they fail."""
+
+from collections.abc import Callable
+
+from backends.live_backend import LiveBackend
+from backends.model_identity import ModelIdentity
+from gateway.continuation.loss_evidence import Suspect
+from gateway.continuation.stream import ResumableStream, stream_of
+from gateway.http.request import HttpRequest
+from gateway.intake.admission import Call
+from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.dispatcher import Lease
+from policies.types import Tier
+
+UNKNOWN = "unknown"  # of a backend that has not told all of its model's identity
+
+
+class Sending(Suspect):
+    """One call, and what is known of it while it is sent. Mutable. `backend` is where it was sent last, at
+    `dispatched_at`. `tier` is that of its tenant. `is_retrying`: it counts as a retry that no backend has answered.
+    `refused_since`: since when the backends that it was offered to have answered with errors. `lost_at`: when it last
+    lost each backend; None: it has lost none. `began` tells the model that has begun to answer, `differed` in what a
+    backend differed that it was offered to.
+    """
+
+    __slots__ = (
+        "backend", "began", "call", "differed", "dispatched_at", "is_retrying", "lease", "lost_at", "refused_since",
+        "request", "stream", "tier", "trace",
+    )  # fmt: skip
+
+    def __init__(
+        self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace, *, backend: LiveBackend, tier: Tier
+    ) -> None:
+        super().__init__()
+        self.request = request
+        self.call = call
+        self.lease = lease
+        self.trace = trace
+        self.stream: ResumableStream = stream_of(call.exclusion)
+        self.backend = backend
+        self.tier = tier
+        self.dispatched_at = 0.0
+        self.is_retrying = False
+        self.refused_since: float | None = None
+        self.lost_at: dict[str, float] | None = None
+        self.began: Callable[[], ModelIdentity | None] = _unknown
+        self.differed = ""
+
+    def difference(self, backend: LiveBackend) -> str | None:
+        """In what the model at this backend differs from the one that began the stream; None: it is the same."""
+        own, its = self.began(), backend.identified(self.call.request.model)()
+        return UNKNOWN if own is None or its is None else own.difference(its)
+
+
+def _unknown() -> None:
+    return None
