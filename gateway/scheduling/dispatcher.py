@@ -80,7 +80,8 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
         """Seconds on the clock that all facts are told with; requests arrive at this time too."""
-        self._waiting: dict[str, asyncio.Future[Dispatch]] = {}
+        self._waiting: dict[str, asyncio.Future[Dispatch] | None] = {}  # None while it is decided at once
+        self._at_once: Dispatch | Reject | None = None
         self._usages = UsageReports(scheduler)
         self._tenants: dict[str, Tenant] = {}
         self._leases: dict[str, Lease] = {}  # by request
@@ -188,7 +189,7 @@ class Dispatcher:
         waiting, self._waiting = self._waiting, {}
         for request_id, decided in waiting.items():
             self._scheduler.told(Cancelled(self.now(), request_id))
-            if not decided.done():
+            if decided is not None and not decided.done():
                 decided.set_exception(Rejected(Reason.DRAINING, CLOSED_RETRY_S))
 
     @property
@@ -202,9 +203,29 @@ class Dispatcher:
 
     # -- the leases' side ------------------------------------------------------------------------------------
 
-    def opened(self, lease: "Lease") -> None:
-        self._leases[lease.request.id] = lease
-        self._tenant_leases[lease.request.tenant_id] += 1
+    def arrived(self, lease: "Lease") -> Dispatch | None:
+        """Put a request into its tenant's queue. Returns the decision where that is made at once: on the first request
+        of a tick in which none waits. None: `decision` waits for it. Raises Rejected.
+        """
+        request, watch, deciding = lease.request, lease.watch, self._deciding
+        self._leases[request.id] = lease
+        self._tenant_leases[request.tenant_id] += 1
+        if self._closed:
+            raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
+        is_first = not (self._waiting or deciding.is_due)
+        if watch is not None:
+            deciding.submit_watched(request, watch)
+        elif not is_first:
+            self._scheduler.submit(request, self.now())
+        deciding.soon()
+        if not is_first:
+            return None
+        self._waiting[request.id] = None
+        deciding.first(request if watch is None else None)
+        decided, self._at_once = self._at_once, None
+        if isinstance(decided, Reject):
+            raise _rejected(decided)
+        return decided
 
     def closed(self, lease: "Lease") -> None:
         del self._leases[lease.request.id]
@@ -212,13 +233,6 @@ class Dispatcher:
         self._tenant_leases[tenant_id] -= 1
         if not self._tenant_leases[tenant_id]:
             del self._tenant_leases[tenant_id]
-
-    def submit(self, request: Request, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
-        """Put a request into its tenant's queue. The returned coroutine waits for the decision; it raises Rejected."""
-        if watch is None:
-            return self._decision(request.id, is_new=True, arriving=request)
-        self._deciding.submit_watched(request, watch)
-        return self._decision(request.id, is_new=True)
 
     def wait_again(self, fact: RunFact, watch: QueueWatch | None) -> Coroutine[Any, Any, Dispatch]:
         """A dispatched request left its backend, and is in its queue again. The returned coroutine waits for the next
@@ -228,7 +242,8 @@ class Dispatcher:
         self._scheduler.told(fact)
         if watch is not None:
             self._deciding.ask_why(fact.request_id, watch)
-        return self._decision(fact.request_id)
+        self._deciding.soon()
+        return self.decision(fact.request_id)
 
     def runs_on(self, fact: RunFact) -> None:
         """A dispatched request is still where it was."""
@@ -255,20 +270,12 @@ class Dispatcher:
         if self._waiting or self._tells_all:
             self._deciding.soon()
 
-    async def _decision(self, request_id: str, *, is_new: bool = False, arriving: Request | None = None) -> Dispatch:
+    async def decision(self, request_id: str) -> Dispatch:
+        """Wait for the decision on a request that was told of. Raises Rejected."""
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
-        decided: asyncio.Future[Dispatch] = self._loop.create_future()
-        is_first = is_new and not (self._waiting or self._deciding.is_due)
-        self._waiting[request_id] = decided
-        if arriving is not None and not is_first:
-            self._scheduler.submit(arriving, self.now())
-        self._deciding.soon()
-        if is_first:
-            self._deciding.first(arriving)
-            if decided.done():
-                return decided.result()
+        self._waiting[request_id] = decided = self._loop.create_future()
         try:
             return await decided
         except asyncio.CancelledError:
@@ -301,19 +308,21 @@ class Dispatcher:
             return
         self._usages.report(now)
         for action in self._scheduler.poll(now) if arriving is None else self._scheduler.arrived(arriving, now):
-            if isinstance(action, Preempt):
-                self._leases[action.request_id].preempt(action.cause)
-                continue
-            decided = self._waiting.pop(action.request_id)
             if isinstance(action, Dispatch):
                 lease = self._leases[action.request_id]
                 self._usages.dispatched(action.request_id, action.backend_id, lease.usage_passed)
                 if lease.watch is not None:
                     self._deciding.dispatched(action.request_id, lease.watch)
-            if decided.cancelled():
-                continue  # its task was cancelled; the handler in `_decision` cleans up
-            if isinstance(action, Reject):
-                decided.set_exception(Rejected(action.reason, action.retry_after_s, action.limit))
+            elif isinstance(action, Preempt):
+                self._leases[action.request_id].preempt(action.cause)
+                continue
+            decided = self._waiting.pop(action.request_id)
+            if decided is None:
+                self._at_once = action
+            elif decided.cancelled():
+                continue  # its task was cancelled; the handler in `decision` cleans up
+            elif isinstance(action, Reject):
+                decided.set_exception(_rejected(action))
             else:
                 decided.set_result(action)
         self._deciding.decided(now, self._scheduler.next_wakeup())
@@ -358,10 +367,9 @@ class Lease:
         """What has passed by now, also of what was not told; set by the relay."""
 
     async def __aenter__(self) -> Self:
-        self._dispatcher.opened(self)
         self.holder = asyncio.current_task()
         try:
-            self._given(await self._dispatcher.submit(self.request, self.watch))
+            self._given(self._dispatcher.arrived(self) or await self._dispatcher.decision(self.request.id))
         except BaseException:
             self._closed()
             raise
@@ -499,6 +507,10 @@ class Lease:
         self.life = LIFE[self.life, Event.DISPATCHED]
         if not decision.may_be_preempted:
             self.life = LIFE[self.life, Event.KEPT]
+
+
+def _rejected(action: Reject) -> Rejected:
+    return Rejected(action.reason, action.retry_after_s, action.limit)
 
 
 def _anywhere() -> bool:
