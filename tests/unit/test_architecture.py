@@ -60,7 +60,7 @@ CONFIG = "gateway/config/"  # may read the tables' keys
 FOLDERS = {
     "policies": (
         "accounts", "admission", "step_time", "prediction", "fairness", "batching", "limit", "capacity", "placement",
-        "fleet", "queueing", "slo", "pool",
+        "fleet", "queueing", "sessions", "slo", "pool",
     ),
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (

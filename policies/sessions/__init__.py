@@ -1,0 +1,1 @@
+"""Sessions: agents that send their whole history with each turn, admitted while their contexts fit the backends."""

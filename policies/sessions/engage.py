@@ -1,0 +1,61 @@
+"""When to hold sessions: only where it pays.
+
+Holding a session leaves an engine less to do while another's gap lasts. What it saves is what the engine computes
+again. With N sessions of which M fit, a mean gap of g seconds, and turns of L seconds of which the part q goes into
+computing again: all at once, N / (g + L) turns end each second; M at once with nothing to compute again,
+M / (g + L (1 - q) M / N). The second is more where q L > g (N - M) / M, on an engine that is busy step after step.
+
+Once sessions are held there is nothing to compute again, and q says nothing. Then it is the other way round: holding is
+of no use where the engine would have time left although it computed every turn whole, and where there was nothing to
+hold for a while.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import Final
+
+from policies.sessions.engine_use import WINDOW_S
+from policies.sessions.working_set import WorkingSet
+
+BUSY_RATIO_MIN: Final = 0.9
+RECOMPUTED_RATIO_MIN: Final = 0.1
+
+
+class Engagement:
+    """Whether sessions are held. Mutable."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._since = self._needed_at = -inf
+
+    def begin(self, now: float) -> None:
+        """Hold from now on."""
+        self.is_on, self._since, self._needed_at = True, now, now
+
+    def update(self, sets: Iterable[WorkingSet], *, is_needed: bool, now: float) -> None:
+        """Decide anew. `is_needed`: a turn is held, or an admitted session would not fit."""
+        if not self.is_on:
+            if any(_pays(each) for each in sets):
+                self.begin(now)
+            return
+        if is_needed:
+            self._needed_at = now
+        is_idle = now - self._since >= 2.0 * WINDOW_S and all(_has_time_for_all(each) for each in sets)
+        self.is_on = now - self._needed_at < WINDOW_S and not is_idle
+
+
+def _pays(backend: WorkingSet) -> bool:
+    if backend.pool_tokens == inf:
+        return False  # nothing can be said to fit or not
+    use = backend.use
+    again = use.recomputed_ratio
+    if use.busy_ratio <= BUSY_RATIO_MIN or again <= RECOMPUTED_RATIO_MIN or use.context_mean <= 0.0:
+        return False
+    fit = max(1.0, backend.eta * backend.pool_tokens / use.context_mean)
+    return again * use.turn_s > use.gap_s * (use.sessions - fit) / fit
+
+
+def _has_time_for_all(backend: WorkingSet) -> bool:
+    """Whether the engine would have time left, if it computed the whole context of each turn again."""
+    use = backend.use
+    return use.busy_ratio + use.turns_per_s * use.context_mean * use.prefill_s_per_token < BUSY_RATIO_MIN

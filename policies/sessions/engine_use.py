@@ -1,0 +1,137 @@
+"""Use of one engine: how busy it is, what it spends on computing again, and what turns of sessions are like there.
+
+Rates are over about the last WINDOW_S: what is older counts for a tenth at most. Engine time is counted as processor
+sharing: while n calls run, each has one n-th of the time. So what a session has had is known without a model of steps.
+"""
+
+from math import exp, inf, log
+from typing import Final
+
+WINDOW_S: Final = 10.0
+FADE_S: Final = WINDOW_S / log(10.0)
+RATE_TOKENS_MIN: Final = 256  # a shorter prefill says more of the step than of its tokens
+RATE_SAMPLES: Final = 32
+
+
+class EngineUse:
+    """What is known of one engine's time. Mutable."""
+
+    __slots__ = (
+        "_at",
+        "_busy_s",
+        "_context_tokens",
+        "_gaps",
+        "_gaps_s",
+        "_least_token_s",
+        "_recomputed_s",
+        "_samples",
+        "_turns",
+        "_turns_s",
+        "computed",
+        "engine_s",
+        "running",
+        "token_s",
+    )
+
+    def __init__(self) -> None:
+        self.running = 0
+        """Calls that run, with a session or without."""
+        self.engine_s = 0.0
+        """Engine time that a call would have had that ran since the start."""
+        self.computed = 0.0
+        """Tokens computed since the start."""
+        self.token_s: float | None = None
+        """Seconds of prefill per token, as the model of its steps says; None: not known."""
+        self._at = -inf
+        self._busy_s = self._recomputed_s = 0.0
+        self._turns = self._turns_s = self._context_tokens = self._gaps = self._gaps_s = 0.0
+        self._samples = 0
+        self._least_token_s = (inf, inf)  # of prefills: of the RATE_SAMPLES before, and of those since
+
+    def advance(self, now: float) -> None:
+        """Count the time until now."""
+        passed_s = now - self._at
+        if passed_s <= 0.0:
+            return
+        self._at = now
+        fade = exp(-passed_s / FADE_S)
+        self._recomputed_s *= fade
+        self._busy_s *= fade
+        self._turns *= fade
+        self._turns_s *= fade
+        self._context_tokens *= fade
+        self._gaps *= fade
+        self._gaps_s *= fade
+        if self.running:
+            self.engine_s += passed_s / self.running
+            self._busy_s += FADE_S * (1.0 - fade)
+
+    # -- facts -------------------------------------------------------------------------------------------------
+
+    def recomputed(self, tokens: float) -> None:
+        """So many tokens had to be computed again."""
+        self._recomputed_s += tokens * self.prefill_s_per_token
+
+    def prefilled(self, tokens: int, seconds: float) -> None:
+        """A call got its first token so long after it was sent, with so many tokens of its prompt to compute."""
+        if tokens < RATE_TOKENS_MIN:
+            return
+        before, since = self._least_token_s
+        self._samples += 1
+        if self._samples % RATE_SAMPLES == 0:
+            before, since = since, inf
+        self._least_token_s = before, min(since, seconds / tokens)
+
+    def turned(self, turn_s: float, context: int) -> None:
+        """A turn of a session took so long and left such a context."""
+        self._turns += 1.0
+        self._turns_s += turn_s
+        self._context_tokens += context
+
+    def returned(self, gap_s: float) -> None:
+        """A session came back after this gap."""
+        self._gaps += 1.0
+        self._gaps_s += gap_s
+
+    # -- rates -------------------------------------------------------------------------------------------------
+
+    @property
+    def busy_ratio(self) -> float:
+        """The part of the time in which any call ran."""
+        return self._busy_s / FADE_S
+
+    @property
+    def recomputed_ratio(self) -> float:
+        """The part of its busy time that was spent on computing again."""
+        return self._recomputed_s / self._busy_s if self._busy_s > 0.0 else 0.0
+
+    @property
+    def prefill_s_per_token(self) -> float:
+        """Seconds that a token of a prompt takes: by the model of its steps, or as the fastest recent prefill shows."""
+        if self.token_s is not None:
+            return self.token_s
+        least = min(self._least_token_s)
+        return 0.0 if least == inf else least
+
+    @property
+    def turns_per_s(self) -> float:
+        return self._turns / FADE_S
+
+    @property
+    def turn_s(self) -> float:
+        """Mean seconds of a turn, from when it was sent."""
+        return self._turns_s / self._turns if self._turns > 0.0 else 0.0
+
+    @property
+    def gap_s(self) -> float:
+        """Mean gap of the sessions that came back."""
+        return self._gaps_s / self._gaps if self._gaps > 0.0 else 0.0
+
+    @property
+    def context_mean(self) -> float:
+        return self._context_tokens / self._turns if self._turns > 0.0 else 0.0
+
+    @property
+    def sessions(self) -> float:
+        """About how many sessions take turns: their rate, times how often one does (Little's law)."""
+        return self.turns_per_s * (self.turn_s + self.gap_s)

@@ -1,0 +1,88 @@
+"""Held turns: the turns that wait until their session has room, in the fair order of the pool.
+
+Tiers, groups and tenants share by VTC as in the pool's order, by what their calls are charged. A tenant waits here
+while any turn of it is held. Among the turns of a tenant, those of sessions that were paused before they had their
+quantum are first, then those that wait longest.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+
+from policies.fairness.tree import FairTree
+from policies.queues import ArrivalOrder
+from policies.sessions.session import Turn
+from policies.types import Request, Tenant
+
+
+class TenantTurns(ArrivalOrder):
+    """The held turns of one tenant. Its head is the first one that was not tried in this round. Mutable."""
+
+    __slots__ = ("first", "then", "tried")
+
+    def __init__(self, tried: set[str]) -> None:
+        super().__init__()
+        self.first: dict[str, Turn] = {}
+        self.then: dict[str, Turn] = {}
+        self.tried = tried
+
+    def head(self) -> Request:
+        turns = chain(self.first.values(), self.then.values())
+        return next((turn.request for turn in turns if turn.request.id not in self.tried), self.oldest)
+
+    @property
+    def oldest(self) -> Request:
+        return next(iter((self.first or self.then).values())).request
+
+    @property
+    def count(self) -> int:
+        return len(self.first) + len(self.then)
+
+
+class HeldTurns:
+    """All held turns of one pool. Mutable."""
+
+    def __init__(self, order: FairTree, tenant: Callable[[str], Tenant]) -> None:
+        """`order` is one of its own, by VTC: it is told what the pool's order is told of tenants, tiers and charges."""
+        self.order = order
+        self._tenant = tenant
+        self._of: dict[str, TenantTurns] = {}
+        self.turns: dict[str, Turn] = {}
+        """By the ids of their requests, those that are held longest first."""
+        self.tried: set[str] = set()
+        """Ids of the turns for which there was no room in this round."""
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def add(self, turn: Turn) -> None:
+        """Hold a turn."""
+        tenant_id, request_id = turn.session.tenant_id, turn.request.id
+        of_tenant = self._of.get(tenant_id)
+        if of_tenant is None:
+            of_tenant = self._of[tenant_id] = TenantTurns(self.tried)
+        (of_tenant.first if turn.session.goes_first else of_tenant.then)[request_id] = self.turns[request_id] = turn
+        turn.session.held[request_id] = turn
+        if of_tenant.count == 1:
+            self.order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
+
+    def remove(self, turn: Turn) -> None:
+        """Hold a turn no more."""
+        tenant_id, request_id = turn.session.tenant_id, turn.request.id
+        of_tenant = self._of[tenant_id]
+        del self.turns[request_id], turn.session.held[request_id]
+        if of_tenant.first.pop(request_id, None) is None:
+            del of_tenant.then[request_id]
+        if not of_tenant.count:
+            del self._of[tenant_id]
+            self.order.leaf(self._tenant(tenant_id)).left(tenant_id)
+
+    def next(self) -> Turn | None:
+        """The next turn in order that was not tried in this round; None: there is none."""
+        request = self.order.root.pick(self._is_untried)
+        return None if request is None else self.turns[request.id]
+
+    def waited_longest(self) -> Turn | None:
+        return next(iter(self.turns.values()), None)
+
+    def _is_untried(self, request: Request) -> bool:
+        return request.id not in self.tried

@@ -1,0 +1,493 @@
+"""Ledger of sessions: which turns may run now, so that the contexts of admitted sessions stay in the KV pools.
+
+    facts      arrived, sent, first_token, returned, ended, left, adopted, loads_changed, measured, restored
+    decisions  arrived -> may the turn enter the order now; released(now) -> the held turns that may
+    time       next_at() -> when to ask `released` although no fact arrived
+    view       session, charged, working_sets, checkpoint
+
+A turn of an admitted session is a request like any other, for the backend that has its context. A turn of a session
+that is not admitted is held until there is room for its context and what it will grow by. Held turns are asked in the
+fair order of the pool. To make room, idle sessions are paused, never one that runs (pauses.py). The first turn that
+finds no room keeps a backend for itself until it does, so that smaller ones do not pass it for ever. A session that has
+had its quantum yields while others wait. All of this happens only where it pays (engage.py); otherwise every turn
+passes, and the ledger only watches.
+
+A call without a session costs nothing here, until there are sessions: then it counts in the working set of its backend
+while it runs.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from math import inf
+from typing import Final, NamedTuple
+
+from policies.fairness.tree import FairTree
+from policies.sessions.checkpoint import SessionsCheckpoint, TenantRecord, record, session_of
+from policies.sessions.engage import Engagement
+from policies.sessions.gaps import Gaps
+from policies.sessions.held import HeldTurns
+from policies.sessions.pauses import longest_away, outlook, to_yield, worth_pausing
+from policies.sessions.session import AgentSession, TenantSessions, Turn
+from policies.sessions.working_set import WorkingSet, beginnings
+from policies.types import BackendLoad, Request, Tenant, Usage
+
+SESSIONS_MAX: Final = 512  # of a tenant
+QUANTUM_PREFILLS: Final = 5.0  # computing its context again costs a session that yields at most a fifth of what it had
+WAIT_S_MAX: Final = 150.0  # half of the queue timeout
+HORIZON_S: Final = 3600.0  # a session that stays away for longer has ended
+ENDED_RETURNS_MAX: Final = (
+    0.5  # one that returns within the horizon with less probability has ended, as far as one sees
+)
+JUDGED_EVERY_S: Final = 0.1
+LOOK_AGAIN_S_MIN: Final = 0.02
+LOOK_AGAIN_S_MAX: Final = 1.0
+LOOK_AGAIN_RATIO: Final = 0.25  # of what the first held turn has waited
+
+
+class TurnEntry(NamedTuple):
+    """A turn may enter the order. `backend_id` has room for it, and is to serve it while it is available; None: the
+    placement chooses.
+    """
+
+    request_id: str
+    backend_id: str | None
+
+
+class SessionLedger:
+    """The sessions of one pool, at its leader. Mutable."""
+
+    def __init__(
+        self,
+        order: FairTree,
+        tenant: Callable[[str], Tenant],
+        *,
+        sessions_max: int = SESSIONS_MAX,
+        wait_s_max: float = WAIT_S_MAX,
+        eta: float | None = None,
+        quantum: float = QUANTUM_PREFILLS,
+    ) -> None:
+        """`order` is one for held turns alone (held.py). Of a tenant, `sessions_max` sessions are known. A turn that
+        was held for `wait_s_max` seconds gets room whatever it costs others. `eta`: the part of a pool that sessions
+        may have; None: as learnt. A session yields after `quantum` times the prefill of its context.
+        """
+        self.held = HeldTurns(order, tenant)
+        self.engagement = Engagement()
+        self.working_sets: dict[str, WorkingSet] = {}
+        self.pauses_total = self.yields_total = 0
+        self.recomputed_tokens_total = 0
+        self._sessions_max, self._wait_s_max, self._eta, self._quantum = sessions_max, wait_s_max, eta, quantum
+        self._tenants: dict[str, TenantSessions] = {}
+        self._available: set[str] = set()
+        self._turns: dict[str, Turn] = {}  # that were let in
+        self._others: dict[str, tuple[WorkingSet, int]] = {}  # calls without a session that run, and their tokens
+        self._is_changed = False
+        self._looked_at = self._judged_at = -inf
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    def loads_changed(self, loads: Iterable[BackendLoad]) -> None:
+        """All live backends, newly measured."""
+        gone = set(self.working_sets)
+        for load in loads:
+            gone.discard(load.backend_id)
+            self.measured(load)
+        for backend_id in gone:
+            self._remove(self.working_sets.pop(backend_id))
+            self._available.discard(backend_id)
+
+    def measured(self, load: BackendLoad) -> None:
+        """One live backend, newly measured."""
+        backend = self.working_sets.get(load.backend_id)
+        if backend is None:
+            backend = self.working_sets[load.backend_id] = WorkingSet(load.backend_id, self._eta)
+        backend.pool_tokens = inf if load.kv_tokens_max is None else float(load.kv_tokens_max)
+        step_time = load.step_time
+        backend.use.token_s = None if step_time is None or not step_time.is_sure else step_time.model.token_s
+        (self._available.add if load.available else self._available.discard)(load.backend_id)
+        self._is_changed = True
+
+    def arrived(self, request: Request, now: float, *, parent_id: str | None = None) -> TurnEntry | None:
+        """A call of a session arrived. Returns where it may go at once; None: it is held."""
+        of_tenant, session = self._session(request, parent_id)
+        turn = self._turn(of_tenant, session, request, now)
+        if not self._is_engaged(now):
+            return self._let_in(turn, None)
+        if session.is_admitted and not self._yields(turn, now) and self._has_room(turn):
+            return self._let_in(turn, session.backend_id)
+        if session.is_admitted and not session.running:
+            self._pause(session, now, goes_first=False)
+            turn.resumes = True
+        self.held.add(turn)
+        self._is_changed = True
+        return None
+
+    def sent(self, request: Request, backend_id: str, now: float) -> None:
+        """A call was sent to this backend."""
+        backend = self.working_sets.get(backend_id)
+        if backend is None or (not self._tenants and request.program_id is None):
+            return
+        backend.use.advance(now)
+        backend.use.running += 1
+        turn = self._turns.get(request.id)
+        if turn is None:
+            tokens = request.prompt_tokens + request.output_tokens_max
+            self._others[request.id] = backend, tokens
+            backend.tokens += tokens
+            return
+        session = turn.session
+        is_there = session.backend_id == backend_id
+        turn.known = session.context if turn.continues and session.turns and is_there else 0
+        turn.is_sent, turn.sent_at, turn.sent_engine_s, turn.backend_id = True, now, backend.use.engine_s, backend_id
+        if not is_there and session.is_admitted and len(session.running) == 1:
+            self.working_sets[session.backend_id].release(session)
+        if not session.is_admitted:
+            backend.admit(session)
+
+    def first_token(self, request_id: str, now: float) -> None:
+        """A call got its first token."""
+        turn = self._turns.get(request_id)
+        if turn is not None and turn.is_sent:
+            turn.prefill_s = now - turn.sent_at
+
+    def returned(self, request_id: str, now: float) -> None:
+        """A call that was sent waits in the order again: its backend has rejected it, failed, or it was preempted."""
+        if (other := self._others.pop(request_id, None)) is not None:
+            self._stopped(other[0], now)
+            other[0].tokens -= other[1]
+        elif (turn := self._turns.get(request_id)) is not None and turn.is_sent:
+            turn.is_sent = False
+            if (backend := self.working_sets.get(turn.backend_id)) is not None:
+                self._stopped(backend, now)
+
+    def ended(
+        self, request_id: str, usage: Usage, now: float, *, is_final: bool = False, tells_cached: bool = True
+    ) -> None:
+        """A call that was sent has ended after this usage. `is_final`: its session ends with it. `tells_cached`: its
+        backend tells how much of a prompt was cached.
+        """
+        if request_id in self._others:
+            self._others[request_id][0].use.computed += _computed(usage)
+            self.returned(request_id, now)
+            return
+        turn = self._turns.pop(request_id, None)
+        if turn is None:
+            return
+        session, backend = turn.session, self.working_sets.get(turn.backend_id)
+        del session.running[request_id]
+        if backend is not None and turn.is_sent:
+            self._stopped(backend, now)
+            backend.use.computed += _computed(usage)
+            session.used_s += backend.use.engine_s - turn.sent_engine_s
+            if usage.output_tokens:
+                self._note_answer(turn, usage, backend, now, tells_cached=tells_cached)
+            session.left_at = backend.use.computed
+        self._rest(session, now)
+        if is_final and not session.running and not session.held:
+            if session.is_admitted:
+                self.working_sets[session.backend_id].freed(now)
+            self._forget(session)
+
+    def left(self, request_id: str, now: float) -> None:
+        """A call left the queue unsent, whether it was held or not."""
+        if (held := self.held.turns.get(request_id)) is not None:
+            self.held.remove(held)
+        elif (turn := self._turns.pop(request_id, None)) is not None:
+            del turn.session.running[request_id]
+            self._rest(turn.session, now)
+        self._is_changed = True
+
+    def adopted(self, request: Request, backend_id: str, now: float, *, parent_id: str | None = None) -> None:
+        """A call of a session runs that another ledger has let in."""
+        of_tenant, session = self._session(request, parent_id)
+        self._let_in(self._turn(of_tenant, session, request, now), None)
+        self.sent(request, backend_id, now)
+
+    def tenants_removed(self, tenant_ids: Iterable[str]) -> None:
+        """These tenants are gone, and nothing of them waits. What runs still ends."""
+        for tenant_id in tenant_ids:
+            of_tenant = self._tenants.get(tenant_id)
+            if of_tenant is not None:
+                for session in [each for each in of_tenant.sessions.values() if not each.running]:
+                    self._forget(session)
+                if not of_tenant.sessions:
+                    del self._tenants[tenant_id]
+
+    def restored(self, checkpoint: SessionsCheckpoint, now: float) -> None:
+        """Begin with the sessions of another ledger, when the backends are known and before any turn is. A session of a
+        backend that is not known is not admitted.
+        """
+        assert not len(self._turns) + len(self.held), "restored before any turn"
+        for backend_id, eta in checkpoint.eta.items():
+            if self._eta is None and (backend := self.working_sets.get(backend_id)) is not None:
+                backend.eta = eta
+        for tenant_id, told in checkpoint.tenants.items():
+            of_tenant = self._tenants[tenant_id] = TenantSessions(self._sessions_max)
+            of_tenant.growth = told.growth
+            of_tenant.gaps.restored(told.gaps)
+            for session_id, each in told.sessions.items():
+                session = of_tenant.sessions[session_id] = session_of(tenant_id, session_id, each, now)
+                backend = self.working_sets.get(session.backend_id)
+                if backend is None:
+                    session.backend_id = ""
+                elif each.is_admitted:
+                    backend.admit(session)
+                    session.used_s = each.used_s
+        if checkpoint.is_engaged:
+            self.engagement.begin(now)
+
+    # -- decisions -------------------------------------------------------------------------------------------
+
+    def released(self, now: float) -> Iterator[TurnEntry]:
+        """Turns that were held and may enter the order now."""
+        if not self.held and not self.engagement.is_on:
+            return
+        self._looked_at, self._is_changed = now, False
+        if not self._is_engaged(now):
+            for each in list(self.held.turns.values()):
+                self.held.remove(each)
+                yield self._let_in(each, None)
+            return
+        for backend in self.working_sets.values():
+            self._shrink(backend, now)
+        self.held.tried.clear()
+        kept: set[str] = set()  # backends that turns without room keep
+        while len(kept) < len(self._available) and (turn := self.held.next()) is not None:
+            backend_id = self._find_room(turn, kept, now)
+            if backend_id is not None:
+                self.held.remove(turn)
+                yield self._let_in(turn, backend_id)
+                continue
+            self.held.tried.add(turn.request.id)
+            wanted = [each for each in self._wanted(turn, now) if each.id not in kept]
+            if wanted:
+                kept.add(max(wanted, key=lambda each: (each.room, each.id)).id)
+
+    def next_at(self) -> float | None:
+        """When to ask `released` although no fact arrives; None: not before one does."""
+        first = self.held.waited_longest()
+        if first is None:
+            return None
+        if self._is_changed:
+            return self._looked_at
+        waited_s = self._looked_at - first.arrived_at
+        return self._looked_at + min(LOOK_AGAIN_S_MAX, max(LOOK_AGAIN_S_MIN, LOOK_AGAIN_RATIO * waited_s))
+
+    # -- view ------------------------------------------------------------------------------------------------
+
+    def sessions(self, tenant_id: str) -> Collection[AgentSession]:
+        """The known sessions of a tenant, used longest ago first."""
+        of_tenant = self._tenants.get(tenant_id)
+        return () if of_tenant is None else of_tenant.sessions.values()
+
+    def charged(self, request_id: str, usage: Usage) -> Usage:
+        """The usage that a call is charged for: what a pause made its backend compute again counts as cached."""
+        turn = self._turns.get(request_id)
+        if turn is None or not turn.resumes or not turn.session.context:
+            return usage
+        known = min(turn.session.context, usage.prompt_tokens) if turn.continues else 0
+        return usage._replace(cached_tokens=max(usage.cached_tokens, known))
+
+    def known_tokens(self, request_id: str) -> int:
+        """Tokens of a sent call's prompt that its backend is expected to have cached."""
+        turn = self._turns.get(request_id)
+        return 0 if turn is None or turn.resumes else min(turn.known, turn.request.prompt_tokens)
+
+    def checkpoint(self, now: float, tenant_ids: Collection[str] | None = None) -> SessionsCheckpoint:
+        """What `restored` of the next ledger takes; of all tenants, or these."""
+        ids = self._tenants if tenant_ids is None else [each for each in tenant_ids if each in self._tenants]
+        tenants = {}
+        for tenant_id in ids:
+            of_tenant = self._tenants[tenant_id]
+            sessions = {each.id: record(each, now) for each in of_tenant.sessions.values() if each.turns}
+            tenants[tenant_id] = TenantRecord(sessions, of_tenant.gaps.counts(), of_tenant.growth)
+        eta = {each.id: each.eta for each in self.working_sets.values()}
+        return SessionsCheckpoint(tenants, eta, is_engaged=self.engagement.is_on)
+
+    # -- room ------------------------------------------------------------------------------------------------
+
+    def _is_engaged(self, now: float) -> bool:
+        if now - self._judged_at < JUDGED_EVERY_S:
+            return self.engagement.is_on
+        self._judged_at = now
+        sets = self.working_sets.values()
+        for backend in sets:
+            backend.use.advance(now)
+            backend.is_settled = backend.is_settled and self.engagement.is_on
+        is_needed = bool(self.held) or any(each.room < 0.0 for each in sets)
+        self.engagement.update(sets, is_needed=is_needed, now=now)
+        return self.engagement.is_on
+
+    def _yields(self, turn: Turn, now: float) -> bool:
+        """Whether an admitted session may not go on: it has had its quantum and others wait, or its backend is gone."""
+        session, ids = turn.session, turn.request.backend_ids
+        if session.running:
+            return False
+        if session.backend_id not in self._available or (ids is not None and session.backend_id not in ids):
+            return True
+        backend = self.working_sets[session.backend_id]
+        if not self.held or session.used_s < self._quantum * session.context * backend.use.prefill_s_per_token:
+            return False
+        self.yields_total += 1
+        backend.freed(now)
+        return True
+
+    def _has_room(self, turn: Turn) -> bool:
+        """Whether a turn of an admitted session runs within what that has: alone, or with room beside others of it."""
+        return not turn.session.running or turn.tokens <= self.working_sets[turn.session.backend_id].room
+
+    def _shrink(self, backend: WorkingSet, now: float) -> None:
+        """Pause idle sessions while those that have grown do not fit any more."""
+        while backend.excess > 0.0 and backend.idle:
+            session = longest_away(backend, now, self._gaps_of, HORIZON_S)
+            if session.is_settled:
+                backend.overfull()
+            self._pause(session, now)
+        backend.is_settled = backend.is_settled or backend.excess <= 0.0
+
+    def _wanted(self, turn: Turn, now: float) -> list[WorkingSet]:
+        """The backends that a held turn may go to: the one with its context, while that is likely there."""
+        session, ids = turn.session, turn.request.backend_ids
+        wanted = [self.working_sets[each] for each in sorted(self._available) if ids is None or each in ids]
+        own = next((each for each in wanted if each.id == session.backend_id), None)
+        if own is not None and session.context and own.likely_holds(session):
+            return [own] if now - turn.arrived_at < self._wait_s_max else wanted
+        return wanted
+
+    def _find_room(self, turn: Turn, kept: Collection[str], now: float) -> str | None:
+        """The backend that has room for a held turn, once idle sessions there are paused for it; None: none has."""
+        session = turn.session
+        if session.is_admitted:  # another turn of it was let in meanwhile
+            return session.backend_id if self._has_room(turn) else None
+        tokens = max(session.context, turn.request.prompt_tokens) + self._tenants[session.tenant_id].growth
+        near = self._parent_at(session)
+        wanted = sorted(self._wanted(turn, now), key=lambda each: (each.id != near, -each.room, each.id))
+        for backend in wanted:
+            if backend.id not in kept and backend.needed(session, tokens) <= backend.room:
+                return backend.id
+        is_forced = now - turn.arrived_at >= self._wait_s_max
+        for backend in wanted:
+            if backend.id not in kept and self._make_room(backend, turn, tokens, now, is_forced=is_forced):
+                return backend.id
+        return None
+
+    def _make_room(self, backend: WorkingSet, turn: Turn, tokens: float, now: float, *, is_forced: bool) -> bool:
+        """Pause idle sessions for a turn. Returns whether it has room then."""
+        needed = backend.needed(turn.session, tokens)
+        if is_forced:
+            chosen = to_yield(backend, needed)
+        else:
+            horizon_s = backend.grows_in_s(now, turn.arrived_at)
+            chosen = worth_pausing(
+                backend, needed, now, horizon_s=horizon_s, waiting=len(self.held), gaps_of=self._gaps_of
+            )
+        for session in chosen or ():
+            self._pause(session, now, goes_first=not is_forced)
+        return chosen is not None and backend.needed(turn.session, tokens) <= backend.room
+
+    def _pause(self, session: AgentSession, now: float, *, goes_first: bool = True) -> None:
+        assert not session.running, "no session that runs is paused"
+        backend, gaps = self.working_sets[session.backend_id], self._gaps_of(session.tenant_id)
+        if outlook(session, backend, gaps, now, horizon_s=HORIZON_S).returns < ENDED_RETURNS_MAX:
+            backend.freed(now)
+        backend.release(session)
+        session.goes_first = goes_first
+        session.pauses += 1
+        self.pauses_total += 1
+
+    def _parent_at(self, session: AgentSession) -> str:
+        """Where the parent of a session is admitted; empty: nowhere."""
+        if session.parent_id is None:
+            return ""
+        parent = self._tenants[session.tenant_id].sessions.get(session.parent_id)
+        return parent.backend_id if parent is not None and parent.is_admitted else ""
+
+    # -- sessions and turns ------------------------------------------------------------------------------------
+
+    def _gaps_of(self, tenant_id: str) -> Gaps:
+        return self._tenants[tenant_id].gaps
+
+    def _session(self, request: Request, parent_id: str | None) -> tuple[TenantSessions, AgentSession]:
+        assert request.program_id is not None, "it has a session"
+        of_tenant = self._tenants.get(request.tenant_id)
+        if of_tenant is None:
+            of_tenant = self._tenants[request.tenant_id] = TenantSessions(self._sessions_max)
+        session = of_tenant.used(request.program_id)
+        if session is None:
+            if (surplus := of_tenant.surplus()) is not None:
+                self._forget(surplus)
+            session = AgentSession(request.tenant_id, request.program_id, parent_id)
+            session.shared = beginnings(request.prefix, request.prefix_block_tokens)
+            of_tenant.sessions[session.id] = session
+        return of_tenant, session
+
+    def _turn(self, of_tenant: TenantSessions, session: AgentSession, request: Request, now: float) -> Turn:
+        if session.turns and not session.running and not session.held:
+            gap_s = of_tenant.returned(session, now)
+            if (backend := self.working_sets.get(session.backend_id)) is not None:
+                backend.use.returned(gap_s)
+        continues = session.goes_on(request)
+        grown = request.prompt_tokens + int(min(request.output_tokens_max, of_tenant.growth))
+        tokens = max(0, grown - session.context) if continues else grown
+        return Turn(request, session, now, continues, bool(session.turns) and not session.is_admitted, tokens)
+
+    def _let_in(self, turn: Turn, backend_id: str | None) -> TurnEntry:
+        """The turn enters the order, for this backend; None: the placement chooses, because nothing is held."""
+        session, request = turn.session, turn.request
+        self._turns[request.id] = session.running[request.id] = turn
+        session.goes_first = False
+        if backend_id is None:
+            session.is_settled = turn.resumes = False  # what is missed now, holding has not caused
+        if session.is_admitted:
+            self.working_sets[session.backend_id].woke(session)
+        elif backend_id is not None:
+            self.working_sets[backend_id].admit(session)
+        return TurnEntry(request.id, backend_id)
+
+    def _note_answer(self, turn: Turn, usage: Usage, backend: WorkingSet, now: float, *, tells_cached: bool) -> None:
+        """Learn from an answer: how much of the context was found, and what turns are like."""
+        session, of_tenant = turn.session, self._tenants[turn.session.tenant_id]
+        expected = min(turn.known, usage.prompt_tokens)
+        if turn.prefill_s is not None and tells_cached:
+            backend.use.prefilled(usage.prompt_tokens - usage.cached_tokens, turn.prefill_s)
+        if expected and tells_cached:
+            again = max(0, expected - usage.cached_tokens)
+            self.recomputed_tokens_total += again
+            if not turn.resumes:
+                backend.use.recomputed(again)
+                if session.is_settled:
+                    backend.found(expected, usage.cached_tokens, is_full=bool(self.held))
+        session.is_settled = self.engagement.is_on and backend.is_settled
+        of_tenant.grew(session.answered(turn, usage))
+        backend.use.turned(now - turn.sent_at, session.context)
+
+    def _rest(self, session: AgentSession, now: float) -> None:
+        """A turn of the session runs no more."""
+        if not session.running:
+            self._gaps_of(session.tenant_id).began()
+            session.idle_since, session.gap_bucket = now, 0
+        if session.is_admitted:
+            self.working_sets[session.backend_id].rested(session)
+
+    def _stopped(self, backend: WorkingSet, now: float) -> None:
+        backend.use.advance(now)
+        backend.use.running -= 1
+        self._is_changed = True
+
+    def _forget(self, session: AgentSession) -> None:
+        if session.is_admitted:
+            self.working_sets[session.backend_id].release(session)
+        del self._tenants[session.tenant_id].sessions[session.id]
+
+    def _remove(self, backend: WorkingSet) -> None:
+        """A backend is gone, and all contexts that were there."""
+        for of_tenant in self._tenants.values():
+            for session in of_tenant.sessions.values():
+                if session.backend_id == backend.id:
+                    if session.is_admitted:
+                        backend.release(session)
+                    session.backend_id = ""
+        for request_id in [each for each, (at, _) in self._others.items() if at is backend]:
+            del self._others[request_id]
+
+
+def _computed(usage: Usage) -> int:
+    return usage.prompt_tokens - usage.cached_tokens + usage.output_tokens

@@ -1,0 +1,155 @@
+"""AgentSession: one agent's turns, each of which sends the history of all before it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from policies.sessions.gaps import Gaps, bucket_of
+from policies.types import Request, Usage
+
+SIDES_MAX: Final = 3
+"""Calls in a row that do not go on from a context: then it was dropped, or made shorter."""
+GROWTH_TURNS: Final = 20.0  # that the mean growth of a context is over
+
+
+class State(StrEnum):
+    """What a session does. One that runs is admitted, and so is one that is idle: its context counts at its backend."""
+
+    RUNNING = "running"
+    IDLE = "idle"
+    HELD = "held"
+    """A turn of it waits for room."""
+    PAUSED = "paused"
+    """It has no room, and no turn of it waits."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One call of a session, held or let in. `backend_id` is where it has room, or runs; empty: the placement chooses.
+
+    `tokens` is what it adds to its backend's working set while it runs, beyond its session's context. `known` is how
+    much of its prompt its backend has computed before, at most; with `resumes` its session was paused meanwhile.
+    """
+
+    request: Request
+    session: "AgentSession"
+    arrived_at: float
+    continues: bool
+    resumes: bool
+    tokens: int
+    backend_id: str = ""
+    known: int = 0
+    is_sent: bool = False
+    sent_at: float = 0.0
+    sent_engine_s: float = 0.0
+    prefill_s: float | None = None
+    """From when it was sent until its first token; None: not seen."""
+
+
+@dataclass(slots=True, eq=False)
+class AgentSession:
+    """One agent of one tenant. Mutable."""
+
+    tenant_id: str
+    id: str
+    parent_id: str | None = None
+    context: int = 0
+    """Prompt and output of its last turn, in tokens."""
+    tail: tuple[int, int] = (0, 0)
+    """How many blocks the prompt of its last turn has, and the hash of the last of them."""
+    shared: tuple[tuple[int, int], ...] = ()
+    """Hashes of beginnings of its first prompt, each with the tokens since the one before (working_set.py)."""
+    turns: int = 0
+    sides: int = 0
+    """Turns since the last one that went on from its context."""
+    backend_id: str = ""
+    """Where its context was computed, or is going to be."""
+    is_admitted: bool = False
+    is_settled: bool = False
+    """Whether its last turn ended while all that is admitted at its backend fitted."""
+    goes_first: bool = False
+    """Whether it was paused before it had its quantum, and so precedes other sessions of its tenant."""
+    counted: int = 0
+    """Its own part of the working set: its context less what it may share, and what its turns add."""
+    running: dict[str, Turn] = field(default_factory=dict)
+    held: dict[str, Turn] = field(default_factory=dict)
+    idle_since: float = 0.0
+    gap_bucket: int = 0
+    """How far its present gap was counted among the gaps of its tenant."""
+    used_s: float = 0.0
+    """Engine time that it has had since it was admitted."""
+    left_at: float = 0.0
+    """Tokens that its backend had computed when its last turn ended."""
+    pauses: int = 0
+
+    @property
+    def state(self) -> State:
+        if self.running:
+            return State.RUNNING
+        if self.held:
+            return State.HELD
+        return State.IDLE if self.is_admitted else State.PAUSED
+
+    def goes_on(self, request: Request) -> bool:
+        """Whether the request's prompt goes on from the context, and is no call on the side (a title, a sub-agent with
+        the same id). Where prompts are not known by blocks, its length tells.
+        """
+        blocks, tail_hash = self.tail
+        if not self.context:
+            return True
+        if blocks and request.prefix:
+            return len(request.prefix) >= blocks and request.prefix[blocks - 1] == tail_hash
+        return 2 * request.prompt_tokens >= self.context
+
+    def answered(self, turn: Turn, usage: Usage) -> int:
+        """A turn ended with this usage. Returns by how much it has lengthened the context."""
+        total, before = usage.prompt_tokens + usage.output_tokens, self.context
+        self.turns += 1
+        if not turn.continues and total < before and self.sides + 1 < SIDES_MAX:
+            self.sides += 1
+            return 0
+        self.context, self.sides = total, 0
+        prefix = turn.request.prefix
+        self.tail = (len(prefix), prefix[-1]) if prefix else (0, 0)
+        return max(0, total - before) if turn.continues and before else 0
+
+
+class TenantSessions:
+    """The sessions of one tenant, used longest ago first, and what their turns are like. Mutable, of bounded size: of
+    `sessions_max` sessions, those that run or wait aside.
+    """
+
+    __slots__ = ("_sessions_max", "gaps", "growth", "sessions")
+
+    def __init__(self, sessions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self.sessions: OrderedDict[str, AgentSession] = OrderedDict()
+        self.gaps = Gaps()
+        self.growth = 0.0
+        """Tokens by which a turn lengthens a context."""
+
+    def used(self, session_id: str) -> AgentSession | None:
+        """The session of this id, from now on the one that was used last."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            self.sessions.move_to_end(session_id)
+        return session
+
+    def surplus(self) -> AgentSession | None:
+        """The session to forget before another is added; None: there is place, or all run or wait."""
+        if len(self.sessions) < self._sessions_max:
+            return None
+        return next((each for each in self.sessions.values() if not each.running and not each.held), None)
+
+    def returned(self, session: AgentSession, now: float) -> float:
+        """The session's gap has ended. Returns its seconds."""
+        gap_s = max(0.0, now - session.idle_since)
+        bucket = bucket_of(gap_s)
+        self.gaps.passed(session.gap_bucket, bucket)
+        self.gaps.ended(bucket)
+        session.gap_bucket = bucket
+        return gap_s
+
+    def grew(self, tokens: int) -> None:
+        self.growth += (tokens - self.growth) / GROWTH_TURNS

@@ -1,0 +1,171 @@
+"""Working set of one backend: the contexts of the sessions that it keeps, beside its KV pool.
+
+The engine evicts what was used longest ago, and counts the blocks of an idle session as free. So the contexts of all
+admitted sessions, running or idle, have to fit into a part `eta` of the pool, or each turn computes its whole prompt
+again. What several sessions share (system prompt, tools) is there once. Only beginnings of some lengths are compared,
+two for each doubling, so a session costs some twenty hashes however long it is.
+
+`eta` follows what the engine reports as cached. Each turn that finds the context of its session evicted takes it down,
+and so does a session that has to be paused because others have grown; each turn that finds its context takes it up. The
+amounts balance where one in MISSES_ONE_IN misses.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from math import inf
+from typing import Final
+
+from policies.sessions.engine_use import EngineUse
+from policies.sessions.session import AgentSession
+
+ETA_FIRST: Final = 0.7  # measured: at 0.92 of the pool, sessions that grow evict each other
+ETA_MIN: Final = 0.3
+ETA_MAX: Final = 0.85  # simulated: beyond, sessions that leave and enter evict those that are idle
+MISS_STEP: Final = 0.02
+MISSES_ONE_IN: Final = 25
+MISSED_RATIO_MIN: Final = 0.1  # less is the end of a prompt that fills no block
+FREED_FADE: Final = 0.8
+
+
+class WorkingSet:
+    """What one backend keeps for sessions. Mutable."""
+
+    def __init__(self, backend_id: str, eta: float | None) -> None:
+        """`eta`: None: it is learnt."""
+        self.id = backend_id
+        self.use = EngineUse()
+        self.pool_tokens: float = inf
+        """Its KV pool; infinite: not known."""
+        self.eta = ETA_FIRST if eta is None else eta
+        self._is_eta_learnt = eta is None
+        self.tokens = 0.0
+        """The working set."""
+        self.idle: OrderedDict[AgentSession, None] = OrderedDict()
+        """Admitted sessions that do not run, the longest idle first."""
+        self.is_settled = False
+        """Whether what is admitted has fitted since sessions are held. What is missed before says nothing of `eta`."""
+        self.freed_every_s: float | None = None
+        """Mean seconds between two times that room grew by itself."""
+        self._freed_at = -inf
+        self._holders: dict[int, int] = {}  # hash of a beginning -> admitted sessions that have it
+
+    # -- room ------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> float:
+        """Tokens that another session may have."""
+        return self.eta * self.pool_tokens - self.tokens
+
+    @property
+    def excess(self) -> float:
+        """Tokens beyond what sessions may grow to: half of the way from what is admitted to the pool."""
+        return self.tokens - (1.0 + self.eta) / 2.0 * self.pool_tokens
+
+    def needed(self, session: AgentSession, tokens: float) -> float:
+        """Of a context of this session, what has to fit: what no admitted session has, and no more than all that
+        sessions may have.
+        """
+        shared = sum(part for block, part in session.shared if block in self._holders)
+        return min(max(0.0, tokens - shared), self.eta * self.pool_tokens)
+
+    def frees(self, session: AgentSession) -> float:
+        """Tokens that an admitted session has for itself alone."""
+        return session.counted + sum(part for block, part in session.shared if self._holders[block] == 1)
+
+    def admit(self, session: AgentSession) -> None:
+        """Count the session's context from now on."""
+        assert not session.is_admitted, "admitted once"
+        session.is_admitted, session.backend_id, session.used_s = True, self.id, 0.0
+        for block, part in session.shared:
+            holders = self._holders.get(block, 0)
+            self._holders[block] = holders + 1
+            if not holders:
+                self.tokens += part
+        self.resize(session)
+        if not session.running:
+            self.idle[session] = None
+
+    def release(self, session: AgentSession) -> None:
+        """Count the session's context no more."""
+        assert session.is_admitted, "released once"
+        session.is_admitted = session.is_settled = False
+        self.idle.pop(session, None)
+        for block, part in session.shared:
+            holders = self._holders[block] - 1
+            if holders:
+                self._holders[block] = holders
+            else:
+                del self._holders[block]
+                self.tokens -= part
+        self.tokens -= session.counted
+        session.counted = 0
+        if not self._holders and not self.idle:
+            self.tokens = float(round(self.tokens))  # without the error of rounding
+
+    def resize(self, session: AgentSession) -> None:
+        """Count what an admitted session has now."""
+        own = max(0, session.context - sum(part for _, part in session.shared))
+        counted = own + sum(turn.tokens for turn in session.running.values())
+        self.tokens += counted - session.counted
+        session.counted = counted
+
+    def woke(self, session: AgentSession) -> None:
+        """A turn of an admitted session was let in."""
+        self.idle.pop(session, None)
+        self.resize(session)
+
+    def rested(self, session: AgentSession) -> None:
+        """A turn of an admitted session has ended, or was not sent."""
+        self.resize(session)
+        if not session.running:
+            self.idle[session] = None
+
+    def likely_holds(self, session: AgentSession) -> bool:
+        """Whether the context of a session that left is likely there still: less was computed since than the part of
+        the pool that admitted sessions leave free.
+        """
+        return self.use.computed - session.left_at < (1.0 - self.eta) * self.pool_tokens
+
+    # -- what is learnt ----------------------------------------------------------------------------------------
+
+    def found(self, expected: int, cached: int, *, is_full: bool) -> None:
+        """A turn of a session that fitted found so much of its context cached. `is_full`: others wait for room."""
+        missed = max(0.0, 1.0 - cached / expected)
+        if missed > MISSED_RATIO_MIN:
+            self.overfull(missed)
+        elif is_full and self.is_settled and self._is_eta_learnt:
+            self.eta = min(ETA_MAX, self.eta + MISS_STEP / MISSES_ONE_IN)
+
+    def overfull(self, missed: float = 1.0) -> None:
+        """So much of a session that fitted did not stay: it was evicted, or had to be paused."""
+        if self.is_settled and self._is_eta_learnt:
+            self.eta = max(ETA_MIN, self.eta - MISS_STEP * missed)
+
+    def freed(self, now: float) -> None:
+        """Room has grown by itself: a session ended, or yields."""
+        if self._freed_at > -inf:
+            every_s, before = now - self._freed_at, self.freed_every_s
+            self.freed_every_s = every_s if before is None else FREED_FADE * before + (1.0 - FREED_FADE) * every_s
+        self._freed_at = now
+
+    def grows_in_s(self, now: float, since: float) -> float:
+        """Seconds until room is expected to grow by itself, for a turn that waits since then: the mean, but no less
+        than it has not grown.
+        """
+        return max(now - max(self._freed_at, since), self.freed_every_s or 0.0)
+
+    def oldest_and_newest(self, count: int) -> Iterator[AgentSession]:
+        """Idle sessions to choose from: those that are idle longest, and those that are since shortest."""
+        yield from (session for session, _ in zip(self.idle, range(count), strict=False))
+        newest = zip(reversed(self.idle), range(min(count, len(self.idle) - count)), strict=False)
+        yield from (session for session, _ in newest)
+
+
+def beginnings(prefix: tuple[int, ...], block_tokens: float) -> tuple[tuple[int, int], ...]:
+    """Hashes of a prompt's beginnings of 1, 2, 3, 4, 6, 8, 12 ... blocks, each with the tokens since the one before."""
+    found, before, blocks = [], 0, 1
+    while blocks <= len(prefix):
+        found.append((prefix[blocks - 1], int((blocks - before) * block_tokens)))
+        is_power = blocks & (blocks - 1) == 0
+        before, blocks = blocks, blocks + max(1, blocks // 2) if is_power else blocks // 3 * 4
+    return tuple(found)
