@@ -14,7 +14,7 @@ LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-ann
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
+.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue demo-agents tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -141,6 +141,10 @@ demo-replicas: $(STAMP)  ## three replicas with one order, watched while the one
 demo-continue: $(STAMP)  ## streams that outlive their vLLMs: SIGKILL of one of two, a rolling restart of three, preemption
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
 	$(BIN)/python tests/benchmarks/demos/continuing.py
+
+demo-agents: $(STAMP)  ## 24 agents on one real vLLM: without a gateway, through it, and with sessions admitted while they fit
+	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
+	$(BIN)/python tests/benchmarks/demos/agents.py
 
 bench: bench-relay bench-decision bench-simulate bench-observability  ## all benchmarks
 

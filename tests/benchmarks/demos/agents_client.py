@@ -1,0 +1,140 @@
+"""Agents in a closed loop, in a process of their own: each sends a turn when the one before was answered.
+
+Reads one JSON job from standard input and plays it for its `seconds`: `tenants` gives the number of agents of each. An
+agent's prompt begins with `first` random token ids and gets `added` more with each turn. Writes a JSON record for each
+turn and each whole session:
+
+turn:    {"kind": "turn", "tenant", "prompt", "cached", "output", "ttft_s", "ended_s", "error"}
+session: {"kind": "session", "tenant", "began_s", "seconds"}
+"""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import uvloop
+from client import VOCABULARY, Answer
+
+CACHED = re.compile(rb'"cached_tokens":\s*(\d+)')
+
+
+class Turn(Answer):
+    """One turn on one connection; its record also has the prompt tokens that were cached."""
+
+    @property
+    def cached(self) -> int:
+        found = CACHED.findall(self._tail)
+        return int(found[-1]) if found else 0
+
+
+class Agent:
+    """One agent: session after session, turn after turn."""
+
+    def __init__(
+        self, job: SimpleNamespace, tenant: str, name: str, began_at: float, write: Callable[..., None]
+    ) -> None:
+        self._job, self._tenant, self._name, self._write = job, tenant, name, write
+        self._rng = Random(f"{job.seed} {name}")
+        self._loop = asyncio.get_running_loop()
+        self._began_at = began_at
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time() - self._began_at
+
+    async def play(self) -> None:
+        """Until the job ends."""
+        await asyncio.sleep(self._rng.uniform(0.0, 0.5))
+        number = 0
+        while True:
+            number += 1
+            began_s = self.now_s
+            prompt = self._ids(self._job.first)
+            for turn in range(1, self._job.turns + 1):
+                await self._turn(prompt, f"{self._name}-{number}", is_last=turn == self._job.turns)
+                prompt += self._ids(self._job.added)
+                await asyncio.sleep(self._job.gap_s)
+            self._write(kind="session", tenant=self._tenant, began_s=began_s, seconds=self.now_s - began_s)
+
+    async def _turn(self, prompt: list[int], session: str, *, is_last: bool) -> None:
+        sent_at, ended = self._loop.time(), self._loop.create_future()
+        request = {"tenant": self._tenant, "output": self._job.output, "prompt": len(prompt)}
+        body = self._body(prompt, session, is_last=is_last)
+        answers: list[Turn] = []
+
+        def answer() -> Turn:
+            turn = Turn(self._loop, request, body, time.perf_counter(), ended.set_result)
+            answers.append(turn)
+            return turn
+
+        try:
+            await self._loop.create_connection(answer, "127.0.0.1", self._job.port)
+            record: dict[str, Any] = await ended
+        except OSError as error:
+            record = {"error": str(error), "first_s": None}
+        self._write(
+            kind="turn",
+            tenant=self._tenant,
+            prompt=len(prompt),
+            cached=answers[0].cached if answers else 0,
+            output=self._job.output,
+            ttft_s=record["first_s"],
+            ended_s=self.now_s,
+            sent_s=sent_at - self._began_at,
+            error=record["error"],
+        )
+
+    def _body(self, prompt: list[int], session: str, *, is_last: bool) -> bytes:
+        content = json.dumps(
+            {
+                "model": self._job.model,
+                "prompt": prompt,
+                "max_tokens": self._job.output,
+                "ignore_eos": True,
+                "temperature": 0.0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            },
+            separators=(",", ":"),
+        ).encode()
+        final = "X-Dynamo-Session-Final: true\r\n" if is_last and self._job.tell_final else ""
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{self._job.port}\r\n"
+            f"Authorization: Bearer {self._tenant}\r\nX-Session-ID: {session}\r\n{final}"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + content
+
+    def _ids(self, count: int) -> list[int]:
+        return [self._rng.choice(VOCABULARY) for _ in range(count)]
+
+
+async def main() -> None:
+    job = SimpleNamespace(**json.load(sys.stdin))
+    began_at = asyncio.get_running_loop().time()
+
+    def write(**record: Any) -> None:
+        sys.stdout.write(json.dumps(record) + "\n")
+
+    agents = [
+        Agent(job, tenant, f"{tenant}{number}", began_at, write)
+        for tenant, count in job.tenants.items()
+        for number in range(count)
+    ]
+    tasks = [asyncio.create_task(agent.play()) for agent in agents]
+    done, _ = await asyncio.wait(tasks, timeout=job.seconds)
+    for task in done:
+        task.result()  # an agent that ended has failed
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
