@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint
 from policies.admission.rate_window import WindowCheckpoint
+from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.types import BackendLoad, Cause, Group, Outcome, PolicyChoice, Request, Tenant, Tier, Timing, Usage
 
 
@@ -220,9 +221,17 @@ class WindowsRestored(Fact):
     call: Literal["windows_restored"] = "windows_restored"
 
 
+@dataclass(frozen=True, slots=True)
+class SessionsRestored(Fact):
+    now: float
+    sessions: SessionsCheckpoint
+    call: Literal["sessions_restored"] = "sessions_restored"
+
+
 AnyFact = (
     Submitted | Progressed | Finished | Returned | Interrupted | Undelivered | Kept | Cancelled | Spent | LoadChanged
     | Measured | TenantsChanged | PolicyChanged | Restored | Adopted | Readmitted | Parked | TakenOver | WindowsRestored
+    | SessionsRestored
 )  # fmt: skip
 FACTS: Mapping[str, type[Fact]] = {kind.__dataclass_fields__["call"].default: kind for kind in get_args(AnyFact)}
 """All facts by `call`."""

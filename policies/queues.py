@@ -1,6 +1,7 @@
 """Queues of waiting requests: a FIFO per tenant, and one heap of deadlines per pool.
 
-A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py).
+A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py), or its
+session (pool/session_gate.py).
 
 Every operation on one request costs O(1) or O(log n). A request may be removed from the middle of its queue (its client
 disconnected, or its queue timeout ended); a heap then holds a void entry until it surfaces or the heap is rebuilt.
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, merge
 from operator import attrgetter
 
-from policies.types import Request
+from policies.types import Request, Wait
 
 SPARE_DEADLINES = 1024  # void heap entries tolerated before the heap is rebuilt
 CHANGED_MAX = 4096  # tenants noted between two looks, of which a queue that is full has many
@@ -218,8 +219,8 @@ class PoolQueues(TenantQueues):
         self._by_deadline: list[tuple[float, str]] = []  # a heap, with void entries
         self.restricted: dict[str, Request] = {}
         """Waiting requests that only some backends can serve, by id."""
-        self.held_requests = 0
-        """How many of the waiting requests are held."""
+        self.held_for: dict[str, Wait] = {}
+        """Why waiting requests are held, by the ids of those that are. To read."""
         self.changed: set[str] | None = None
         """Tenants whose queue, or place among tiers and groups, has changed since the last look. None: all, because
         nothing looks, or too many have changed. PushOut sets it when it looks.
@@ -249,11 +250,11 @@ class PoolQueues(TenantQueues):
         self._expire_at(request, deadline_at)
         self.add_first(request)
 
-    def hold(self, request: Request, deadline_at: float) -> None:
-        """Let a request wait outside of the order."""
+    def hold(self, request: Request, deadline_at: float, reason: Wait) -> None:
+        """Let a request wait outside of the order, for this reason."""
         self._expire_at(request, deadline_at)
         self._count(request).held[request.id] = request
-        self.held_requests += 1
+        self.held_for[request.id] = reason
 
     def oldest_first(self) -> list[Request]:
         """All requests that are not held, by arrival."""
@@ -272,8 +273,8 @@ class PoolQueues(TenantQueues):
         if waiting is None:
             return None
         tenant_id = waiting[0]
-        if self.held_requests and request_id in self.by_tenant[tenant_id].held:
-            self.held_requests -= 1
+        if self.held_for:
+            self.held_for.pop(request_id, None)
         if not self.deadlines:
             self._by_deadline.clear()
         request = self.take(tenant_id, request_id)

@@ -2,7 +2,8 @@
 
     facts      submit, tokens, finished, returned, interrupted, kept, cancel, spent, load_changed, measured,
                tenants_changed, policy_changed, restored (each with `now`);
-               adopted, readmitted, parked, undelivered, taken_over, windows_restored, of a scheduler for many processes
+               adopted, readmitted, parked, undelivered, taken_over, windows_restored, sessions_restored, of a scheduler
+               for many processes
                told(fact): any of them as a value (facts.py)
     decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
     time       next_wakeup() -> when poll has something to decide although no fact arrived
@@ -43,12 +44,14 @@ from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.pool.scheduler_parts import make_parts
+from policies.pool.session_gate import SessionRules
 from policies.pool.snapshot import take_snapshot
 from policies.pool.wait_reasons import waits_for
 from policies.pool.wait_views import wait_views
 from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import FairQueue
 from policies.queueing.share_cap import SHARE_RATIO_MAX
+from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.slo.shedding import NOTED_MAX
 from policies.types import (
     DEFAULT_TIER,
@@ -102,13 +105,14 @@ class Scheduler:
         limit: Callable[[], Limit] = ModelLimit,
         decisions_max: int = DECISIONS_MAX,
         asked_max: int = ASKED_MAX,
+        sessions: SessionRules | None = None,
     ) -> None:
         """`prediction` orders tenants and `sizing` reserves room; by default one predictor does both. A tenant may
         preempt another that leads it by more than `preempt_service` (preemption.py); None: never. While no backend is
         available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). `interrupt_rules` say when a
-        resumable request is preempted after its first token. One poll dispatches or
-        rejects at most `decisions_max` waiting requests. With its first decision made, it takes no further request once
-        backends were asked `asked_max` times whether or when they have room.
+        resumable request is preempted after its first token. One poll dispatches or rejects at most `decisions_max`
+        waiting requests. With its first decision made, it takes no further request once backends were asked `asked_max`
+        times whether or when they have room. `sessions` say how agents are held (session_gate.py); None: they are not.
         """
         assert decisions_max > 0, "a poll decides something"
         prediction = prediction or TenantQuantile()
@@ -128,6 +132,7 @@ class Scheduler:
             backend_wait_s_max=backend_wait_s_max,
             preempt_service=preempt_service,
             interrupt_rules=interrupt_rules,
+            sessions=sessions,
         )
         self._tiers, self._queues, self._arrangement = parts.tiers, parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
@@ -135,7 +140,7 @@ class Scheduler:
         self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
-        self._key_holds = parts.handover.key_holds
+        self._key_holds, self._sessions = parts.handover.key_holds, parts.handover.sessions
         self._unsettled = parts.accounting.unsettled
         self._interruptions = Interruptions()
         self._dispatching = Dispatching(parts, self._interruptions, asked_max)
@@ -170,6 +175,8 @@ class Scheduler:
             return self.poll(now)
         is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
         is_alone = now < ends_at and not is_more and self._decisions_max > 1
+        if is_alone and self._sessions is not None:
+            is_alone = not self._sessions.may_hold(request, now)
         dispatch = self._dispatching.at_once(request, now) if is_alone else None
         if dispatch is None:
             self._wait(request, ends_at, now)
@@ -197,11 +204,13 @@ class Scheduler:
 
     def _wait(self, request: Request, ends_at: float, now: float) -> None:
         """An admitted request waits, until `ends_at` at the most."""
-        self._outage.queued(request, now)
-        if not self._key_holds.enters(request):
-            self._queues.hold(request, ends_at)
-            self._key_holds.hold(request)
+        entering = self._handover.enters(request, now)
+        if isinstance(entering, Wait):
+            self._outage.queued(request, now)
+            self._queues.hold(request, ends_at, entering)
             return
+        request = entering
+        self._outage.queued(request, now)
         self._queues.append(request, ends_at)
         fair_queue = self._arrangement.fair_queues.enter(request, now)
         fair_queue.queued(request, now)
@@ -245,6 +254,8 @@ class Scheduler:
         self._admission_rules.settled(request_id, is_served * (prompt + output), now)
         fair_queues = self._arrangement.fair_queues
         fair_queue = fair_queues.shared or fair_queues.at(entry.backend_id)
+        if self._sessions is not None:
+            self._sessions.ended(entry, now)
         self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
         if fair_queues.shared is None:
             fair_queues.ended(entry)
@@ -332,6 +343,9 @@ class Scheduler:
         """All live backends, newly measured. A missing backend gets no new requests; what runs there continues."""
         self._rounds = None
         self._fleet.live(loads, self._ledger.at, now)
+        if self._sessions is not None:
+            self._sessions.ledger.loads_changed(loads)
+            self._handover.unbind(now)
         self._draining.live(loads, now)
         self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
         self._arrangement.fair_queues.backends_changed()
@@ -345,6 +359,10 @@ class Scheduler:
         """One live backend, newly measured; the others stay as they were. Costs O(requests in flight there)."""
         self._rounds = None
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
+        if self._sessions is not None:
+            self._sessions.ledger.measured(load)
+            if is_other:
+                self._handover.unbind(now)
         self._draining.measured(load, now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
@@ -373,6 +391,7 @@ class Scheduler:
         """
         self._rounds, removed, changed = None, list(removed), list(changed)
         before = {tenant.id: self._tenants.admitted(tenant.id) for tenant in changed}
+        leaving = [tenant for each in removed if (tenant := self._tenants.admitted(each)) is not None]
         for request in self._handover.parked_of(removed):
             self._handover.end_parked(request.id, now)
             self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
@@ -389,6 +408,10 @@ class Scheduler:
         for tenant in changed:
             for key_id in self._key_holds.changed(before[tenant.id], self._tenants.admitted(tenant.id)):
                 self._handover.hold_waiting(tenant.id, key_id, now)
+        if self._sessions is not None:
+            self._sessions.removed(leaving)
+            if tiers or groups or any(before[each.id] != each for each in changed if before[each.id] or each.group_id):
+                self._sessions.rearrange()
         self._preemption.tiers_changed()
         if tiers or tiers_removed:
             self._shedding.tiers_changed()
@@ -500,6 +523,11 @@ class Scheduler:
             self._wait_again(entry, now, precedes=True)
             self._reassign_stranded(now)
 
+    def sessions_restored(self, sessions: SessionsCheckpoint, now: float) -> None:
+        """Go on from what another scheduler knew of sessions, before any of them waits or runs here."""
+        if self._sessions is not None:
+            self._sessions.ledger.restored(sessions, now)
+
     def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
         """Count what another scheduler admitted within the minute against the tenants' limits per minute."""
         self._admission_rules.restore_windows(windows, now)
@@ -519,7 +547,7 @@ class Scheduler:
         actions, self._rejected = self._rejected, []
         actions_max = len(actions) + self._decisions_max
         is_spent = False
-        if self._queues.deadlines or self._key_holds.freed:
+        if self._queues.deadlines or self._key_holds.freed or (self._sessions is not None and self._sessions.is_on):
             is_spent = self._decide_on_waiting(now, actions, actions_max)
         self._is_cut_short = is_spent or len(actions) >= actions_max or bool(self._key_holds.freed)
         if not self._is_cut_short:
@@ -549,6 +577,7 @@ class Scheduler:
             self._outage.next_end(self._queues),
             self._fleet.next_opening(self._polled_at),
             self._preemption.wakeup_at if self._preemption.is_on else None,
+            self._sessions.next_at() if self._sessions is not None else None,
         )
         return min((at for at in times if at is not None), default=None)
 
@@ -600,6 +629,7 @@ class Scheduler:
             fleet=self._fleet,
             forecaster=self._forecaster,
             start_s=self._admission_rules.start_s,
+            sessions=self._sessions,
         )
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
@@ -636,6 +666,12 @@ class Scheduler:
                 break
             self._queues.remove(held.id)
             self.readmitted(held, now)
+        if self._sessions is not None:
+            for request_id in self._sessions.released(now):  # likewise until its session has
+                held = self._queues.remove(request_id)
+                assert held is not None, "what is held is queued"
+                self.readmitted(held, now)
+            self._handover.unbind(now, is_due=True)
         is_spent = False
         if self._queues.deadlines:
             if self._rounds is None:
@@ -672,6 +708,8 @@ class Scheduler:
         new choice was chosen and charged before.
         """
         self._accounting.settle(entry)
+        if self._sessions is not None:
+            self._sessions.returned(entry.request.id, now)
         self._ledger.returned(entry)
         self._queues.prepend(entry.request, self._admission.queue_timeout.ends_at(entry.request, now))
         self._outage.queued(entry.request, now)
@@ -684,9 +722,12 @@ class Scheduler:
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good without being dispatched."""
         self._rounds = None
-        if self._key_holds.is_held(request):
+        sessions = self._sessions
+        if self._key_holds.is_held(request) or (sessions is not None and sessions.is_held(request)):
             self._handover.end_held(request, now)
             return
+        if sessions is not None:
+            sessions.left(request.id, now)
         self._key_holds.left(request)
         fair_queue = self._arrangement.fair_queues.leave(request, sent=False)
         self._admission_rules.settled(request.id, self._ledger.delivered_tokens(request.id), now)
@@ -710,6 +751,8 @@ class Scheduler:
 
     def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
         """Record the usage of the entry's request; the accounts do not have it yet."""
+        if self._sessions is not None and self._sessions.forgiven:
+            usage = self._sessions.charged(entry.request.id, usage)
         entry.usage, produced = usage, usage[2] - entry.request.produced_tokens
         entry.reservation.produced_tokens = produced
         self._fleet.backends[entry.backend_id].ends.moved[entry.reservation] = None
@@ -717,6 +760,8 @@ class Scheduler:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]
             self._fleet.took(entry)
+            if self._sessions is not None:
+                self._sessions.ledger.first_token(entry.request.id, now)
             if self._preemption.untouched:
                 self._preemption.settled(entry.request.id)
 

@@ -123,7 +123,8 @@ class Request:
     was interrupted has `produced_tokens` of its output, the last of them from the backend `ran_at`. It was preempted
     `preemptions` times so far. A driver that submits a request leaves these three alone.
 
-    `key_id` is the API key that it came with; empty: none.
+    `key_id` is the API key that it came with; empty: none. `parent_id` is the `program_id` of the session that has
+    started its own, and with `ends_session` its session has no further call (policies/sessions/).
 
     A request that `may_pass_on` has another pool to go to, unless its client has a part of the answer. So it is
     rejected where it would miss its envelope, whatever its tier does with misses, and where it would wait for a backend
@@ -153,6 +154,8 @@ class Request:
     preemptions: int = 0
     may_pass_on: bool = False
     key_id: str = ""
+    parent_id: str | None = None
+    ends_session: bool = False
 
     @property
     def passes_on(self) -> bool:
@@ -413,6 +416,8 @@ class Wait(StrEnum):
     """The backends that can serve it have just rejected a request, and get none for a moment."""
     KEY_LIMIT = "key_limit"
     """Its API key is at its in-flight limit."""
+    SESSION = "session"
+    """Its session has no room: the contexts of other sessions fill the backends' KV pools."""
     TENANT_LIMIT = "tenant_limit"
     """Its tenant, or its tenant's group, is at its in-flight limit."""
     OWN_QUEUE = "own_queue"

@@ -99,12 +99,14 @@ class SessionWorld(World):
 
     def __init__(
         self, scheduler: SchedulerProtocol, engines: Mapping[str, Engine], agents: Iterable[Agents], *, rng: Random,
-        until_s: float, **options: Any,
+        until_s: float, tells_ends: bool = False, **options: Any,
     ) -> None:  # fmt: skip
+        """`tells_ends`: the last turn of a session says that it is."""
         super().__init__(scheduler, engines, **options)
         self._agents = list(agents)
         self._rng = rng
         self.until_s = until_s
+        self._tells_ends = tells_ends
         self.sessions: list[PlayedSession] = []
         self.turns: list[TurnRecord] = []
 
@@ -113,12 +115,6 @@ class SessionWorld(World):
             if self.now >= self.until_s:
                 break
         return self
-
-    def is_last(self, request_id: str) -> bool:
-        """Whether this turn, which is under way, is the last one of its session."""
-        arrival = self._calls[request_id].arrival
-        session = arrival.session if isinstance(arrival, AgentTurn) else None
-        return session is not None and session.done + 1 >= session.turns
 
     def _first(self) -> Iterator[Arrival]:
         first = [
@@ -152,6 +148,7 @@ class SessionWorld(World):
             output,
             prefix=self._hashes(session, session.prompt),
             program_id=f"s{session.number}",
+            ends_session=self._tells_ends and session.done + 1 >= session.turns,
             session=session,
         )
 

@@ -37,6 +37,8 @@ class Arrival:
     uses_tools: bool = False
     envelope: SloEnvelope | None = None
     is_resumable: bool = False
+    parent_id: str | None = None
+    ends_session: bool = False
 
 
 def from_csv(lines: Iterable[str], *, output_tokens_max: int | None = None, speed: float = 1.0) -> Iterator[Arrival]:

@@ -175,6 +175,8 @@ class World:
             uses_tools=arrival.uses_tools,
             envelope=arrival.envelope,
             is_resumable=arrival.is_resumable,
+            parent_id=arrival.parent_id,
+            ends_session=arrival.ends_session,
         )
         pace = None if arrival.envelope is None else AnswerPace(request)
         self._calls[request.id] = SimulatedCall(request, arrival, pace=pace)

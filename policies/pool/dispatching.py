@@ -26,6 +26,7 @@ class Dispatching:
         self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
         self._drain, self._preemption = parts.admission_rules.drain, parts.preemption
         self._interruptions, self._asked_max = interruptions, asked_max
+        self._sessions = parts.handover.sessions
 
     def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
         """A round for each queue that may dispatch to a backend that is open."""
@@ -101,6 +102,8 @@ class Dispatching:
 
     def _told(self, entry: InFlight) -> Dispatch:
         """What the driver is told of an entry that is in flight from now on."""
+        if self._sessions is not None:
+            self._sessions.sent(entry)
         request = entry.request
         quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)

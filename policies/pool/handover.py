@@ -22,12 +22,13 @@ from policies.fleet.fleet import Fleet
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
 from policies.pool.key_holds import KeyHolds
+from policies.pool.session_gate import SessionGate
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.queueing.fair_queue import FairQueue
 from policies.queues import PoolQueues
 from policies.reservation import Reservation
-from policies.types import Request, Usage
+from policies.types import Request, Usage, Wait
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class Handover:
     tenants: Tenants
     accounting: Accounting
     admission: PoolAdmission
+    sessions: SessionGate | None = None
     key_holds: KeyHolds = field(init=False)
     parked: dict[str, Request] = field(default_factory=dict)
     """Requests that wait outside of the queue, by id."""
@@ -78,6 +80,8 @@ class Handover:
         if entry.first_token_at is not None:
             entry.life = LIFE[entry.life, Event.ANSWERED if request.is_resumable else Event.KEPT]
             self.fleet.took(entry)
+        if self.sessions is not None:
+            self.sessions.sent(entry)
         return entry
 
     def park(self, request_id: str, now: float) -> None:
@@ -91,20 +95,50 @@ class Handover:
             self.queues.remove(request_id)
             self.key_holds.left(request)
         else:
+            self._set_aside(request, now)
+
+    def unbind(self, now: float, *, is_due: bool = False) -> None:
+        """Turns wait no longer for the backend of their session alone, if it is gone or they have waited long.
+
+        They take their places anew. `is_due`: no backend has gone since it was asked last.
+        """
+        if self.sessions is None:
+            return
+        for request_id in self.sessions.lapsed(now, is_due=is_due):
+            request = self.queues.get(request_id)
             self._leave_order(request, now)
+            self.readmit(self.sessions.unbound(request), None, now)
 
     def hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
         """Hold all waiting requests of a key whose in-flight limit has changed; they enter again as there is room."""
-        waiting = [each for each in self.queues.of(tenant_id).all() if each.key_id == key_id]
-        for request in waiting:
-            if self.key_holds.is_held(request):
+        waiting = []
+        for each in self.queues.of(tenant_id).all():
+            if each.key_id != key_id:
                 continue
-            self._leave_order(request, now)
-            self.queues.hold(request, self.admission.queue_timeout.ends_at(request, now))
+            if self.key_holds.is_held(each):
+                waiting.append(each)
+                continue
+            request = self._set_aside(each, now)
+            waiting.append(request)
+            self.queues.hold(request, self.admission.queue_timeout.ends_at(request, now), Wait.KEY_LIMIT)
             self.admission.outage.queued(request, now)
         in_flight = [id_ for id_, entry in self.ledger.in_flight.items() if entry.request.key_id == key_id]
         parked = [id_ for id_, request in self.parked.items() if request.key_id == key_id]
         self.key_holds.begin(tenant_id, key_id, entered=[*in_flight, *parked], waiting=waiting)
+
+    def _set_aside(self, request: Request, now: float) -> Request:
+        """Take a waiting request, which its key does not hold, from where it waits. Returns it as it was submitted."""
+        sessions = self.sessions
+        if sessions is None:
+            self._leave_order(request, now)
+            return request
+        if sessions.is_held(request):
+            self.queues.remove(request.id)
+        else:
+            self._leave_order(request, now)
+            request = sessions.unbound(request)
+        sessions.left(request.id, now)
+        return request
 
     def _leave_order(self, request: Request, now: float) -> None:
         request_id = request.id
@@ -126,18 +160,19 @@ class Handover:
 
         An interrupted request goes first. `prepaid` is the usage that another scheduler charged; None: none, or the
         request was parked here. The excess of its present `usage` over that is charged. The request is held where its
-        key has no room.
+        key or its session has no room.
         """
         self.parked.pop(request.id, None)
         charge = self._prepay(request, prepaid, usage)
         request = self._continued(request)
         ends_at = self.admission.queue_timeout.ends_at(request, now)
-        if not self.key_holds.enters(request):
+        entering = self.enters(request, now)
+        if isinstance(entering, Wait):
             self._charge_home(request, charge)
-            self.queues.hold(request, ends_at)
-            self.key_holds.hold(request)
+            self.queues.hold(request, ends_at, entering)
             self.admission.outage.queued(request, now)
             return
+        request = entering
         if request.produced_tokens:
             self.queues.prepend(request, ends_at)
         else:
@@ -148,12 +183,23 @@ class Handover:
         fair_queue.queued(request, now)
         self.tenants.queue_changed(request.tenant_id, fair_queue)
 
+    def enters(self, request: Request, now: float) -> Request | Wait:
+        """The request as it enters the order now, or why it is held."""
+        if not self.key_holds.enters(request):
+            self.key_holds.hold(request)
+            return Wait.KEY_LIMIT
+        if self.sessions is None:
+            return request
+        return self.sessions.enters(request, now) or Wait.SESSION
+
     def end_parked(self, request_id: str, now: float) -> bool:
         """End a parked request for good and refund its prepaid charge. Returns whether it was parked."""
         request = self.parked.pop(request_id, None)
         if request is None:
             return False
         self.key_holds.left(request)
+        if self.sessions is not None:
+            self.sessions.left(request_id, now)
         self.tenants.admission_rules.settled(request_id, self.ledger.delivered_tokens(request_id), now)
         entry = self.ledger.prepaid(request_id)
         if entry is not None:

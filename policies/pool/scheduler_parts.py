@@ -25,6 +25,7 @@ from policies.pool.passing_on import PassingOn
 from policies.pool.preemption import InterruptRules, Preemption
 from policies.pool.push_out import PushOut
 from policies.pool.queue_timeout import QueueTimeout
+from policies.pool.session_gate import SessionGate, SessionRules
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
 from policies.prediction import Prediction
@@ -78,6 +79,7 @@ def make_parts(
     backend_wait_s_max: float,
     preempt_service: float | None,
     interrupt_rules: InterruptRules,
+    sessions: SessionRules | None,
 ) -> SchedulerParts:
     """The parts of a Scheduler with these settings; `admission` None: bounded queues and limits per minute."""
     tier_by_id, group_states = {tier.id: tier for tier in tiers}, {group.id: GroupState(group) for group in groups}
@@ -109,8 +111,7 @@ def make_parts(
     pool_tenants.groups, pool_tenants.grouped = group_states, grouped
     preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
     shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.ranks, noted)
-    outage = Outage(backend_wait_s_max)
-    pool_admission = _pool_admission(pool_tenants, forecaster, shedding, outage, wait_s_max)
+    outage, gate = Outage(backend_wait_s_max), _session_gate(sessions, pool_tenants, price, wait_s_max)
     return SchedulerParts(
         tiers=tier_by_id,
         queues=queues,
@@ -127,10 +128,14 @@ def make_parts(
         preemption=preemption,
         shedding=shedding,
         outage=outage,
-        admission=pool_admission,
-        handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission),
+        admission=(pool_admission := _pool_admission(pool_tenants, forecaster, shedding, outage, wait_s_max)),
+        handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission, gate),
         draining=Draining(interrupt_rules.drain_s, ledger, fleet),
     )
+
+
+def _session_gate(rules: SessionRules | None, tenants: Tenants, price: Price, wait_s_max: float) -> SessionGate | None:
+    return None if rules is None else SessionGate(rules, tenants, price, wait_s_max)
 
 
 def _pool_admission(

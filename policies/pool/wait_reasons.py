@@ -1,7 +1,7 @@
 """Wait reasons: why a request is queued. They are for people; no decision reads them.
 
 A poll makes every possible decision, so after it every waiting request has a reason: no backend for it is available,
-its key's or its tenant's own limit, its tenant's older requests, or no room for the next request.
+its key's limit, its session, its tenant's own limit, its tenant's older requests, or no room for the next request.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ def waits_for(
     reason = _backends_wait(request, fleet, now)
     if reason is not None:
         return reason
-    if request.id in queues.of(request.tenant_id).held:
-        return Wait.KEY_LIMIT
+    if request.id in queues.held_for:
+        return queues.held_for[request.id]
     if tenants[request.tenant_id].is_limited:
         return Wait.TENANT_LIMIT
     if queues.head(request.tenant_id).id != request.id:
@@ -43,8 +43,8 @@ def first_waits_for(
         reason = reasons[ids]
         if reason is not None:
             return reason
-        if request.id in queues.of(request.tenant_id).held:
-            return Wait.KEY_LIMIT
+        if request.id in queues.held_for:
+            return queues.held_for[request.id]
         return Wait.TENANT_LIMIT if tenants[request.tenant_id].is_limited else Wait.NO_ROOM
 
     return waits

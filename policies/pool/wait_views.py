@@ -5,12 +5,14 @@ the number of the tenant's requests before this one, and from how fast those tha
 (policies/admission/retry_after.py). This includes everything that slows the tenant down, also its own in-flight limit
 and other tenants. Before three of its requests that waited were sent, the TTFT forecast is used
 (policies/slo/ttft_forecast.py): the work before the request is estimated as a fluid, and slots become free at the mean
-rate of the running requests. A tenant at its own limit then has no forecast.
+rate of the running requests. A tenant at its own limit then has no forecast. A turn that waits for room for its session
+starts when it has waited as long as any, at the latest.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from policies.fleet.fleet import Fleet
+from policies.pool.session_gate import SessionGate
 from policies.pool.wait_reasons import waits_for
 from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queueing.fair_queues import FairQueues
@@ -39,6 +41,7 @@ def wait_views(
     fleet: Fleet,
     forecaster: Forecaster,
     start_s: StartOf,
+    sessions: SessionGate | None,
 ) -> dict[str, WaitView]:
     """The view of each of these queued requests, by id."""
     turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in fair_queues.all()]
@@ -49,6 +52,8 @@ def wait_views(
         reason, tenant = waits_for(request, queues, tenants, fleet, now), tenants[request.tenant_id].tenant
         own, turn = before[request.id], None
         starts_in_s = start_s(tenant.id, own[0], now) if reason in BY_PACE else None
+        if reason is Wait.SESSION and sessions is not None:
+            starts_in_s = sessions.wait_s(request, now)
         if reason in IN_ORDER:
             turn = next((turn for queue, turn in turns if request.id in queue.queues.of(tenant.id).requests), None)
             if starts_in_s is None:

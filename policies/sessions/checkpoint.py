@@ -1,13 +1,17 @@
-"""Checkpoint of sessions: what the next ledger of a pool starts from, in values that JSON has.
+"""Checkpoint of sessions: what the next ledger of a pool goes on from, in values that JSON has.
 
-Times are ages at the checkpoint, because the next ledger may have another clock. Turns are not in it: those that run
-are told by the processes that hold them, and those that wait are submitted again.
+Each session is a record by itself, so that only what has changed is written. Its time is that of the ledger's clock.
+Turns are in none: those that run are told by the processes that hold them, and those that wait are submitted again.
+What tenants' turns are like is learnt again.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from policies.sessions.session import AgentSession
+
+SessionId = tuple[str, str]
+"""The ids of a tenant and of its session."""
 
 
 class SessionRecord(NamedTuple):
@@ -16,7 +20,7 @@ class SessionRecord(NamedTuple):
     context: int
     backend_id: str
     is_admitted: bool
-    idle_s: float
+    idle_since: float
     turns: int
     tail: tuple[int, int] = (0, 0)
     shared: tuple[tuple[int, int], ...] = ()
@@ -25,23 +29,15 @@ class SessionRecord(NamedTuple):
     pauses: int = 0
 
 
-class TenantRecord(NamedTuple):
-    """The sessions of one tenant by id, used longest ago first, and what its turns are like (Gaps.counts)."""
-
-    sessions: Mapping[str, SessionRecord]
-    gaps: tuple[tuple[float, float], ...]
-    growth: float
-
-
 class SessionsCheckpoint(NamedTuple):
-    """Tenants by id, what was learnt of each backend's pool (eta), and whether sessions were held."""
+    """Sessions by tenant and id, used longest ago first within a tenant, what was learnt of each backend's pool (eta),
+    and whether sessions were held. It was taken at `at`, by the clock of the records.
+    """
 
-    tenants: Mapping[str, TenantRecord]
-    eta: Mapping[str, float]
-    is_engaged: bool
-
-
-NO_SESSIONS: Final = SessionsCheckpoint({}, {}, is_engaged=False)
+    sessions: Mapping[SessionId, SessionRecord] = {}
+    eta: Mapping[str, float] = {}
+    is_engaged: bool = False
+    at: float = 0.0
 
 
 def record(session: AgentSession, now: float) -> SessionRecord:
@@ -50,7 +46,7 @@ def record(session: AgentSession, now: float) -> SessionRecord:
         context=session.context,
         backend_id=session.backend_id,
         is_admitted=session.is_admitted,
-        idle_s=0.0 if session.running else max(0.0, now - session.idle_since),
+        idle_since=now if session.running else session.idle_since,
         turns=session.turns,
         tail=session.tail,
         shared=session.shared,
@@ -60,7 +56,7 @@ def record(session: AgentSession, now: float) -> SessionRecord:
     )
 
 
-def session_of(tenant_id: str, session_id: str, told: SessionRecord, now: float) -> AgentSession:
+def session_of(tenant_id: str, session_id: str, told: SessionRecord, idle_since: float) -> AgentSession:
     """The session of a record, not admitted yet."""
     return AgentSession(
         tenant_id,
@@ -71,7 +67,8 @@ def session_of(tenant_id: str, session_id: str, told: SessionRecord, now: float)
         shared=told.shared,
         turns=told.turns,
         backend_id=told.backend_id,
-        idle_since=now - told.idle_s,
+        idle_since=idle_since,
+        is_paused=not told.is_admitted,
         goes_first=not told.is_admitted,
         pauses=told.pauses,
     )

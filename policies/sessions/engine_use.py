@@ -7,6 +7,8 @@ sharing: while n calls run, each has one n-th of the time. So what a session has
 from math import exp, inf, log
 from typing import Final
 
+from policies.types import Usage
+
 WINDOW_S: Final = 10.0
 FADE_S: Final = WINDOW_S / log(10.0)
 RATE_TOKENS_MIN: Final = 256  # a shorter prefill says more of the step than of its tokens
@@ -30,6 +32,7 @@ class EngineUse:
         "computed",
         "engine_s",
         "running",
+        "tells_cached",
         "token_s",
     )
 
@@ -40,6 +43,8 @@ class EngineUse:
         """Engine time that a call would have had that ran since the start."""
         self.computed = 0.0
         """Tokens computed since the start."""
+        self.tells_cached = False
+        """Whether it says how much of a prompt was cached: it has, and many engines leave out a zero."""
         self.token_s: float | None = None
         """Seconds of prefill per token, as the model of its steps says; None: not known."""
         self._at = -inf
@@ -67,6 +72,11 @@ class EngineUse:
             self._busy_s += FADE_S * (1.0 - fade)
 
     # -- facts -------------------------------------------------------------------------------------------------
+
+    def answered(self, usage: Usage) -> None:
+        """A call has ended that used this much."""
+        self.computed += usage.prompt_tokens - usage.cached_tokens + usage.output_tokens
+        self.tells_cached = self.tells_cached or usage.cached_tokens > 0
 
     def recomputed(self, tokens: float) -> None:
         """So many tokens had to be computed again."""

@@ -7,7 +7,6 @@ published distribution counts as a few of them: 86 % of the next turns come with
 (vllm-project/router #285), and a session ends after 43 turns.
 """
 
-from collections.abc import Iterable
 from itertools import pairwise
 from math import log2
 from typing import Final, NamedTuple
@@ -79,17 +78,6 @@ class Gaps:
     def ended(self, bucket: int) -> None:
         """A session has returned after a gap that ends in this bucket."""
         self._ended[bucket] += 1.0
-
-    def counts(self) -> tuple[tuple[float, float], ...]:
-        """For each bucket the gaps that have reached it and those that ended in it, as `restored` takes them."""
-        return tuple(zip(self._reached, self._ended, strict=True))
-
-    def restored(self, counts: Iterable[tuple[float, float]]) -> None:
-        """Go on from these counts; others than there are buckets are ignored."""
-        counts = tuple(counts)
-        if len(counts) == BUCKETS + 1:
-            self._reached = [reached for reached, _ in counts]
-            self._ended = [ended for _, ended in counts]
 
     def outlook(self, idle_s: float, horizon_s: float, cost_s: float = 0.0) -> Outlook:
         """What is expected of a session that has been idle for so long, within the next `horizon_s` seconds, if its

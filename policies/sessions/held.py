@@ -41,9 +41,10 @@ class TenantTurns(ArrivalOrder):
 class HeldTurns:
     """All held turns of one pool. Mutable."""
 
-    def __init__(self, order: FairTree, tenant: Callable[[str], Tenant]) -> None:
-        """`order` is one of its own, by VTC: it is told what the pool's order is told of tenants, tiers and charges."""
-        self.order = order
+    def __init__(self, make_order: Callable[[], FairTree], tenant: Callable[[str], Tenant]) -> None:
+        """`make_order` makes an order of its own, by VTC, with the tiers and groups of now."""
+        self._make_order = make_order
+        self._order: FairTree | None = None
         self._tenant = tenant
         self._of: dict[str, TenantTurns] = {}
         self.turns: dict[str, Turn] = {}
@@ -54,27 +55,40 @@ class HeldTurns:
     def __len__(self) -> int:
         return len(self.turns)
 
+    @property
+    def order(self) -> FairTree:
+        """The order of the tenants that wait here, by what they were charged since it was made."""
+        if self._order is None:
+            self._order = self._make_order()
+            for tenant_id, of_tenant in self._of.items():
+                self._order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
+        return self._order
+
+    def rearrange(self) -> None:
+        """Tiers, groups or places of tenants have changed: all begin anew, with nothing charged."""
+        self._order = None
+
     def add(self, turn: Turn) -> None:
         """Hold a turn."""
-        tenant_id, request_id = turn.session.tenant_id, turn.request.id
+        order, tenant_id, request_id = self.order, turn.session.tenant_id, turn.request.id
         of_tenant = self._of.get(tenant_id)
         if of_tenant is None:
             of_tenant = self._of[tenant_id] = TenantTurns(self.tried)
         (of_tenant.first if turn.session.goes_first else of_tenant.then)[request_id] = self.turns[request_id] = turn
         turn.session.held[request_id] = turn
         if of_tenant.count == 1:
-            self.order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
+            order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
 
     def remove(self, turn: Turn) -> None:
         """Hold a turn no more."""
-        tenant_id, request_id = turn.session.tenant_id, turn.request.id
+        order, tenant_id, request_id = self.order, turn.session.tenant_id, turn.request.id
         of_tenant = self._of[tenant_id]
         del self.turns[request_id], turn.session.held[request_id]
         if of_tenant.first.pop(request_id, None) is None:
             del of_tenant.then[request_id]
         if not of_tenant.count:
             del self._of[tenant_id]
-            self.order.leaf(self._tenant(tenant_id)).left(tenant_id)
+            order.leaf(self._tenant(tenant_id)).left(tenant_id)
 
     def next(self) -> Turn | None:
         """The next turn in order that was not tried in this round; None: there is none."""

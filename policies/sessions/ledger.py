@@ -3,7 +3,7 @@
     facts      arrived, sent, first_token, returned, ended, left, adopted, loads_changed, measured, restored
     decisions  arrived -> may the turn enter the order now; released(now) -> the held turns that may
     time       next_at() -> when to ask `released` although no fact arrived
-    view       session, charged, working_sets, checkpoint
+    view       table, charged, known_tokens, working_sets, checkpoint
 
 A turn of an admitted session is a request like any other, for the backend that has its context. A turn of a session
 that is not admitted is held until there is room for its context and what it will grow by. Held turns are asked in the
@@ -17,17 +17,18 @@ while it runs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
 from policies.fairness.tree import FairTree
-from policies.sessions.checkpoint import SessionsCheckpoint, TenantRecord, record, session_of
+from policies.sessions.checkpoint import SessionId, SessionRecord, SessionsCheckpoint, session_of
 from policies.sessions.engage import Engagement
-from policies.sessions.gaps import Gaps
 from policies.sessions.held import HeldTurns
 from policies.sessions.pauses import longest_away, outlook, to_yield, worth_pausing
 from policies.sessions.session import AgentSession, TenantSessions, Turn
-from policies.sessions.working_set import WorkingSet, beginnings
+from policies.sessions.table import SessionTable
+from policies.sessions.working_set import WorkingSet
 from policies.types import BackendLoad, Request, Tenant, Usage
 
 SESSIONS_MAX: Final = 512  # of a tenant
@@ -41,6 +42,8 @@ JUDGED_EVERY_S: Final = 0.1
 LOOK_AGAIN_S_MIN: Final = 0.02
 LOOK_AGAIN_S_MAX: Final = 1.0
 LOOK_AGAIN_RATIO: Final = 0.25  # of what the first held turn has waited
+RELEASED_MAX: Final = 32  # turns that enter in one look, once nothing is held any more
+TRIED_MAX: Final = 32  # held turns without room of one look, each of which costs as much as a dispatch
 
 
 class TurnEntry(NamedTuple):
@@ -57,7 +60,7 @@ class SessionLedger:
 
     def __init__(
         self,
-        order: FairTree,
+        make_order: Callable[[], FairTree],
         tenant: Callable[[str], Tenant],
         *,
         sessions_max: int = SESSIONS_MAX,
@@ -65,19 +68,18 @@ class SessionLedger:
         eta: float | None = None,
         quantum: float = QUANTUM_PREFILLS,
     ) -> None:
-        """`order` is one for held turns alone (held.py). Of a tenant, `sessions_max` sessions are known. A turn that
-        was held for `wait_s_max` seconds gets room whatever it costs others. `eta`: the part of a pool that sessions
-        may have; None: as learnt. A session yields after `quantum` times the prefill of its context.
-        """
-        self.held = HeldTurns(order, tenant)
+        """`make_order` makes an order for held turns alone (held.py). SessionRules have what the others are."""
+        self.held = HeldTurns(make_order, tenant)
         self.engagement = Engagement()
         self.working_sets: dict[str, WorkingSet] = {}
         self.pauses_total = self.yields_total = 0
         self.recomputed_tokens_total = 0
-        self._sessions_max, self._wait_s_max, self._eta, self._quantum = sessions_max, wait_s_max, eta, quantum
-        self._tenants: dict[str, TenantSessions] = {}
-        self._available: set[str] = set()
-        self._turns: dict[str, Turn] = {}  # that were let in
+        self.table = SessionTable(sessions_max)
+        self._wait_s_max, self._eta, self._quantum = wait_s_max, eta, quantum
+        self.available: set[str] = set()
+        """Ids of the backends that serve. To read."""
+        self.turns: dict[str, Turn] = {}
+        """The turns that were let in and have not ended, by the ids of their requests. To read."""
         self._others: dict[str, tuple[WorkingSet, int]] = {}  # calls without a session that run, and their tokens
         self._is_changed = False
         self._looked_at = self._judged_at = -inf
@@ -92,24 +94,22 @@ class SessionLedger:
             self.measured(load)
         for backend_id in gone:
             self._remove(self.working_sets.pop(backend_id))
-            self._available.discard(backend_id)
+            self.available.discard(backend_id)
 
     def measured(self, load: BackendLoad) -> None:
         """One live backend, newly measured."""
-        backend = self.working_sets.get(load.backend_id)
-        if backend is None:
-            backend = self.working_sets[load.backend_id] = WorkingSet(load.backend_id, self._eta)
+        backend = self._set(load.backend_id)
         backend.pool_tokens = inf if load.kv_tokens_max is None else float(load.kv_tokens_max)
         step_time = load.step_time
         backend.use.token_s = None if step_time is None or not step_time.is_sure else step_time.model.token_s
-        (self._available.add if load.available else self._available.discard)(load.backend_id)
+        (self.available.add if load.available else self.available.discard)(load.backend_id)
         self._is_changed = True
 
-    def arrived(self, request: Request, now: float, *, parent_id: str | None = None) -> TurnEntry | None:
+    def arrived(self, request: Request, now: float) -> TurnEntry | None:
         """A call of a session arrived. Returns where it may go at once; None: it is held."""
-        of_tenant, session = self._session(request, parent_id)
+        of_tenant, session = self._session(request)
         turn = self._turn(of_tenant, session, request, now)
-        if not self._is_engaged(now):
+        if not self.is_engaged(now) or request.produced_tokens:
             return self._let_in(turn, None)
         if session.is_admitted and not self._yields(turn, now) and self._has_room(turn):
             return self._let_in(turn, session.backend_id)
@@ -122,12 +122,12 @@ class SessionLedger:
 
     def sent(self, request: Request, backend_id: str, now: float) -> None:
         """A call was sent to this backend."""
-        backend = self.working_sets.get(backend_id)
-        if backend is None or (not self._tenants and request.program_id is None):
+        if request.program_id is None and not self.table.tenants:
             return
+        backend = self._set(backend_id)
         backend.use.advance(now)
         backend.use.running += 1
-        turn = self._turns.get(request.id)
+        turn = self.turns.get(request.id)
         if turn is None:
             tokens = request.prompt_tokens + request.output_tokens_max
             self._others[request.id] = backend, tokens
@@ -144,7 +144,7 @@ class SessionLedger:
 
     def first_token(self, request_id: str, now: float) -> None:
         """A call got its first token."""
-        turn = self._turns.get(request_id)
+        turn = self.turns.get(request_id)
         if turn is not None and turn.is_sent:
             turn.prefill_s = now - turn.sent_at
 
@@ -153,35 +153,32 @@ class SessionLedger:
         if (other := self._others.pop(request_id, None)) is not None:
             self._stopped(other[0], now)
             other[0].tokens -= other[1]
-        elif (turn := self._turns.get(request_id)) is not None and turn.is_sent:
+        elif (turn := self.turns.get(request_id)) is not None and turn.is_sent:
             turn.is_sent = False
             if (backend := self.working_sets.get(turn.backend_id)) is not None:
                 self._stopped(backend, now)
 
-    def ended(
-        self, request_id: str, usage: Usage, now: float, *, is_final: bool = False, tells_cached: bool = True
-    ) -> None:
-        """A call that was sent has ended after this usage. `is_final`: its session ends with it. `tells_cached`: its
-        backend tells how much of a prompt was cached.
-        """
+    def ended(self, request_id: str, usage: Usage, now: float) -> None:
+        """A call that was sent has ended after this usage."""
         if request_id in self._others:
-            self._others[request_id][0].use.computed += _computed(usage)
+            self._others[request_id][0].use.answered(usage)
             self.returned(request_id, now)
             return
-        turn = self._turns.pop(request_id, None)
+        turn = self.turns.pop(request_id, None)
         if turn is None:
             return
         session, backend = turn.session, self.working_sets.get(turn.backend_id)
         del session.running[request_id]
         if backend is not None and turn.is_sent:
             self._stopped(backend, now)
-            backend.use.computed += _computed(usage)
+            backend.use.answered(usage)
             session.used_s += backend.use.engine_s - turn.sent_engine_s
             if usage.output_tokens:
-                self._note_answer(turn, usage, backend, now, tells_cached=tells_cached)
+                self._note_answer(turn, usage, backend, now)
             session.left_at = backend.use.computed
         self._rest(session, now)
-        if is_final and not session.running and not session.held:
+        self.table.note(session)
+        if turn.request.ends_session and not session.running and not session.held:
             if session.is_admitted:
                 self.working_sets[session.backend_id].freed(now)
             self._forget(session)
@@ -190,47 +187,43 @@ class SessionLedger:
         """A call left the queue unsent, whether it was held or not."""
         if (held := self.held.turns.get(request_id)) is not None:
             self.held.remove(held)
-        elif (turn := self._turns.pop(request_id, None)) is not None:
+        elif (turn := self.turns.pop(request_id, None)) is not None:
             del turn.session.running[request_id]
             self._rest(turn.session, now)
         self._is_changed = True
 
-    def adopted(self, request: Request, backend_id: str, now: float, *, parent_id: str | None = None) -> None:
-        """A call of a session runs that another ledger has let in."""
-        of_tenant, session = self._session(request, parent_id)
+    def adopted(self, request: Request, backend_id: str, now: float) -> None:
+        """A call of a session was sent unasked: nothing is held, or another ledger has let it in."""
+        of_tenant, session = self._session(request)
         self._let_in(self._turn(of_tenant, session, request, now), None)
         self.sent(request, backend_id, now)
 
     def tenants_removed(self, tenant_ids: Iterable[str]) -> None:
         """These tenants are gone, and nothing of them waits. What runs still ends."""
         for tenant_id in tenant_ids:
-            of_tenant = self._tenants.get(tenant_id)
+            of_tenant = self.table.tenants.get(tenant_id)
             if of_tenant is not None:
                 for session in [each for each in of_tenant.sessions.values() if not each.running]:
                     self._forget(session)
                 if not of_tenant.sessions:
-                    del self._tenants[tenant_id]
+                    del self.table.tenants[tenant_id]
 
     def restored(self, checkpoint: SessionsCheckpoint, now: float) -> None:
-        """Begin with the sessions of another ledger, when the backends are known and before any turn is. A session of a
-        backend that is not known is not admitted.
+        """Begin with the sessions of another ledger, before any turn. Those whose backends are not live lose their
+        contexts with the next `loads_changed`.
         """
-        assert not len(self._turns) + len(self.held), "restored before any turn"
-        for backend_id, eta in checkpoint.eta.items():
-            if self._eta is None and (backend := self.working_sets.get(backend_id)) is not None:
-                backend.eta = eta
-        for tenant_id, told in checkpoint.tenants.items():
-            of_tenant = self._tenants[tenant_id] = TenantSessions(self._sessions_max)
-            of_tenant.growth = told.growth
-            of_tenant.gaps.restored(told.gaps)
-            for session_id, each in told.sessions.items():
-                session = of_tenant.sessions[session_id] = session_of(tenant_id, session_id, each, now)
-                backend = self.working_sets.get(session.backend_id)
-                if backend is None:
-                    session.backend_id = ""
-                elif each.is_admitted:
-                    backend.admit(session)
-                    session.used_s = each.used_s
+        assert not len(self.turns) + len(self.held), "restored before any turn"
+        if self._eta is None:
+            for backend_id, eta in checkpoint.eta.items():
+                self._set(backend_id).eta = eta
+        oldest_first = sorted(checkpoint.sessions.items(), key=_idle_since)
+        for (tenant_id, session_id), told in oldest_first:
+            of_tenant = self.table.of(tenant_id)
+            session = session_of(tenant_id, session_id, told, now + told.idle_since - checkpoint.at)
+            of_tenant.sessions[session_id] = session
+            if told.is_admitted:
+                self._set(session.backend_id).admit(session)
+                session.used_s = told.used_s
         if checkpoint.is_engaged:
             self.engagement.begin(now)
 
@@ -238,25 +231,27 @@ class SessionLedger:
 
     def released(self, now: float) -> Iterator[TurnEntry]:
         """Turns that were held and may enter the order now."""
-        if not self.held and not self.engagement.is_on:
+        if (not self.held and not self.engagement.is_on) or ((at := self.next_at()) is not None and now < at):
             return
         self._looked_at, self._is_changed = now, False
-        if not self._is_engaged(now):
-            for each in list(self.held.turns.values()):
+        if not self.is_engaged(now):
+            for each in list(islice(self.held.turns.values(), RELEASED_MAX)):
                 self.held.remove(each)
                 yield self._let_in(each, None)
+            self._is_changed = bool(self.held)
             return
         for backend in self.working_sets.values():
             self._shrink(backend, now)
-        self.held.tried.clear()
+        tried = self.held.tried
+        tried.clear()
         kept: set[str] = set()  # backends that turns without room keep
-        while len(kept) < len(self._available) and (turn := self.held.next()) is not None:
+        while len(kept) < len(self.available) and len(tried) < TRIED_MAX and (turn := self.held.next()) is not None:
             backend_id = self._find_room(turn, kept, now)
             if backend_id is not None:
                 self.held.remove(turn)
                 yield self._let_in(turn, backend_id)
                 continue
-            self.held.tried.add(turn.request.id)
+            tried.add(turn.request.id)
             wanted = [each for each in self._wanted(turn, now) if each.id not in kept]
             if wanted:
                 kept.add(max(wanted, key=lambda each: (each.room, each.id)).id)
@@ -269,18 +264,15 @@ class SessionLedger:
         if self._is_changed:
             return self._looked_at
         waited_s = self._looked_at - first.arrived_at
-        return self._looked_at + min(LOOK_AGAIN_S_MAX, max(LOOK_AGAIN_S_MIN, LOOK_AGAIN_RATIO * waited_s))
+        at, longest_at = self._looked_at + LOOK_AGAIN_RATIO * waited_s, first.arrived_at + self._wait_s_max
+        at = min(self._looked_at + LOOK_AGAIN_S_MAX, max(self._looked_at + LOOK_AGAIN_S_MIN, at))
+        return min(at, longest_at) if longest_at > self._looked_at else at
 
     # -- view ------------------------------------------------------------------------------------------------
 
-    def sessions(self, tenant_id: str) -> Collection[AgentSession]:
-        """The known sessions of a tenant, used longest ago first."""
-        of_tenant = self._tenants.get(tenant_id)
-        return () if of_tenant is None else of_tenant.sessions.values()
-
     def charged(self, request_id: str, usage: Usage) -> Usage:
         """The usage that a call is charged for: what a pause made its backend compute again counts as cached."""
-        turn = self._turns.get(request_id)
+        turn = self.turns.get(request_id)
         if turn is None or not turn.resumes or not turn.session.context:
             return usage
         known = min(turn.session.context, usage.prompt_tokens) if turn.continues else 0
@@ -288,23 +280,18 @@ class SessionLedger:
 
     def known_tokens(self, request_id: str) -> int:
         """Tokens of a sent call's prompt that its backend is expected to have cached."""
-        turn = self._turns.get(request_id)
+        turn = self.turns.get(request_id)
         return 0 if turn is None or turn.resumes else min(turn.known, turn.request.prompt_tokens)
 
-    def checkpoint(self, now: float, tenant_ids: Collection[str] | None = None) -> SessionsCheckpoint:
-        """What `restored` of the next ledger takes; of all tenants, or these."""
-        ids = self._tenants if tenant_ids is None else [each for each in tenant_ids if each in self._tenants]
-        tenants = {}
-        for tenant_id in ids:
-            of_tenant = self._tenants[tenant_id]
-            sessions = {each.id: record(each, now) for each in of_tenant.sessions.values() if each.turns}
-            tenants[tenant_id] = TenantRecord(sessions, of_tenant.gaps.counts(), of_tenant.growth)
+    def checkpoint(self, now: float) -> SessionsCheckpoint:
+        """What `restored` of the next ledger takes, but for the sessions: the table tells those."""
         eta = {each.id: each.eta for each in self.working_sets.values()}
-        return SessionsCheckpoint(tenants, eta, is_engaged=self.engagement.is_on)
+        return SessionsCheckpoint({}, eta, self.engagement.is_on, now)
 
     # -- room ------------------------------------------------------------------------------------------------
 
-    def _is_engaged(self, now: float) -> bool:
+    def is_engaged(self, now: float) -> bool:
+        """Whether sessions are held now."""
         if now - self._judged_at < JUDGED_EVERY_S:
             return self.engagement.is_on
         self._judged_at = now
@@ -312,6 +299,9 @@ class SessionLedger:
         for backend in sets:
             backend.use.advance(now)
             backend.is_settled = backend.is_settled and self.engagement.is_on
+            while (session := backend.lost(now, HORIZON_S)) is not None:
+                backend.release(session)
+                self.table.note(session)
         is_needed = bool(self.held) or any(each.room < 0.0 for each in sets)
         self.engagement.update(sets, is_needed=is_needed, now=now)
         return self.engagement.is_on
@@ -321,7 +311,7 @@ class SessionLedger:
         session, ids = turn.session, turn.request.backend_ids
         if session.running:
             return False
-        if session.backend_id not in self._available or (ids is not None and session.backend_id not in ids):
+        if session.backend_id not in self.available or (ids is not None and session.backend_id not in ids):
             return True
         backend = self.working_sets[session.backend_id]
         if not self.held or session.used_s < self._quantum * session.context * backend.use.prefill_s_per_token:
@@ -337,7 +327,7 @@ class SessionLedger:
     def _shrink(self, backend: WorkingSet, now: float) -> None:
         """Pause idle sessions while those that have grown do not fit any more."""
         while backend.excess > 0.0 and backend.idle:
-            session = longest_away(backend, now, self._gaps_of, HORIZON_S)
+            session = longest_away(backend, now, self.table.gaps, HORIZON_S)
             if session.is_settled:
                 backend.overfull()
             self._pause(session, now)
@@ -346,7 +336,7 @@ class SessionLedger:
     def _wanted(self, turn: Turn, now: float) -> list[WorkingSet]:
         """The backends that a held turn may go to: the one with its context, while that is likely there."""
         session, ids = turn.session, turn.request.backend_ids
-        wanted = [self.working_sets[each] for each in sorted(self._available) if ids is None or each in ids]
+        wanted = [self.working_sets[each] for each in sorted(self.available) if ids is None or each in ids]
         own = next((each for each in wanted if each.id == session.backend_id), None)
         if own is not None and session.context and own.likely_holds(session):
             return [own] if now - turn.arrived_at < self._wait_s_max else wanted
@@ -355,15 +345,15 @@ class SessionLedger:
     def _find_room(self, turn: Turn, kept: Collection[str], now: float) -> str | None:
         """The backend that has room for a held turn, once idle sessions there are paused for it; None: none has."""
         session = turn.session
+        is_forced = now - turn.arrived_at >= self._wait_s_max
         if session.is_admitted:  # another turn of it was let in meanwhile
-            return session.backend_id if self._has_room(turn) else None
-        tokens = max(session.context, turn.request.prompt_tokens) + self._tenants[session.tenant_id].growth
+            return session.backend_id if is_forced or self._has_room(turn) else None
+        tokens = max(session.context, turn.request.prompt_tokens) + self.table.of(session.tenant_id).growth
         near = self._parent_at(session)
         wanted = sorted(self._wanted(turn, now), key=lambda each: (each.id != near, -each.room, each.id))
         for backend in wanted:
             if backend.id not in kept and backend.needed(session, tokens) <= backend.room:
                 return backend.id
-        is_forced = now - turn.arrived_at >= self._wait_s_max
         for backend in wanted:
             if backend.id not in kept and self._make_room(backend, turn, tokens, now, is_forced=is_forced):
                 return backend.id
@@ -377,7 +367,7 @@ class SessionLedger:
         else:
             horizon_s = backend.grows_in_s(now, turn.arrived_at)
             chosen = worth_pausing(
-                backend, needed, now, horizon_s=horizon_s, waiting=len(self.held), gaps_of=self._gaps_of
+                backend, needed, now, horizon_s=horizon_s, waiting=len(self.held), gaps_of=self.table.gaps
             )
         for session in chosen or ():
             self._pause(session, now, goes_first=not is_forced)
@@ -385,38 +375,38 @@ class SessionLedger:
 
     def _pause(self, session: AgentSession, now: float, *, goes_first: bool = True) -> None:
         assert not session.running, "no session that runs is paused"
-        backend, gaps = self.working_sets[session.backend_id], self._gaps_of(session.tenant_id)
+        backend, gaps = self.working_sets[session.backend_id], self.table.gaps(session.tenant_id)
         if outlook(session, backend, gaps, now, horizon_s=HORIZON_S).returns < ENDED_RETURNS_MAX:
             backend.freed(now)
         backend.release(session)
-        session.goes_first = goes_first
+        session.goes_first, session.is_paused = goes_first, True
         session.pauses += 1
         self.pauses_total += 1
+        self.table.note(session)
 
     def _parent_at(self, session: AgentSession) -> str:
         """Where the parent of a session is admitted; empty: nowhere."""
         if session.parent_id is None:
             return ""
-        parent = self._tenants[session.tenant_id].sessions.get(session.parent_id)
+        parent = self.table.sessions(session.tenant_id).get(session.parent_id)
         return parent.backend_id if parent is not None and parent.is_admitted else ""
 
     # -- sessions and turns ------------------------------------------------------------------------------------
 
-    def _gaps_of(self, tenant_id: str) -> Gaps:
-        return self._tenants[tenant_id].gaps
+    def _set(self, backend_id: str) -> WorkingSet:
+        backend = self.working_sets.get(backend_id)
+        if backend is None:
+            backend = self.working_sets[backend_id] = WorkingSet(backend_id, self._eta)
+        return backend
 
-    def _session(self, request: Request, parent_id: str | None) -> tuple[TenantSessions, AgentSession]:
+    def _session(self, request: Request) -> tuple[TenantSessions, AgentSession]:
         assert request.program_id is not None, "it has a session"
-        of_tenant = self._tenants.get(request.tenant_id)
-        if of_tenant is None:
-            of_tenant = self._tenants[request.tenant_id] = TenantSessions(self._sessions_max)
+        of_tenant = self.table.of(request.tenant_id)
         session = of_tenant.used(request.program_id)
         if session is None:
             if (surplus := of_tenant.surplus()) is not None:
                 self._forget(surplus)
-            session = AgentSession(request.tenant_id, request.program_id, parent_id)
-            session.shared = beginnings(request.prefix, request.prefix_block_tokens)
-            of_tenant.sessions[session.id] = session
+            session = self.table.add(request)
         return of_tenant, session
 
     def _turn(self, of_tenant: TenantSessions, session: AgentSession, request: Request, now: float) -> Turn:
@@ -427,25 +417,27 @@ class SessionLedger:
         continues = session.goes_on(request)
         grown = request.prompt_tokens + int(min(request.output_tokens_max, of_tenant.growth))
         tokens = max(0, grown - session.context) if continues else grown
-        return Turn(request, session, now, continues, bool(session.turns) and not session.is_admitted, tokens)
+        return Turn(request, session, now, continues, session.is_paused, tokens)
 
     def _let_in(self, turn: Turn, backend_id: str | None) -> TurnEntry:
         """The turn enters the order, for this backend; None: the placement chooses, because nothing is held."""
         session, request = turn.session, turn.request
-        self._turns[request.id] = session.running[request.id] = turn
-        session.goes_first = False
+        turn.backend_id = backend_id or ""
+        self.turns[request.id] = session.running[request.id] = turn
+        session.goes_first = session.is_paused = False
         if backend_id is None:
             session.is_settled = turn.resumes = False  # what is missed now, holding has not caused
         if session.is_admitted:
             self.working_sets[session.backend_id].woke(session)
         elif backend_id is not None:
             self.working_sets[backend_id].admit(session)
+        self.table.note(session)
         return TurnEntry(request.id, backend_id)
 
-    def _note_answer(self, turn: Turn, usage: Usage, backend: WorkingSet, now: float, *, tells_cached: bool) -> None:
+    def _note_answer(self, turn: Turn, usage: Usage, backend: WorkingSet, now: float) -> None:
         """Learn from an answer: how much of the context was found, and what turns are like."""
-        session, of_tenant = turn.session, self._tenants[turn.session.tenant_id]
-        expected = min(turn.known, usage.prompt_tokens)
+        session, of_tenant = turn.session, self.table.of(turn.session.tenant_id)
+        expected, tells_cached = min(turn.known, usage.prompt_tokens), backend.use.tells_cached
         if turn.prefill_s is not None and tells_cached:
             backend.use.prefilled(usage.prompt_tokens - usage.cached_tokens, turn.prefill_s)
         if expected and tells_cached:
@@ -462,7 +454,7 @@ class SessionLedger:
     def _rest(self, session: AgentSession, now: float) -> None:
         """A turn of the session runs no more."""
         if not session.running:
-            self._gaps_of(session.tenant_id).began()
+            self.table.gaps(session.tenant_id).began()
             session.idle_since, session.gap_bucket = now, 0
         if session.is_admitted:
             self.working_sets[session.backend_id].rested(session)
@@ -475,19 +467,20 @@ class SessionLedger:
     def _forget(self, session: AgentSession) -> None:
         if session.is_admitted:
             self.working_sets[session.backend_id].release(session)
-        del self._tenants[session.tenant_id].sessions[session.id]
+        self.table.remove(session)
 
     def _remove(self, backend: WorkingSet) -> None:
         """A backend is gone, and all contexts that were there."""
-        for of_tenant in self._tenants.values():
+        for of_tenant in self.table.tenants.values():
             for session in of_tenant.sessions.values():
                 if session.backend_id == backend.id:
                     if session.is_admitted:
                         backend.release(session)
                     session.backend_id = ""
+                    self.table.note(session)
         for request_id in [each for each, (at, _) in self._others.items() if at is backend]:
             del self._others[request_id]
 
 
-def _computed(usage: Usage) -> int:
-    return usage.prompt_tokens - usage.cached_tokens + usage.output_tokens
+def _idle_since(told: tuple[SessionId, SessionRecord]) -> float:
+    return told[1].idle_since

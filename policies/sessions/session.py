@@ -21,7 +21,7 @@ class State(StrEnum):
     HELD = "held"
     """A turn of it waits for room."""
     PAUSED = "paused"
-    """It has no room, and no turn of it waits."""
+    """It has no room, and no turn of it waits: it was paused, or its backend has likely evicted its context."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +68,8 @@ class AgentSession:
     is_admitted: bool = False
     is_settled: bool = False
     """Whether its last turn ended while all that is admitted at its backend fitted."""
+    is_paused: bool = False
+    """Whether it was paused, and no turn of it was let in since."""
     goes_first: bool = False
     """Whether it was paused before it had its quantum, and so precedes other sessions of its tenant."""
     counted: int = 0

@@ -120,6 +120,16 @@ class WorkingSet:
         if not session.running:
             self.idle[session] = None
 
+    def lost(self, now: float, horizon_s: float) -> AgentSession | None:
+        """An idle session whose context is surely not there any more, because a whole pool was computed since, or that
+        has been away for longer than the horizon; None: there is none.
+        """
+        session = next(iter(self.idle), None)
+        if session is None:
+            return None
+        is_gone = self.use.computed - session.left_at > self.pool_tokens or now - session.idle_since > horizon_s
+        return session if is_gone else None
+
     def likely_holds(self, session: AgentSession) -> bool:
         """Whether the context of a session that left is likely there still: less was computed since than the part of
         the pool that admitted sessions leave free.

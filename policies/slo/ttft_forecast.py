@@ -164,7 +164,7 @@ class Forecaster:
         self, request: Request, tenant: Tenant, own_tokens: float, output_tokens: float, scan: BackendScan
     ) -> WorkAhead:
         """The work that is sent to each backend before a request that waits behind `own_tokens` of its tenant."""
-        queues, waiting = self.queues, len(self.queues) - self.queues.held_requests
+        queues, waiting = self.queues, len(self.queues) - len(self.queues.held_for)
         leads = [
             (fair_queue.lead_service(tenant), number, fair_queue)
             for number, fair_queue in enumerate(self.present.fair_queues.all())

@@ -15,6 +15,7 @@ from policies.admission import Admission
 from policies.fairness import FAIRNESS
 from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS
+from policies.pool.session_gate import SessionRules
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Cause, Dispatch, Group, Outcome, Preempt, Request, Tenant, Tier, Usage
@@ -54,6 +55,8 @@ class Facts(RuleBasedStateMachine):
     decisions_max = 3
     price = LinearPrice()
     watched: WatchedPlacement | None = None
+    scheduler_class: type[Scheduler] = Scheduler
+    sessions: SessionRules | None = None
 
     def begin(
         self, *, prediction, share_ratio_max, preempt_service=None, interrupt_rules=NO_INTERRUPTIONS, **parameters
@@ -65,7 +68,7 @@ class Facts(RuleBasedStateMachine):
             place = PLACEMENT[self.placement](**PARAMETERS.get(self.placement, {}))
             if is_watched and self.placement in ARRIVAL_PLACEMENT:
                 place = self.watched = WatchedPlacement(place)
-            return Scheduler(
+            return self.scheduler_class(
                 tenants=self.tenants,
                 tiers=self.tiers,
                 groups=self.groups,
@@ -79,6 +82,7 @@ class Facts(RuleBasedStateMachine):
                 interrupt_rules=interrupt_rules,
                 admission=self.admission,
                 decisions_max=self.decisions_max,
+                sessions=self.sessions,
             )
 
         self.make = make

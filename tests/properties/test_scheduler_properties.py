@@ -16,6 +16,7 @@ from arrival_facts import ArrivalFacts
 from fair_facts import FairFacts, GroupFacts, LiveGroupFacts
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from session_facts import HeldSessions, NoSessions, WatchedSessions
 
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
@@ -87,6 +88,18 @@ def test_an_arrival_that_is_decided_at_once_is_decided_as_one_that_is_submitted_
     attributes = {"policy": policy, "placement": placement}
     histories = 20 if divisor == LONG else 3
     steps_of(ArrivalFacts, ANY_STEPS, divisor=divisor, histories=histories, first_seed=1, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "placement", "_cap", "divisor"), [*runs(["vtc", "dlpm"], sorted(PLACEMENT), caps=(None,), every=2)]
+)
+@pytest.mark.parametrize("facts", [WatchedSessions, NoSessions, HeldSessions])
+def test_agents_lose_nothing_and_without_a_reason_to_hold_them_all_is_decided_as_before(
+    facts, policy, placement, _cap, divisor
+):
+    attributes = {"policy": policy, "placement": placement}
+    histories = 20 if divisor == LONG else 3
+    steps_of(facts, ANY_STEPS, divisor=divisor, histories=histories, first_seed=1, **attributes)
 
 
 @pytest.mark.parametrize(("policy", "placement", "is_capped", "divisor"), [*runs(BOUNDED, sorted(PLACEMENT), every=3)])

@@ -72,7 +72,7 @@ FOLDERS = {
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70
 METHODS_MAX = 37  # of a class: a class with more answers more than one question
-METHODS_MAX_OF = {"Scheduler": 44}  # 31 are the facts, decisions and views of a Scheduler
+METHODS_MAX_OF = {"Scheduler": 45}  # 32 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")

@@ -16,6 +16,7 @@ SENTENCES: Final = {
     Wait.NO_BACKEND: "No backend that can serve it is available.",
     Wait.BACKENDS_HELD: "The backends that can serve it have just rejected a request, and get none for a moment.",
     Wait.KEY_LIMIT: "Its API key is at its limit of requests in flight.",
+    Wait.SESSION: "The contexts of other sessions fill the KV pools. By then its session gets room.",
     Wait.TENANT_LIMIT: "Its tenant is at its limit of requests in flight.",
     Wait.OWN_QUEUE: "An older request of its tenant goes first.",
     Wait.NO_ROOM: "It is its turn, but no backend has room for it yet.",

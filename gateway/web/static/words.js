@@ -86,6 +86,7 @@ const WAITS = {
   no_backend: "no backend is available",
   backends_held: "backends rejected a request just now",
   key_limit: "its key is at its in-flight limit",
+  session: "contexts of other sessions fill the KV pools",
   tenant_limit: "at its in-flight limit",
   own_queue: "older requests of its own go first",
   no_room: "no backend has room",

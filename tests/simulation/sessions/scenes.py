@@ -1,6 +1,6 @@
 """Scenes with agents: 24 of them on two CPU cores, and up to 84 for each pair of H100s; and what became of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
@@ -13,10 +13,11 @@ from backends.simulation.session_world import GAPS_S, Agents, Quantiles, Session
 from backends.simulation.world import KnownSteps
 from policies.facts import Fact
 from policies.placement.longest_prefix import LongestPrefix
+from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
+from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.step_time.model import StepTime
 from policies.types import Action, Dispatch, Outcome, Request, Tenant, Timing, Usage
-from tests.simulation.sessions.gated import GatedScheduler
 
 CPU_13M = StepCoefficients(
     base_s=3.5e-3, token_s=68e-6, context_token_s=0.1e-6, request_s=0.3e-3, kv_tokens_max=16_384,
@@ -132,7 +133,7 @@ class Way:
     gate: bool = False
     told: bool = False
     ledger: Mapping[str, Any] = field(default_factory=dict)
-    make: type[GatedScheduler] = GatedScheduler
+    make: type[Scheduler] = Scheduler
 
 
 DIRECT, OFF, ON, TOLD = Way(gateway=False), Way(), Way(gate=True), Way(gate=True, told=True)
@@ -147,21 +148,35 @@ def play(scene: Scene, way: Way) -> Figures:
         "wait_s_max": 1e9,
         "placement": LongestPrefix() if scene.engines > 1 else None,
     }
-    gated = way.make(tenants, ledger=way.ledger, **settings) if way.gate else None
+    scheduler = way.make(tenants=tenants, **settings, sessions=SessionRules(**way.ledger) if way.gate else None)
+    held_s: list[float] = []
+    if scheduler._sessions is not None:
+        note_waits(scheduler._sessions.ledger, held_s)
     model = scene.coefficients.step_time_model()
     world = SessionWorld(
-        gated or (Scheduler(tenants=tenants, **settings) if way.gateway else NoGateway(scene.engines)),
+        scheduler if way.gateway else NoGateway(scene.engines),
         engines,
         scene.agents,
         rng=Random(scene.seed),
         until_s=scene.until_s,
+        tells_ends=way.told,
         requests_running_max=scene.running_max,
         steps=KnownSteps(time=StepTime(model, 0.0, is_sure=True), tokens_max=scene.step_tokens),
     )
-    if gated is not None and way.told:
-        gated.is_final = world.is_last
     world.play()
-    return _figures(scene, world, gated)
+    return _figures(scene, world, None if scheduler._sessions is None else scheduler._sessions.ledger, held_s)
+
+
+def note_waits(ledger: SessionLedger, held_s: list[float]) -> None:
+    """Note for how long each turn was held."""
+    released = ledger.released
+
+    def noted(now: float) -> Iterator[TurnEntry]:
+        for entry in released(now):
+            held_s.append(now - ledger.turns[entry.request_id].arrived_at)
+            yield entry
+
+    ledger.released = noted  # type: ignore[method-assign]
 
 
 def _engine(scene: Scene) -> Engine:
@@ -173,14 +188,13 @@ def _engine(scene: Scene) -> Engine:
     )
 
 
-def _figures(scene: Scene, world: SessionWorld, gated: GatedScheduler | None) -> Figures:
+def _figures(scene: Scene, world: SessionWorld, ledger: SessionLedger | None, held_s: list[float]) -> Figures:
     turns = [each for each in world.turns if each.arrived_at + (each.latency_s or 0.0) >= scene.warm_s]
     sessions = [
         each.ended_at - each.began_at
         for each in world.sessions
         if each.ended_at is not None and each.began_at >= scene.warm_s
     ]
-    ledger = None if gated is None else gated.ledger
     return Figures(
         sum(each.output for each in turns) / (scene.until_s - scene.warm_s),
         sum(each.cached for each in turns) / max(1, sum(each.prompt for each in turns)),
@@ -188,7 +202,7 @@ def _figures(scene: Scene, world: SessionWorld, gated: GatedScheduler | None) ->
         _quantiles(sessions),
         {agents.tenant_id: sum(_of(each, agents) for each in turns) for agents in scene.agents},
         fmean(each.prompt for each in turns),
-        max(gated.held_s, default=0.0) if gated else 0.0,
+        max(held_s, default=0.0),
         ledger.pauses_total if ledger else 0,
         ledger.yields_total if ledger else 0,
         tuple(each.eta for each in ledger.working_sets.values()) if ledger else (),

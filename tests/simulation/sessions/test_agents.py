@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from backends.simulation.session_world import GAPS_S
 from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
+from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger
 from policies.sessions.session import State
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, Tenant, Tier, Usage
-from tests.simulation.sessions.gated import GatedScheduler
 from tests.simulation.sessions.scenes import CPU_1M, DIRECT, LONG_GAPS, OFF, ON, TOLD, Way, cpu, h100, play
 
 SESSIONS_MAX = 6
@@ -31,7 +31,9 @@ class Judge:
     def __init__(self, backends: int) -> None:
         tenants = {name: Tenant(name) for name in "abc"}
         order = FairTree(VirtualTokenCounter, [Tier("default")], lambda _: 0, tenant=tenants.get)
-        self.ledger = SessionLedger(order, tenants.__getitem__, sessions_max=SESSIONS_MAX, wait_s_max=WAIT_S_MAX)
+        self.ledger = SessionLedger(
+            lambda: order, tenants.__getitem__, sessions_max=SESSIONS_MAX, wait_s_max=WAIT_S_MAX
+        )
         self.ledger.engagement.begin(0.0)
         self.ledger.engagement.update = lambda *_, **__: None  # type: ignore[method-assign,assignment]
         self.now, self.number = 0.0, 0
@@ -74,7 +76,8 @@ class Judge:
         request_id = list(self.running)[place % len(self.running)]
         request, _ = self.running.pop(request_id)
         usage = Usage(request.prompt_tokens, self.number % 3 * request.prompt_tokens // 3, 1 + self.number % 50)
-        self.ledger.ended(request_id, usage, self.now, is_final=final)
+        request.ends_session = final
+        self.ledger.ended(request_id, usage, self.now)
         self.release()
 
     def leave(self, place: int) -> None:
@@ -84,10 +87,10 @@ class Judge:
         self.release()
 
     def check(self) -> None:
-        sessions = [each for tenant in "abc" for each in self.ledger.sessions(tenant)]
+        sessions = [each for tenant in "abc" for each in self.ledger.table.sessions(tenant).values()]
         alive = len(self.running) + len(self.waiting)
         for tenant in "abc":
-            assert len(self.ledger.sessions(tenant)) <= SESSIONS_MAX + alive
+            assert len(self.ledger.table.sessions(tenant).values()) <= SESSIONS_MAX + alive
         for session in sessions:
             if session.running and session.backend_id in self.live:
                 assert session.is_admitted, "no session that runs is paused"
@@ -171,9 +174,9 @@ def test_ten_thousand_ids_of_one_tenant_cost_others_nothing_and_bounded_memory()
             else:
                 judge.now += 1.0
                 judge.release()
-        kept.append(len(judge.ledger.sessions("a")))
+        kept.append(len(judge.ledger.table.sessions("a").values()))
     assert max(kept) <= SESSIONS_MAX + IN_FLIGHT_MAX
-    (session,) = judge.ledger.sessions("b")
+    (session,) = judge.ledger.table.sessions("b").values()
     assert session.context == 500 + 2
     judge.drain()
 
@@ -207,32 +210,38 @@ def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
     assert after.held_s_max <= 150.0 * 1.25
 
 
-class Watched(GatedScheduler):
+class Watched(Scheduler):
     """Notes what tenants are charged, when each has a held turn, and what each session gets while it is admitted."""
 
     made: "ClassVar[Watched | None]" = None
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         Watched.made = self
         self.lead: list[tuple[bool, float]] = []
         """Whether both wait, and what A is ahead of B."""
-        self._service = {"A": 0.0, "B": 0.0}
+        self._services = {"A": 0.0, "B": 0.0}
+        self._counted: dict[str, float] = {}
         self.stints: dict[tuple[str, int], float] = {}
         self.stints_at: list[tuple[tuple[str, int], ...]] = []
 
-    def _charge(self, request_id: str, usage: Usage) -> None:
-        before = self._charged.get(request_id, 0.0)
-        super()._charge(request_id, usage)
-        service = self._charged[request_id] - before
-        request = self._requests[request_id]
-        if self._asked_at < SETTLED_S:
-            return
-        self._service[request.tenant_id] += service
-        held = [sum(turn.session.tenant_id == each for turn in self.ledger.held.turns.values()) for each in "AB"]
+    def tokens(self, request_id: str, usage: Usage, now: float) -> None:
+        super().tokens(request_id, usage, now)
+        entry = self._ledger.in_flight[request_id]
+        service = self._ledger.price.service(*entry.usage)
+        before = self._counted.get(request_id, 0.0)
+        self._counted[request_id] = service
+        if now >= SETTLED_S:
+            self._note(entry.request, service - before)
+
+    def _note(self, request: Request, service: float) -> None:
+        assert self._sessions is not None
+        ledger = self._sessions.ledger
+        self._services[request.tenant_id] += service
+        held = [sum(turn.session.tenant_id == each for turn in ledger.held.turns.values()) for each in "AB"]
         admitted = []
         for tenant in "AB":
-            for session in self.ledger.sessions(tenant):
+            for session in ledger.table.sessions(tenant).values():
                 stint = session.id, session.pauses
                 if session.is_admitted:
                     admitted.append(stint)
@@ -240,7 +249,7 @@ class Watched(GatedScheduler):
                     self.stints[stint] = self.stints.get(stint, 0.0) + service
         if all(held):
             self.stints_at.append(tuple(admitted))
-        self.lead.append((all(held), self._service["A"] - self._service["B"]))
+        self.lead.append((all(held), self._services["A"] - self._services["B"]))
 
 
 @pytest.mark.parametrize("told", [False, True])

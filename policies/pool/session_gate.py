@@ -1,0 +1,202 @@
+"""Gate of sessions: what a Scheduler asks the ledger of sessions, and what it tells it.
+
+Turns that the ledger holds wait outside of the order, as the requests of a key at its limit do. A turn that may run
+enters the order for the one backend that has room for its session. That lapses where the backend is gone, or when the
+turn has waited as long as any should: then it may go to any backend that can serve it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from policies.accounts.cost import Price
+from policies.accounts.ledger import Charge, InFlight
+from policies.fairness.tree import FairTree
+from policies.fairness.vtc import VirtualTokenCounter
+from policies.group_state import GroupState
+from policies.pool.tenants import Tenants
+from policies.sessions.ledger import QUANTUM_PREFILLS, SESSIONS_MAX, SessionLedger
+from policies.types import Request, Tenant, Usage
+
+
+class SessionRules(NamedTuple):
+    """How sessions are held. A turn that was held for `wait_s_max` seconds gets room whatever that costs others; None:
+    half of the queue timeout. Of a tenant, `sessions_max` sessions are known. `eta`: the part of a KV pool that
+    sessions may have; None: as learnt. A session yields after `quantum` times the prefill of its context.
+    """
+
+    wait_s_max: float | None = None
+    sessions_max: int = SESSIONS_MAX
+    eta: float | None = None
+    quantum: float = QUANTUM_PREFILLS
+
+
+class _Bound(NamedTuple):
+    """What holds for a waiting turn that is to go to this backend, until then; later it may go to `backend_ids`."""
+
+    backend_id: str
+    until: float
+    backend_ids: frozenset[str] | None
+
+
+class SessionGate:
+    """The gate before the order of one pool. Mutable."""
+
+    def __init__(self, rules: SessionRules, tenants: Tenants, price: Price, wait_s_max: float) -> None:
+        """`wait_s_max` is the queue timeout."""
+        self._tenants, self._price = tenants, price
+        self._wait_s_max = wait_s_max / 2.0 if rules.wait_s_max is None else rules.wait_s_max
+        self.ledger = SessionLedger(
+            self._make_order,
+            self._known,
+            sessions_max=rules.sessions_max,
+            wait_s_max=self._wait_s_max,
+            eta=rules.eta,
+            quantum=rules.quantum,
+        )
+        self.forgiven: dict[str, Usage] = {}
+        """What requests have used that compute again what a pause made them lose, by id. To read."""
+        self._bound: dict[str, _Bound] = {}  # waiting requests by id
+        self._bound_until = inf  # none of them lapses before
+
+    # -- what waits --------------------------------------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        """Whether turns are held, or may be."""
+        return self.ledger.engagement.is_on or bool(self.ledger.held)
+
+    def may_hold(self, request: Request, now: float) -> bool:
+        """Whether the ledger has to be asked whether this arriving request enters the order."""
+        return request.program_id is not None and (self.ledger.is_engaged(now) or bool(self.ledger.held))
+
+    def is_held(self, request: Request) -> bool:
+        return request.id in self.ledger.held.turns
+
+    def enters(self, request: Request, now: float) -> Request | None:
+        """The request as it enters the order now; None: it is held."""
+        if request.program_id is None:
+            return request
+        turn = self.ledger.turns.get(request.id)
+        if turn is None:
+            if self.ledger.arrived(request, now) is None:
+                return None
+            turn = self.ledger.turns[request.id]
+        until = request.arrived_at + self._wait_s_max
+        if not turn.backend_id or until <= now:
+            return request
+        self._bound[request.id] = _Bound(turn.backend_id, until, request.backend_ids)
+        self._bound_until = min(self._bound_until, until)
+        return replace(request, backend_ids=frozenset((turn.backend_id,)))
+
+    def wait_s(self, request: Request, now: float) -> float:
+        """For how long, at most, a request is still held."""
+        return max(0.0, self.ledger.held.turns[request.id].arrived_at + self._wait_s_max - now)
+
+    def released(self, now: float) -> Iterator[str]:
+        """Yield the ids of requests that were held and enter the order now."""
+        return (entry.request_id for entry in self.ledger.released(now))
+
+    def lapsed(self, now: float, *, is_due: bool) -> list[str]:
+        """The ids of waiting requests that are not bound to a backend any more; `is_due`: only if one's time has come,
+        and no backend has gone since.
+        """
+        if not self._bound or (is_due and now < self._bound_until):
+            return []
+        available = self.ledger.available
+        self._bound_until = min((each.until for each in self._bound.values() if each.until > now), default=inf)
+        return [id_ for id_, each in self._bound.items() if each.until <= now or each.backend_id not in available]
+
+    def unbound(self, request: Request) -> Request:
+        """The request with the backends that can serve it, from now on."""
+        bound = self._bound.pop(request.id, None)
+        if bound is None:
+            return request
+        self.ledger.turns[request.id].backend_id = ""
+        return replace(request, backend_ids=bound.backend_ids)
+
+    def left(self, request_id: str, now: float) -> None:
+        """A waiting request is gone, or set aside: it will have to be asked for again."""
+        self._bound.pop(request_id, None)
+        self.ledger.left(request_id, now)
+
+    def next_at(self) -> float | None:
+        """When to ask for what may enter the order although no fact arrives; None: not before one does."""
+        at = self.ledger.next_at()
+        return at if not self._bound else self._bound_until if at is None else min(at, self._bound_until)
+
+    # -- what runs ---------------------------------------------------------------------------------------------
+
+    def sent(self, entry: InFlight) -> None:
+        """A request was dispatched."""
+        request, now = entry.request, entry.dispatched_at
+        if request.id in self._bound:
+            request = entry.request = self.unbound(request)
+        if request.program_id is None:
+            self.ledger.sent(request, entry.backend_id, now)
+            return
+        turn = self.ledger.turns.get(request.id)
+        if turn is None:
+            self.ledger.adopted(request, entry.backend_id, now)
+            return
+        self.ledger.sent(request, entry.backend_id, now)
+        if turn.resumes and turn.continues and turn.session.context:
+            self.forgiven[request.id] = entry.usage
+
+    def charged(self, request_id: str, usage: Usage) -> Usage:
+        """What a request is charged for that has used this much."""
+        if request_id not in self.forgiven:
+            return usage
+        self.forgiven[request_id] = usage
+        return self.ledger.charged(request_id, usage)
+
+    def returned(self, request_id: str, now: float) -> None:
+        """A dispatched request waits in the order again."""
+        self.forgiven.pop(request_id, None)
+        self.ledger.returned(request_id, now)
+
+    def ended(self, entry: InFlight, now: float) -> None:
+        """A dispatched request has ended."""
+        request = entry.request
+        self.ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
+        if not self.ledger.table.sessions(request.tenant_id):
+            return
+        tenant = self._tenants.admitted(request.tenant_id)
+        if tenant is None:
+            self.ledger.tenants_removed((request.tenant_id,))
+        else:
+            self.ledger.held.order.charged(tenant, Charge(self._price.service(*entry.usage), 0.0))
+
+    # -- tenants -----------------------------------------------------------------------------------------------
+
+    def rearrange(self) -> None:
+        """Tiers, groups, or the place of a tenant among them have changed."""
+        self.ledger.held.rearrange()
+
+    def removed(self, tenants: Iterable[Tenant]) -> None:
+        """These tenants are gone, and nothing of them waits."""
+        for tenant in tenants:
+            self.ledger.tenants_removed((tenant.id,))
+            if tenant.tier_id in self.ledger.held.order.root.nodes:
+                self.ledger.held.order.forget(tenant.tier_id, tenant.id)
+
+    def _known(self, tenant_id: str) -> Tenant:
+        return self._tenants.states[tenant_id].tenant
+
+    def _make_order(self) -> FairTree:
+        """An order of its own: no group is at its limit here, because what is held does not run."""
+        tenants = self._tenants
+        groups = {id_: GroupState(replace(of.group, in_flight_max=None)) for id_, of in tenants.groups.items()}
+        return FairTree(
+            VirtualTokenCounter,
+            tenants.tiers.values(),
+            _none_cached,
+            groups=groups,
+            grouped={of.group.tier_id for of in groups.values()},
+            tenant=tenants.admitted,
+        )
+
+
+def _none_cached(request: Request) -> int:  # noqa: ARG001
+    return 0

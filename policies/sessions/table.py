@@ -1,0 +1,66 @@
+"""Table of sessions: those of each tenant, of a bounded number, and which of them a checkpoint lacks."""
+
+from collections.abc import Mapping
+from itertools import islice
+
+from policies.sessions.checkpoint import SessionId, SessionRecord, record
+from policies.sessions.gaps import Gaps
+from policies.sessions.session import AgentSession, TenantSessions
+from policies.sessions.working_set import beginnings
+from policies.types import Request
+
+
+class SessionTable:
+    """The sessions of one pool, by tenant and id. Mutable."""
+
+    def __init__(self, sessions_max: int) -> None:
+        """Of a tenant, `sessions_max` sessions are known, those that run or wait aside."""
+        self._sessions_max = sessions_max
+        self.tenants: dict[str, TenantSessions] = {}
+        self._changed: dict[SessionId, None] | None = None  # since `changes` was asked last; None: it never was
+
+    def of(self, tenant_id: str) -> TenantSessions:
+        """The sessions of a tenant, to add to."""
+        of_tenant = self.tenants.get(tenant_id)
+        if of_tenant is None:
+            of_tenant = self.tenants[tenant_id] = TenantSessions(self._sessions_max)
+        return of_tenant
+
+    def sessions(self, tenant_id: str) -> Mapping[str, AgentSession]:
+        """The known sessions of a tenant by id, used longest ago first."""
+        of_tenant = self.tenants.get(tenant_id)
+        return {} if of_tenant is None else of_tenant.sessions
+
+    def gaps(self, tenant_id: str) -> Gaps:
+        return self.tenants[tenant_id].gaps
+
+    def add(self, request: Request) -> AgentSession:
+        """The session of this request, which is its first one here."""
+        assert request.program_id is not None, "it has a session"
+        session = AgentSession(request.tenant_id, request.program_id, request.parent_id)
+        session.shared = beginnings(request.prefix, request.prefix_block_tokens)
+        self.tenants[request.tenant_id].sessions[session.id] = session
+        return session
+
+    def remove(self, session: AgentSession) -> None:
+        """Forget a session."""
+        del self.tenants[session.tenant_id].sessions[session.id]
+        self.note(session)
+
+    def note(self, session: AgentSession) -> None:
+        """What a checkpoint has of the session has changed."""
+        if self._changed is not None:
+            self._changed[session.tenant_id, session.id] = None
+
+    def changes(self, now: float, most: int) -> dict[SessionId, SessionRecord | None]:
+        """At most so many of the sessions that have changed since they were told here; None: it is forgotten. At first
+        all have changed that are known by then.
+        """
+        if self._changed is None:
+            self._changed = {(tenant_id, id_): None for tenant_id, of in self.tenants.items() for id_ in of.sessions}
+        told: dict[SessionId, SessionRecord | None] = {}
+        for tenant_id, id_ in list(islice(self._changed, most)):
+            del self._changed[tenant_id, id_]
+            session = self.sessions(tenant_id).get(id_)
+            told[tenant_id, id_] = None if session is None else record(session, now)
+        return told

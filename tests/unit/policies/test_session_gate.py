@@ -1,0 +1,273 @@
+"""Sessions in a Scheduler: what is held, where it goes, and that nothing outlives its backend, tenant or leader."""
+
+import pytest
+
+from policies.facts import FACTS
+from policies.pool.session_gate import SessionRules
+from policies.sessions.session import State
+from policies.types import BackendLoad, Dispatch, Group, KeyLimits, Reason, Request, Tenant, Tier, Usage, Wait
+from tests.unit.policies.pools import Pool
+
+KV = 10_000
+TURN = 3_000  # of which two fit into 0.7 of the pool
+
+
+class Agents(Pool):
+    """A pool that always holds sessions."""
+
+    def __init__(self, *, backends: int = 1, wait_s_max: float = 60.0, **options):
+        self.loads = [
+            BackendLoad(f"gpu{number}", kv_tokens_max=KV, requests_running_max=8) for number in range(backends)
+        ]
+        rules = SessionRules(wait_s_max=wait_s_max, eta=0.7, quantum=1e9)
+        super().__init__(loads=self.loads, sessions=rules, **options)
+        self.ledger = self.scheduler._sessions.ledger
+        self.ledger.engagement.begin(0.0)
+        self.ledger.engagement.update = lambda *_, **__: None
+
+    def measure(self, *loads: BackendLoad) -> None:
+        super().measure(*loads)
+        for backend in self.scheduler._sessions.ledger.working_sets.values():
+            backend.use.token_s = 1e-3
+
+    def turn(self, session: str, request_id: str, prompt: int = TURN, *, tenant: str = "A", **fields) -> None:
+        self.send(tenant, request_id, prompt, output_max=10, program_id=session, **fields)
+
+    def run(self, session: str, request_id: str, prompt: int = TURN, *, cached: int = 0, **fields) -> str:
+        """One turn, from its arrival to its end. Returns its backend."""
+        self.turn(session, request_id, prompt, **fields)
+        (dispatch,) = self.poll()
+        self.report(request_id, prompt, 5, cached)
+        self.end(request_id)
+        return dispatch.backend_id
+
+    def waits(self, request_id: str) -> Wait | None:
+        return self.scheduler.waits_for(request_id, self.now)
+
+    def state(self, session: str, tenant: str = "A") -> State:
+        return self.ledger.table.sessions(tenant)[session].state
+
+
+@pytest.fixture
+def full() -> Agents:
+    """Two idle sessions fill the pool."""
+    pool = Agents()
+    pool.run("one", "one-1")
+    pool.run("two", "two-1")
+    return pool
+
+
+def test_a_session_that_does_not_fit_waits_and_is_said_to(full):
+    full.turn("new", "n")
+    assert full.poll() == []
+    assert full.waits("n") is Wait.SESSION
+    view = full.scheduler.wait_views(["n"], full.now)["n"]
+    assert (view.reason, view.start_s) == (Wait.SESSION, 60.0)
+    assert full.scheduler.next_wakeup() <= full.now + 1.0
+    full.turn("one", "one-2")
+    full.send("B", "chat")
+    assert set(full.dispatched()) == {"one-2", "chat"}, "it holds up nothing else"
+
+
+def test_the_end_of_a_session_makes_room(full):
+    full.turn("new", "n")
+    assert full.poll() == []
+    full.turn("one", "one-2", ends_session=True)
+    assert full.dispatched() == ["one-2"]
+    full.report("one-2", TURN, 1)
+    full.end("one-2")
+    assert full.dispatched() == ["n"]
+
+
+def test_what_has_waited_as_long_as_any_should_gets_room(full):
+    full.ledger.working_sets["gpu0"].use.token_s = 1e3  # so no pause pays
+    full.turn("new", "n")
+    assert full.poll() == []
+    full.now = 59.0
+    assert full.poll() == []
+    full.now = full.scheduler.next_wakeup()
+    assert full.now == 60.0
+    assert full.dispatched() == ["n"]
+
+
+def test_a_turn_goes_to_the_backend_of_its_session_and_waits_for_it():
+    pool = Agents(backends=2)
+    home = pool.run("one", "one-1")
+    for number in range(8):
+        pool.send("B", f"b{number}", backend_ids=frozenset({home}))
+    assert len(pool.dispatched()) == 8
+    pool.turn("one", "one-2")
+    assert pool.poll() == []
+    assert pool.waits("one-2") is Wait.NO_ROOM
+    pool.end("b0")
+    assert pool.placed() == {"one-2": home}
+
+
+def test_a_turn_that_waits_for_the_backend_of_its_session_goes_elsewhere_when_that_is_gone_or_it_has_waited_long():
+    for event in ("gone", "unavailable", "long"):
+        pool = Agents(backends=2)
+        home = pool.run("one", "one-1")
+        other = next(each for each in pool.loads if each.backend_id != home)
+        for number in range(8):
+            pool.send("B", f"b{number}", backend_ids=frozenset({home}))
+        assert len(pool.dispatched()) == 8
+        pool.turn("one", "one-2")
+        assert pool.poll() == []
+        if event == "gone":
+            pool.measure(other)
+        elif event == "unavailable":
+            pool.scheduler.measured(BackendLoad(home, available=False, kv_tokens_max=KV), pool.now)
+        else:
+            pool.now = 60.0
+        assert pool.placed() == {"one-2": other.backend_id}, event
+        pool.report("one-2", TURN, 1)
+        pool.end("one-2")
+        assert pool.ledger.table.sessions("A")["one"].backend_id == other.backend_id
+
+
+def test_a_turn_whose_backend_does_not_take_it_may_go_to_any():
+    pool = Agents(backends=2)
+    home = pool.run("one", "one-1")
+    pool.turn("one", "one-2")
+    assert pool.placed() == {"one-2": home}
+    pool.come_back("one-2", hold_s=5.0)
+    (other,) = pool.placed().values()
+    assert other != home
+
+
+def test_a_sub_agent_goes_to_its_parent_if_there_is_room():
+    pool = Agents(backends=3)
+    pool.run("one", "one-1", 1000)
+    home = pool.run("parent", "p-1", 500)
+    pool.turn("child", "c-1", 500, parent_id="parent")
+    pool.ledger.held.tried.clear()
+    assert pool.placed() == {"c-1": home}
+
+
+def test_what_a_pause_made_a_backend_compute_again_is_not_charged(full):
+    full.turn("new", "n")
+    full.now = 60.0
+    assert full.dispatched() == ["n"]
+    paused = next(each for each in ("one", "two") if full.state(each) is State.PAUSED)
+    full.report("n", TURN, 1)
+    full.end("n")
+    before = full.service("A")
+    full.turn(paused, "again")
+    full.now = 120.0
+    assert full.dispatched() == ["again"]
+    full.report("again", TURN, 5, cached=0)
+    full.end("again")
+    assert full.tenant("A").used.cached_tokens == TURN
+    assert full.service("A") - before == TURN * 1 + 5 * 2, "by this price cached tokens cost as much"
+
+
+def test_held_turns_of_a_tenant_that_is_removed_are_rejected_and_its_sessions_forgotten(full):
+    full.turn("new", "n")
+    full.poll()
+    full.change(removed=["A"])
+    assert full.refused() == {"n": Reason.TENANT_UNKNOWN}
+    assert not full.ledger.table.tenants
+    assert not full.ledger.held
+
+
+def test_a_turn_that_runs_when_its_tenant_is_removed_leaves_nothing():
+    pool = Agents()
+    pool.turn("one", "one-1")
+    assert pool.dispatched() == ["one-1"]
+    pool.change(removed=["A"])
+    pool.report("one-1", TURN, 1)
+    pool.end("one-1")
+    assert not pool.ledger.table.tenants
+    assert pool.ledger.working_sets["gpu0"].tokens == 0
+
+
+def test_held_turns_may_be_cancelled_and_set_aside():
+    pool = Agents(wait_s_max=1e9)
+    pool.run("one", "one-1")
+    pool.run("two", "two-1")
+    for name in "xyz":
+        pool.turn(name, name)
+    assert pool.poll() == []
+    pool.scheduler.cancel("x", pool.now)
+    pool.scheduler.parked("y", pool.now)
+    assert set(pool.ledger.held.turns) == {"z"}
+    pool.scheduler.readmitted(Request("y", "A", "m", 0.0, TURN, 10, program_id="y"), pool.now)
+    assert set(pool.ledger.held.turns) == {"y", "z"}
+
+
+def test_a_key_at_its_limit_holds_before_sessions_do():
+    tenant = Tenant("A", keys={"k": KeyLimits(in_flight_max=1)})
+    pool = Agents(tenants=[tenant])
+    pool.turn("one", "one-1", key_id="k")
+    pool.turn("two", "two-1", key_id="k")
+    assert pool.dispatched() == ["one-1"]
+    assert pool.waits("two-1") is Wait.KEY_LIMIT
+    pool.report("one-1", TURN, 1)
+    pool.end("one-1")
+    assert pool.dispatched() == ["two-1"]
+    pool.turn("three", "three-1", key_id="k")
+    pool.turn("one", "one-2", key_id="k")
+    assert pool.poll() == []
+    pool.change(Tenant("A", keys={"k": KeyLimits(in_flight_max=5)}))
+    assert pool.dispatched() == ["one-2"]
+    assert pool.waits("three-1") is Wait.SESSION
+    pool.change(Tenant("A", keys={"k": KeyLimits(in_flight_max=1)}))
+    pool.poll()
+    assert pool.waits("three-1") is Wait.KEY_LIMIT
+
+
+def test_tenants_of_new_tiers_and_groups_take_their_turns(full):
+    full.turn("new", "n")
+    full.poll()
+    full.scheduler.tenants_changed(
+        tiers=[Tier("gold", weight=9.0)],
+        groups=[Group("red", tier_id="gold")],
+        changed=[Tenant("B", tier_id="gold"), Tenant("C", tier_id="gold", group_id="red"), Tenant("A", weight=2.0)],
+        now=full.now,
+    )
+    full.turn("b", "b", tenant="B")
+    full.turn("c", "c", tenant="C")
+    full.now = 60.0
+    sent = set()
+    for _ in range(10):
+        for action in full.poll():
+            assert isinstance(action, Dispatch)
+            sent.add(action.request_id)
+            full.report(action.request_id, TURN, 1)
+            full.end(action.request_id)
+        full.now += 30.0
+    assert sent == {"n", "b", "c"}
+
+
+def test_another_scheduler_goes_on_with_all_sessions_and_breaks_no_turn(full):
+    full.turn("one", "one-2")
+    assert full.dispatched() == ["one-2"]
+    told = full.ledger.table.changes(full.now, 100)
+    checkpoint = full.ledger.checkpoint(full.now)._replace(sessions=told)
+    after = Agents()
+    after.now = 1000.0
+    fact = FACTS["sessions_restored"](now=1000.0, sessions=checkpoint)
+    after.scheduler.told(fact)
+    after.scheduler.adopted(
+        Request("m.1", "A", "m", 999.0, TURN, 10, program_id="one"), "gpu0", Usage(TURN, 0, 0), after.now
+    )
+    assert after.ledger.working_sets["gpu0"].tokens == pytest.approx(full.ledger.working_sets["gpu0"].tokens)
+    assert after.state("one") is State.RUNNING
+    after.turn("new", "n")
+    assert after.poll() == []
+    assert after.run("two", "two-2") == "gpu0"
+
+
+def test_a_thousand_held_turns_take_bounded_polls_when_nothing_is_held_any_more():
+    pool = Agents(admission=())
+    pool.run("one", "one-1")
+    pool.run("two", "two-1")
+    for number in range(1000):
+        pool.turn(f"s{number}", f"r{number}", tenant="B")
+    assert pool.poll() == []
+    pool.ledger.engagement.is_on = False
+    pool.now += 1.0
+    pool.scheduler.poll(pool.now)
+    assert len(pool.ledger.held) >= 1000 - 64
+    pool.poll()
+    assert not pool.ledger.held
