@@ -8,7 +8,8 @@
     decisions  poll(now) -> [Dispatch | Reject | Preempt]; arrived(request, now): submit, and what a poll then decides
     time       next_wakeup() -> when poll has something to decide although no fact arrived
     view       snapshot(now), rate_limits(tenant_id, now, key_id), counter(tenant_id), waits_for(request_id, now),
-               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now)
+               wait_views(request_ids, now), prefilled(request_id, now), checkpoint(), windows(now),
+               sessions(now, changes_max)
 
 The scheduler never waits, reads a clock, calls back or logs. The asyncio dispatcher, a simulation under a virtual clock
 and a replay of recorded facts therefore run this same object, and the same facts give the same actions.
@@ -654,6 +655,12 @@ class Scheduler:
         or these (scopes.py).
         """
         return self._admission_rules.windows(now, scopes)
+
+    def sessions(self, now: float, changes_max: int) -> SessionsCheckpoint | None:
+        """What `sessions_restored` of the next scheduler takes, of at most so many sessions that have changed since the
+        last time; None: no sessions are known here.
+        """
+        return None if self._sessions is None else self._sessions.ledger.checkpoint(now, changes_max)
 
     # -- decisions, in parts -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from policies.accounts.checkpoint import ServiceCheckpoint
 from policies.admission.rate_window import WindowCheckpoint
 from policies.facts import Fact
+from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.types import Action, Outcome, RateLimits, Request, Snapshot, Timing, Usage, Wait, WaitView
 
 
@@ -42,3 +43,4 @@ class SharedSchedulerProtocol(ViewedSchedulerProtocol, Protocol):
     """A Scheduler that decides for many processes."""
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint: ...
+    def sessions(self, now: float, changes_max: int) -> SessionsCheckpoint | None: ...

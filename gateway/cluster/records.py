@@ -4,6 +4,8 @@ A record has a key: a letter for its kind, and the pool and name that it is of.
 
     s  counters of a tenant            w  what counts against the limits per minute of a scope, and when that was
     l  counters of tiers and groups    c  what was charged for a request that has not ended, by wire id
+    a  a session of an agent, by tenant and session
+    e  what was learnt of the pool for sessions
     m  what was taken in of a member, in no pool
 
 Times are the leader's, but for one difference that each leader takes over from the one before; so a record stays as it
@@ -19,9 +21,10 @@ import msgspec
 
 from policies.accounts.checkpoint import QueueCheckpoint, ServiceCheckpoint, TierCheckpoint, of_tenants
 from policies.admission.rate_window import WINDOW_S, Booked, MinuteCheckpoint, WindowCheckpoint
+from policies.sessions.checkpoint import SessionId, SessionRecord, SessionsCheckpoint
 from policies.types import ReplicaShare, Usage
 
-SERVICE, LEVELS, WINDOW, CHARGED, MEMBER = "s", "l", "w", "c", "m"
+SERVICE, LEVELS, WINDOW, CHARGED, SESSION, LEARNT, MEMBER = "s", "l", "w", "c", "a", "e", "m"
 GONE: Final = b""  # instead of a record that is no more
 BOOKED_BYTES: Final = calcsize("<HQ")
 SLICE_RECORDS: Final = 256
@@ -45,6 +48,7 @@ class PoolCheckpoint(NamedTuple):
     service: ServiceCheckpoint
     windows: WindowCheckpoint
     charged: Mapping[str, Usage] = {}
+    sessions: SessionsCheckpoint = SessionsCheckpoint()
 
 
 def part_of(minute: MinuteCheckpoint, share: ReplicaShare) -> MinuteCheckpoint:
@@ -94,6 +98,8 @@ _LEVELS: Final = msgspec.msgpack.Decoder(dict[str, QueueCheckpoint])
 _MINUTE: Final = msgspec.msgpack.Decoder(_MinuteRecord)
 _CHARGED: Final = msgspec.msgpack.Decoder(Usage)
 _TAKEN: Final = msgspec.msgpack.Decoder(Taken)
+_SESSION: Final = msgspec.msgpack.Decoder(SessionRecord)
+_LEARNT: Final = msgspec.msgpack.Decoder(SessionsCheckpoint)
 
 
 def key_of(kind: str, pool: str, name: str = "") -> str:
@@ -138,6 +144,22 @@ def charged_record(pool: str, id_: str, usage: Usage | None) -> Records:
     return {key_of(CHARGED, pool, id_): GONE if usage is None else _encode(usage)}
 
 
+def session_records(pool: str, changes: Mapping[SessionId, SessionRecord | None], later_s: float) -> Records:
+    """Sessions by the clock of records, which is so much later."""
+    return {
+        key_of(SESSION, pool, f"{tenant_id}\0{session_id}"): GONE
+        if told is None
+        else _encode(told._replace(idle_since=told.idle_since + later_s))
+        for (tenant_id, session_id), told in changes.items()
+    }
+
+
+def learnt_record(pool: str, learnt: SessionsCheckpoint) -> Records:
+    """What was learnt for sessions; nothing where there are none."""
+    body = _encode(learnt._replace(sessions={}, at=0.0)) if learnt.eta else GONE
+    return {key_of(LEARNT, pool): body}
+
+
 def member_record(member: str, taken: Taken | None) -> Records:
     return {key_of(MEMBER, "", member): GONE if taken is None else _encode(taken)}
 
@@ -174,6 +196,7 @@ def compose(records: Mapping[str, bytes], at: float) -> ClusterCheckpoint:
                 _service(kinds[LEVELS][pool].get(""), kinds[SERVICE][pool]),
                 _Windows(kinds[WINDOW][pool], at),
                 {id_: _CHARGED.decode(body) for id_, body in kinds[CHARGED][pool].items()},
+                _sessions(kinds[SESSION][pool], kinds[LEARNT][pool].get(""), at),
             )
             for pool in sorted(pools)
         },
@@ -202,6 +225,14 @@ def _service(levels: bytes | None, tenants: Mapping[str, bytes]) -> ServiceCheck
         )
         for fair_queue, of in _LEVELS.decode(levels).items()
     }
+
+
+def _sessions(sessions: Mapping[str, bytes], learnt: bytes | None, at: float) -> SessionsCheckpoint:
+    told = {}
+    for name, body in sessions.items():
+        tenant_id, _, session_id = name.partition("\0")
+        told[tenant_id, session_id] = _SESSION.decode(body)
+    return (SessionsCheckpoint() if learnt is None else _LEARNT.decode(learnt))._replace(sessions=told, at=at)
 
 
 class _Windows(Mapping[str, MinuteCheckpoint]):

@@ -16,7 +16,7 @@ import msgspec
 from policies.facts import FACTS, Fact, RunFact
 from policies.types import Cause, LimitKind, Outcome, RateLimits, Reason, Request, Timing, Usage, Wait
 
-VERSION: Final = 7
+VERSION: Final = 8
 FRAME_BYTES_MAX: Final = 1 << 20  # rule 28
 MESSAGES_MAX: Final = 500  # of one frame: with requests of the usual size, 100 KB, which take 2 ms to decode
 

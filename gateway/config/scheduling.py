@@ -248,6 +248,9 @@ class Scheduling(Section):
     kv_rule: KvRule = "sum"
     rate_window: RateWindow = "sliding"
     preempt_service: Positive | None = None
+    hold_sessions: Annotated[
+        bool, Field(description="turns of agents wait while their contexts do not fit the KV pools (docs/agents.md)")
+    ] = True
 
     @property
     def has_queues_per_backend(self) -> bool:

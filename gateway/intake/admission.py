@@ -157,6 +157,8 @@ class RequestAdmission:
             envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
             backend_ids=self._pools.routes.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
             program_id=None if session is None else session.id,
+            parent_id=None if session is None else session.parent_id,
+            ends_session=session is not None and session.is_final,
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
             is_resumable=excluded is None,

@@ -17,6 +17,7 @@ from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
+from policies.pool.session_gate import SessionRules
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.known import NoisyOracle
 from policies.prediction.quantile import QUANTILE
@@ -75,6 +76,7 @@ def make_scheduler(
         backend_wait_s_max=queue.backend_wait_s_max,
         preempt_service=scheduling.preempt_service,
         interrupt_rules=_interrupt_rules(continuation),
+        sessions=SessionRules() if scheduling.hold_sessions else None,
     )
 
 

@@ -30,11 +30,11 @@ class SessionRecord(NamedTuple):
 
 
 class SessionsCheckpoint(NamedTuple):
-    """Sessions by tenant and id, used longest ago first within a tenant, what was learnt of each backend's pool (eta),
-    and whether sessions were held. It was taken at `at`, by the clock of the records.
+    """Sessions by tenant and id (None: it is forgotten), what was learnt of each backend's pool (eta), and whether
+    sessions were held. It was taken at `at`, by the clock of the records.
     """
 
-    sessions: Mapping[SessionId, SessionRecord] = {}
+    sessions: Mapping[SessionId, SessionRecord | None] = {}
     eta: Mapping[str, float] = {}
     is_engaged: bool = False
     at: float = 0.0

@@ -216,8 +216,8 @@ class SessionLedger:
         if self._eta is None:
             for backend_id, eta in checkpoint.eta.items():
                 self._set(backend_id).eta = eta
-        oldest_first = sorted(checkpoint.sessions.items(), key=_idle_since)
-        for (tenant_id, session_id), told in oldest_first:
+        known = {key: told for key, told in checkpoint.sessions.items() if told is not None}
+        for (tenant_id, session_id), told in sorted(known.items(), key=_idle_since):
             of_tenant = self.table.of(tenant_id)
             session = session_of(tenant_id, session_id, told, now + told.idle_since - checkpoint.at)
             of_tenant.sessions[session_id] = session
@@ -283,10 +283,12 @@ class SessionLedger:
         turn = self.turns.get(request_id)
         return 0 if turn is None or turn.resumes else min(turn.known, turn.request.prompt_tokens)
 
-    def checkpoint(self, now: float) -> SessionsCheckpoint:
-        """What `restored` of the next ledger takes, but for the sessions: the table tells those."""
+    def checkpoint(self, now: float, changes_max: int) -> SessionsCheckpoint:
+        """What `restored` of the next ledger takes, of at most so many sessions that have changed since the last time.
+        The first time all have.
+        """
         eta = {each.id: each.eta for each in self.working_sets.values()}
-        return SessionsCheckpoint({}, eta, self.engagement.is_on, now)
+        return SessionsCheckpoint(self.table.changes(now, changes_max), eta, self.engagement.is_on, now)
 
     # -- room ------------------------------------------------------------------------------------------------
 

@@ -53,8 +53,8 @@ class SessionTable:
             self._changed[session.tenant_id, session.id] = None
 
     def changes(self, now: float, most: int) -> dict[SessionId, SessionRecord | None]:
-        """At most so many of the sessions that have changed since they were told here; None: it is forgotten. At first
-        all have changed that are known by then.
+        """At most so many of the sessions that have changed since they were told here; None: it is forgotten. The first
+        time all have that are known by then.
         """
         if self._changed is None:
             self._changed = {(tenant_id, id_): None for tenant_id, of in self.tenants.items() for id_ in of.sessions}

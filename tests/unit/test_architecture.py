@@ -26,6 +26,7 @@ VALUES = (
     "policies.placement.base",
     "policies.capacity.prefix_index",
     "policies.accounts.checkpoint",
+    "policies.sessions.checkpoint",
     "policies.admission.rate_window",
     "policies.admission.scopes",
     "policies.scheduler_protocol",
@@ -72,7 +73,7 @@ FOLDERS = {
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70
 METHODS_MAX = 37  # of a class: a class with more answers more than one question
-METHODS_MAX_OF = {"Scheduler": 45}  # 32 are the facts, decisions and views of a Scheduler
+METHODS_MAX_OF = {"Scheduler": 46}  # 33 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")

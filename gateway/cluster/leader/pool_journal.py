@@ -13,8 +13,10 @@ from gateway.cluster.records import (
     Records,
     charged_record,
     key_of,
+    learnt_record,
     levels_record,
     service_records,
+    session_records,
     window_records,
 )
 from policies.accounts.checkpoint import SHARED_QUEUE, ServiceCheckpoint
@@ -25,6 +27,7 @@ from policies.types import NO_USAGE, Request, Usage
 
 CHANGES_MAX: Final = 64  # tenants that changed: then they are written, which takes 1 to 3 ms
 REQUESTS_MAX: Final = 1_000  # likewise
+ALL: Final = 1 << 30
 WRITTEN_MAX: Final = 320
 """Tenants written in one turn: more than the facts of a turn change, so an end is reached however many come."""
 
@@ -117,6 +120,10 @@ class PoolJournal:
         scopes = {*map(key_scope, self._keys), *(scope for each in ids for scope in self._known_tenants.scopes(each))}
         self._keys.clear()
         records |= self._write_windows([each for each in scopes if each not in self.kept], now, at)
+        sessions = self._scheduler.sessions(now, ALL if all_of_it else WRITTEN_MAX)
+        if sessions is not None:
+            records |= session_records(self._pool, sessions.sessions, at - now)
+            records |= learnt_record(self._pool, sessions)
         for id_ in self._requests:
             known = self._known.get(id_)
             usage = self._charged.get(id_) if known is None or known.told == NO_USAGE else known.told

@@ -45,6 +45,7 @@ from policies.facts import (
     Restored,
     Returned,
     RunFact,
+    SessionsRestored,
     Spent,
     TakenOver,
     TenantsChanged,
@@ -393,6 +394,8 @@ class PoolOrder:
         if kept is None:
             return
         self.scheduler.told(Restored(now, kept.service))
+        if kept.sessions.eta:
+            self.scheduler.told(SessionsRestored(since, kept.sessions))
         self._charged.update(kept.charged)
         self.journal.restored(kept, KeptWindows(kept.windows, since, share), now)
         self._trim_charged()

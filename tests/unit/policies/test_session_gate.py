@@ -242,8 +242,7 @@ def test_tenants_of_new_tiers_and_groups_take_their_turns(full):
 def test_another_scheduler_goes_on_with_all_sessions_and_breaks_no_turn(full):
     full.turn("one", "one-2")
     assert full.dispatched() == ["one-2"]
-    told = full.ledger.table.changes(full.now, 100)
-    checkpoint = full.ledger.checkpoint(full.now)._replace(sessions=told)
+    checkpoint = full.scheduler.sessions(full.now, 100)
     after = Agents()
     after.now = 1000.0
     fact = FACTS["sessions_restored"](now=1000.0, sessions=checkpoint)

@@ -375,9 +375,7 @@ def test_a_checkpoint_forgets_no_admitted_session():
     pool = Pool()
     entered(pool, 4)
     after = Pool(on=False)
-    told = pool.ledger.table.changes(5.0, 1000)
-    sessions = {key: each for key, each in told.items() if each is not None}
-    after.ledger.restored(pool.ledger.checkpoint(5.0)._replace(sessions=sessions), 1005.0)
+    after.ledger.restored(pool.ledger.checkpoint(5.0, 1000), 1005.0)
     assert after.ledger.working_sets["e"].tokens == pool.ledger.working_sets["e"].tokens
     assert after.ledger.engagement.is_on
     assert after.arrive("s1", 1720, 1005.0) == TurnEntry("s1-1", "e")

@@ -13,10 +13,12 @@ from gateway.cluster.records import (
     Taken,
     charged_record,
     compose,
+    learnt_record,
     levels_record,
     member_record,
     parse_key,
     service_records,
+    session_records,
     window_records,
 )
 from gateway.cluster.wire import CheckpointPart, Finish, Frame, Join, Ping, Spend, Submit, ToldAll, decode, encode
@@ -26,6 +28,7 @@ from policies.admission.rate_limit import RateLimiter
 from policies.admission.rate_window import Booked, MinuteCheckpoint
 from policies.facts import LoadChanged
 from policies.scheduler import Scheduler
+from policies.sessions.checkpoint import SessionRecord, SessionsCheckpoint
 from policies.types import BackendLoad, Outcome, ReplicaShare, Request, Tenant, Usage
 
 
@@ -117,6 +120,17 @@ def test_records_make_the_checkpoint_that_they_were_made_of():
     assert found.pools["p"].charged == {"m1.1": Usage(10, 0, 3)}
     assert found.taken == {"m1": Taken(7, 9)}
     assert dict(found.pools["p"].windows) == {"A": MinuteCheckpoint((Booked(16.5, 1),), (Booked(18.0, 70_000),))}
+
+
+def test_records_of_sessions_are_written_as_they_change_and_by_one_clock():
+    known = SessionRecord(5_000, "gpu", is_admitted=True, idle_since=90.0, turns=3, shared=((-7, 256),), parent_id="q")
+    changes = {("A", "s"): known, ("A", "gone"): None}
+    records = session_records("p", changes, later_s=10.0) | learnt_record(
+        "p", SessionsCheckpoint({}, {"gpu": 0.6}, True)
+    )
+    assert [parse_key(key) for key, body in records.items() if body == GONE] == [("a", "p", "A\0gone")]
+    found = compose({key: body for key, body in records.items() if body != GONE}, at=130.0).pools["p"].sessions
+    assert found == SessionsCheckpoint({("A", "s"): known._replace(idle_since=100.0)}, {"gpu": 0.6}, True, 130.0)
 
 
 def test_what_counted_under_the_leader_before_is_restored_once_and_as_old_as_it_is_by_then():

@@ -25,7 +25,9 @@ from gateway.cluster.wire import (
 )
 from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, CloseMember, StepDown
 from policies.facts import Interrupted, LoadChanged, Measured, Readmitted, Returned, Spent
+from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
+from policies.sessions.session import State
 from policies.types import (
     BackendLoad,
     Cause,
@@ -68,7 +70,8 @@ class Cluster:
         self.exchange()
 
     def make(self, _pool):
-        return Recorder(Scheduler(wait_s_max=10.0), self.entries.append)
+        self.scheduler = Scheduler(wait_s_max=10.0, sessions=SessionRules())
+        return Recorder(self.scheduler, self.entries.append)
 
     def exchange(self):
         for _ in range(6):
@@ -85,8 +88,8 @@ class Cluster:
             self.now += 0.25
             self.exchange()
 
-    def submit(self, name, request_id, tenant_id="A"):
-        request = Request(request_id, tenant_id, "m", self.now, 10, 20)
+    def submit(self, name, request_id, tenant_id="A", **fields):
+        request = Request(request_id, tenant_id, "m", self.now, 10, 20, **fields)
         self.followers[name].submit("p", request, self.now)
 
     def actions(self, name):
@@ -237,6 +240,31 @@ def test_a_request_that_a_checkpoint_has_was_admitted_and_one_that_came_later_as
     assert sorted(each.request_id for each in cluster.actions("m1")) == ["x", "y"]
 
 
+def test_a_leaders_death_forgets_no_session_and_breaks_no_turn():
+    cluster = Cluster()
+    for name in ("one", "two"):
+        finished(cluster, "m2", name, Usage(10, 0, 5), program_id=name)
+    cluster.later(1.25)
+    cluster.submit("m2", "more", program_id="one", parent_id="two")
+    assert [type(each) for each in cluster.actions("m2")] == [Dispatch]
+    before = cluster.scheduler._sessions.ledger
+    takes_over(cluster)
+    cluster.leader.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
+    cluster.exchange()
+    after = cluster.scheduler._sessions.ledger
+    assert after is not before
+    assert after.working_sets["gpu"].tokens == before.working_sets["gpu"].tokens > 0
+    known = after.table.sessions("A")
+    assert {id_: (each.context, each.state) for id_, each in known.items()} == {
+        "one": (15, State.RUNNING),
+        "two": (15, State.IDLE),
+    }
+    assert cluster.now - known["two"].idle_since == pytest.approx(1.0, abs=0.3), "as of the checkpoint"
+    cluster.followers["m2"].finished("more", Outcome.COMPLETED, cluster.now, usage=Usage(25, 15, 5))
+    cluster.exchange()
+    assert known["one"].context == 30
+
+
 @pytest.mark.parametrize(("used", "left"), [(0, 40), (47, 24), (120, 0)])
 def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(used, left):
     """Of three members and a limit of 120: of 47 that were used, 73 are left, which is 24 or 25 for each."""
@@ -289,9 +317,9 @@ def test_a_leader_that_is_alone_takes_no_checkpoints():
     assert newest.mark == NewestCheckpoint().mark
 
 
-def finished(cluster, name, request_id, usage):
+def finished(cluster, name, request_id, usage, **fields):
     """A request of this member ends, and its leader is told."""
-    cluster.submit(name, request_id)
+    cluster.submit(name, request_id, **fields)
     assert [type(action) for action in cluster.actions(name)] == [Dispatch]
     cluster.followers[name].finished(request_id, Outcome.COMPLETED, cluster.now, None, usage)
     cluster.exchange()
