@@ -597,6 +597,7 @@ class Scheduler:
             now=now,
             tenant_ids=tenant_ids,
             interruptions=self._interruptions,
+            sessions=self._sessions,
         )
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:

@@ -457,6 +457,69 @@ class Attainment:
     refused: int = 0
 
 
+SESSION_WAIT_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+
+class SessionState(StrEnum):
+    """What an agent's session does. One that runs or is idle is admitted: its context counts at its backend."""
+
+    RUNNING = "running"
+    IDLE = "idle"
+    HELD = "held"
+    """A turn of it waits for room."""
+    PAUSED = "paused"
+    """It has no room, and no turn of it waits: it was paused, or its backend has likely evicted its context."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session of an agent, for `since_s` seconds in its `state`. One that is held gets room in `until_s` seconds at
+    the latest.
+    """
+
+    id: str
+    state: SessionState
+    context_tokens: int
+    turns: int
+    pauses: int
+    backend_id: str
+    parent_id: str | None
+    since_s: float
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSetView:
+    """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
+    pool. None: its size is not known.
+    """
+
+    tokens: int
+    tokens_max: int | None
+    pool_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsView:
+    """The sessions of a pool. `is_holding`: turns are held where they have no room. `demand_tokens`: the working sets,
+    and the contexts of turns that are held. Since start: pauses, and those of sessions that have had their quantum
+    (`yields`); of turns after the first, the prompt tokens that were expected to be cached, and those of them that
+    were computed again. `wait_counts` counts turns by how long they waited for room (SESSION_WAIT_BOUNDS_S); `wait_s`
+    is the sum.
+    """
+
+    is_holding: bool
+    backends: Mapping[str, WorkingSetView]
+    states: Mapping[SessionState, int]
+    demand_tokens: int
+    pauses: int
+    yields: int
+    expected_tokens: int
+    recomputed_tokens: int
+    wait_counts: tuple[int, ...]
+    wait_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class TenantView:
     """One tenant in a snapshot. `service` is charged since start; `rank` orders the tenants of a tier.
@@ -466,7 +529,8 @@ class TenantView:
     send. The same number at two instants, other than 0, means that it waited throughout; 0: it does not wait.
 
     `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is when the
-    first request of its queue arrived, and `waits` why that one waits; None: nothing is queued.
+    first request of its queue arrived, and `waits` why that one waits; None: nothing is queued. `sessions` are those of
+    its agents that were used last.
     """
 
     queued_requests: int
@@ -482,6 +546,7 @@ class TenantView:
     used: Usage = NO_USAGE
     oldest_at: float | None = None
     waits: Wait | None = None
+    sessions: tuple[SessionView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +654,7 @@ class Snapshot:
     `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
     infinite where the size of a backend is unknown. `sent_again_tokens` are the prompts and outputs with which
     interrupted requests were dispatched again, since start: what no prefix cache held of them was computed again.
+    `sessions` None: none are known, or not asked for.
     """
 
     now: float
@@ -603,3 +669,4 @@ class Snapshot:
     service_in_flight_max: float = inf
     interruptions: Mapping[Cause, int] = field(default_factory=dict)
     sent_again_tokens: int = 0
+    sessions: SessionsView | None = None

@@ -29,8 +29,11 @@ from gateway.live.schema import (
     LivePageGateway,
     LivePageGroup,
     LivePagePool,
+    LivePageSession,
+    LivePageSessions,
     LivePageTenant,
     LivePageTier,
+    LivePageWorkingSet,
 )
 from gateway.live.shares import ShareParts, WindowShares, shares_of
 from gateway.live.windows import (
@@ -44,7 +47,7 @@ from gateway.live.windows import (
     Amounts,
 )
 from gateway.observability.metrics.scheduler_metrics import TierGap
-from policies.types import Group, Snapshot, Tenant, TenantView, Tier, Wait
+from policies.types import Group, SessionState, SessionsView, SessionView, Snapshot, Tenant, TenantView, Tier, Wait
 
 SLICE_TENANTS: Final = 100
 SHORT, LONG = 0, -1  # windows by number
@@ -171,6 +174,7 @@ class LiveDocument:
                 if (group := self._from.groups.get(group_id)) is not None
             },
             bottleneck=kept.backends.bottleneck(compared),
+            sessions=None if snapshot.sessions is None else _sessions(snapshot.sessions),
             backends={each: replace(shown, **compared[each]) for each, shown in backends.items()},
             tenants=tenants,
         )
@@ -208,6 +212,7 @@ class LiveDocument:
                     attainment_ratio=_ratio(longer[SLO_MET], longer[SLO_REQUESTS]),
                     refused=ended.refused_of(pool, tenant_id),
                     waits=view.waits,
+                    sessions=[_session(each) for each in view.sessions],
                 )
             await asyncio.sleep(0)
         return rows
@@ -250,8 +255,43 @@ class LiveDocument:
                 step_measured_s=_rounded(self._from.pace_of(backend_id), 5),
                 bound_by=DRAINING if is_draining else view.bound_by,
                 reserves={tier_id: each.sequences for tier_id, each in view.reserves.items() if each.sequences},
+                working_set=_working_set(snapshot.sessions, backend_id),
             )
         return shown
+
+
+def _sessions(view: SessionsView) -> LivePageSessions:
+    states = view.states
+    return LivePageSessions(
+        holding=view.is_holding,
+        running=states[SessionState.RUNNING],
+        idle=states[SessionState.IDLE],
+        held=states[SessionState.HELD],
+        paused=states[SessionState.PAUSED],
+        demand_tokens=view.demand_tokens,
+        recomputed_ratio=_ratio(view.recomputed_tokens, view.expected_tokens),
+    )
+
+
+def _session(view: SessionView) -> LivePageSession:
+    return LivePageSession(
+        id=view.id,
+        state=view.state,
+        context_tokens=view.context_tokens,
+        turns=view.turns,
+        pauses=view.pauses,
+        backend=view.backend_id or None,
+        parent=view.parent_id,
+        since_s=round(view.since_s, 1),
+        until_s=_rounded(view.until_s),
+    )
+
+
+def _working_set(sessions: SessionsView | None, backend_id: str) -> LivePageWorkingSet | None:
+    found = None if sessions is None else sessions.backends.get(backend_id)
+    if found is None:
+        return None
+    return LivePageWorkingSet(tokens=found.tokens, tokens_max=found.tokens_max, pool_tokens=found.pool_tokens)
 
 
 def _member(name: str, weight: float, queues: _Queues, windows: Sequence[ShareParts]) -> dict[str, Any]:

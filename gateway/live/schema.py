@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from policies.types import Attainment, Binding, SizeSource, Wait
+from policies.types import Attainment, Binding, SessionState, SizeSource, Wait
 
 DRAINING: Final = "draining"
 ASKS, WEIGHT, LIMIT = "asks", "weight", "limit"
@@ -111,6 +111,47 @@ class LivePageTier(LivePageMember, kw_only=True):
     attainment: Attainment
 
 
+class LivePageWorkingSet(Struct, kw_only=True):
+    """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
+    pool (`pool_tokens`). Null: its size is not known.
+    """
+
+    tokens: int
+    tokens_max: int | None
+    pool_tokens: int | None
+
+
+class LivePageSession(Struct, kw_only=True):
+    """A session of an agent, for `since_s` seconds in its `state`. One that is `held` waits for room in a KV pool, for
+    `until_s` seconds more at the most; null: it is not held. `parent`: the session that has started it.
+    """
+
+    id: str
+    state: SessionState
+    context_tokens: int
+    turns: int
+    pauses: int
+    backend: str | None
+    parent: str | None
+    since_s: float
+    until_s: float | None
+
+
+class LivePageSessions(Struct, kw_only=True):
+    """The sessions of a pool's agents. `holding`: turns wait where their contexts have no room. `demand_tokens`: the
+    working sets of all backends, and the contexts of turns that are held. `recomputed_ratio`: of the prompt tokens that
+    their backends had computed before, since start, the part that was computed again; null: there were none.
+    """
+
+    holding: bool
+    running: int
+    idle: int
+    held: int
+    paused: int
+    demand_tokens: int
+    recomputed_ratio: float | None
+
+
 class LivePageBackend(Struct, kw_only=True):
     """`tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server, as it reports.
     `step_s`: predicted time of a step in which all that runs there decodes; `step_measured_s`: measured time per token
@@ -140,6 +181,7 @@ class LivePageBackend(Struct, kw_only=True):
     step_measured_s: float | None
     bound_by: Bound | None
     reserves: dict[str, int]
+    working_set: LivePageWorkingSet | None = None
     token_s: float | None = None
     step_error_ratio: float | None = None
     slow_ratio: float | None = None
@@ -165,7 +207,8 @@ class LivePageTenant(Struct, kw_only=True):
     `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median and the 99th
     percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was cached, and
     `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15 minutes;
-    `refused` calls of the last minute. `waits`: why its oldest request waits.
+    `refused` calls of the last minute. `waits`: why its oldest request waits. `sessions`: its agents' that were used
+    last, the last one first.
     """
 
     tier: str
@@ -187,6 +230,7 @@ class LivePageTenant(Struct, kw_only=True):
     attainment_ratio: float | None
     refused: int
     waits: Wait | None
+    sessions: list[LivePageSession] = []
 
 
 class LivePageGroup(LivePageMember, kw_only=True):
@@ -199,7 +243,7 @@ class LivePagePool(Struct, kw_only=True):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
     `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
     null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes;
-    `groups`: the groups of these.
+    `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
     """
 
     policy: str
@@ -214,6 +258,7 @@ class LivePagePool(Struct, kw_only=True):
     bottleneck: LivePageBottleneck | None
     backends: dict[str, LivePageBackend]
     tenants: dict[str, LivePageTenant]
+    sessions: LivePageSessions | None = None
 
 
 class LivePageDocument(Struct, kw_only=True):

@@ -17,7 +17,8 @@ from policies.fairness.vtc import VirtualTokenCounter
 from policies.group_state import GroupState
 from policies.pool.tenants import Tenants
 from policies.sessions.ledger import QUANTUM_PREFILLS, SESSIONS_MAX, SessionLedger
-from policies.types import Request, Tenant, Usage
+from policies.sessions.views import sessions_of, sessions_view
+from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 
 class SessionRules(NamedTuple):
@@ -180,6 +181,18 @@ class SessionGate:
             self.ledger.tenants_removed((tenant.id,))
             if tenant.tier_id in self.ledger.held.order.root.nodes:
                 self.ledger.held.order.forget(tenant.tier_id, tenant.id)
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    def view(self) -> SessionsView:
+        return sessions_view(self.ledger)
+
+    def shown_in(self, views: dict[str, TenantView], now: float) -> dict[str, TenantView]:
+        """These views of tenants, with the sessions of each."""
+        for tenant_id in views.keys() & self.ledger.table.tenants.keys():
+            sessions = sessions_of(self.ledger, tenant_id, self._wait_s_max, now)
+            views[tenant_id] = replace(views[tenant_id], sessions=sessions)
+        return views
 
     def _known(self, tenant_id: str) -> Tenant:
         return self._tenants.states[tenant_id].tenant

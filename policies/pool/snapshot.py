@@ -7,6 +7,7 @@ from math import inf
 from policies.accounts.ledger import Ledger
 from policies.fleet.fleet import Fleet
 from policies.pool.interruptions import Interruptions
+from policies.pool.session_gate import SessionGate
 from policies.pool.tenants import Tenants
 from policies.pool.wait_reasons import first_waits_for
 from policies.queues import PoolQueues
@@ -26,6 +27,7 @@ def take_snapshot(
     now: float,
     tenant_ids: Iterable[str] | None,
     interruptions: Interruptions,
+    sessions: SessionGate | None,
 ) -> Snapshot:
     """A snapshot of the pool, in time in proportion to tenants and requests; the accounts must be settled. With
     `tenant_ids` (None: all), the time is in proportion to these, and there are no tiers, requests and slack; unless it
@@ -43,13 +45,16 @@ def take_snapshot(
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
         interruptions=dict(interruptions.by_cause),
         sent_again_tokens=interruptions.sent_again_tokens,
+        sessions=None if sessions is None or tenant_ids else sessions.view(),
     )
     waits = first_waits_for(queues, tenants.states, fleet, now)
     if tenant_ids is not None:
         views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment.of_tenant, waits=waits)
+        views = views if sessions is None else sessions.shown_in(views, now)
         return replace(overview, tenants=views)
     left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
     views = tenants.views(ledger, None, slacks_s=left.tenants, attainment=attainment.of_tenant, waits=waits)
+    views = views if sessions is None else sessions.shown_in(views, now)
     members: dict[str, list[TenantView]] = {tier_id: [] for tier_id in tier_ids}
     for tenant_id, view in views.items():
         members[tenants.tier_id(tenant_id)].append(view)

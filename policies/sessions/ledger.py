@@ -3,7 +3,7 @@
     facts      arrived, sent, first_token, returned, ended, left, adopted, loads_changed, measured, restored
     decisions  arrived -> may the turn enter the order now; released(now) -> the held turns that may
     time       next_at() -> when to ask `released` although no fact arrived
-    view       table, charged, known_tokens, working_sets, checkpoint
+    view       views.py; table, charged, known_tokens, working_sets, checkpoint
 
 A turn of an admitted session is a request like any other, for the backend that has its context. A turn of a session
 that is not admitted is held until there is room for its context and what it will grow by. Held turns are asked in the
@@ -16,6 +16,7 @@ A call without a session costs nothing here, until there are sessions: then it c
 while it runs.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from math import inf
@@ -29,7 +30,7 @@ from policies.sessions.pauses import longest_away, outlook, to_yield, worth_paus
 from policies.sessions.session import AgentSession, TenantSessions, Turn
 from policies.sessions.table import SessionTable
 from policies.sessions.working_set import WorkingSet
-from policies.types import BackendLoad, Request, Tenant, Usage
+from policies.types import SESSION_WAIT_BOUNDS_S, BackendLoad, Request, Tenant, Usage
 
 SESSIONS_MAX: Final = 512  # of a tenant
 QUANTUM_PREFILLS: Final = 5.0  # computing its context again costs a session that yields at most a fifth of what it had
@@ -73,7 +74,8 @@ class SessionLedger:
         self.engagement = Engagement()
         self.working_sets: dict[str, WorkingSet] = {}
         self.pauses_total = self.yields_total = 0
-        self.recomputed_tokens_total = 0
+        self.expected_tokens_total = self.recomputed_tokens_total = 0
+        self.wait_counts, self.wait_s_total = [0] * (len(SESSION_WAIT_BOUNDS_S) + 1), 0.0
         self.table = SessionTable(sessions_max)
         self._wait_s_max, self._eta, self._quantum = wait_s_max, eta, quantum
         self.available: set[str] = set()
@@ -236,8 +238,7 @@ class SessionLedger:
         self._looked_at, self._is_changed = now, False
         if not self.is_engaged(now):
             for each in list(islice(self.held.turns.values(), RELEASED_MAX)):
-                self.held.remove(each)
-                yield self._let_in(each, None)
+                yield self._release(each, None, now)
             self._is_changed = bool(self.held)
             return
         for backend in self.working_sets.values():
@@ -248,13 +249,19 @@ class SessionLedger:
         while len(kept) < len(self.available) and len(tried) < TRIED_MAX and (turn := self.held.next()) is not None:
             backend_id = self._find_room(turn, kept, now)
             if backend_id is not None:
-                self.held.remove(turn)
-                yield self._let_in(turn, backend_id)
+                yield self._release(turn, backend_id, now)
                 continue
             tried.add(turn.request.id)
             wanted = [each for each in self._wanted(turn, now) if each.id not in kept]
             if wanted:
                 kept.add(max(wanted, key=lambda each: (each.room, each.id)).id)
+
+    def _release(self, turn: Turn, backend_id: str | None, now: float) -> TurnEntry:
+        self.held.remove(turn)
+        waited_s = now - turn.arrived_at
+        self.wait_counts[bisect_left(SESSION_WAIT_BOUNDS_S, waited_s)] += 1
+        self.wait_s_total += waited_s
+        return self._let_in(turn, backend_id)
 
     def next_at(self) -> float | None:
         """When to ask `released` although no fact arrives; None: not before one does."""
@@ -444,6 +451,7 @@ class SessionLedger:
             backend.use.prefilled(usage.prompt_tokens - usage.cached_tokens, turn.prefill_s)
         if expected and tells_cached:
             again = max(0, expected - usage.cached_tokens)
+            self.expected_tokens_total += expected
             self.recomputed_tokens_total += again
             if not turn.resumes:
                 backend.use.recomputed(again)

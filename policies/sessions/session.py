@@ -2,26 +2,14 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from policies.sessions.gaps import Gaps, bucket_of
-from policies.types import Request, Usage
+from policies.types import Request, SessionState, Usage
 
 SIDES_MAX: Final = 3
 """Calls in a row that do not go on from a context: then it was dropped, or made shorter."""
 GROWTH_TURNS: Final = 20.0  # that the mean growth of a context is over
-
-
-class State(StrEnum):
-    """What a session does. One that runs is admitted, and so is one that is idle: its context counts at its backend."""
-
-    RUNNING = "running"
-    IDLE = "idle"
-    HELD = "held"
-    """A turn of it waits for room."""
-    PAUSED = "paused"
-    """It has no room, and no turn of it waits: it was paused, or its backend has likely evicted its context."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,12 +74,12 @@ class AgentSession:
     pauses: int = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         if self.running:
-            return State.RUNNING
+            return SessionState.RUNNING
         if self.held:
-            return State.HELD
-        return State.IDLE if self.is_admitted else State.PAUSED
+            return SessionState.HELD
+        return SessionState.IDLE if self.is_admitted else SessionState.PAUSED
 
     def goes_on(self, request: Request) -> bool:
         """Whether the request's prompt goes on from the context, and is no call on the side (a title, a sub-agent with

@@ -1,6 +1,5 @@
 """Table of sessions: those of each tenant, of a bounded number, and which of them a checkpoint lacks."""
 
-from collections.abc import Mapping
 from itertools import islice
 
 from policies.sessions.checkpoint import SessionId, SessionRecord, record
@@ -26,7 +25,7 @@ class SessionTable:
             of_tenant = self.tenants[tenant_id] = TenantSessions(self._sessions_max)
         return of_tenant
 
-    def sessions(self, tenant_id: str) -> Mapping[str, AgentSession]:
+    def sessions(self, tenant_id: str) -> dict[str, AgentSession]:
         """The known sessions of a tenant by id, used longest ago first."""
         of_tenant = self.tenants.get(tenant_id)
         return {} if of_tenant is None else of_tenant.sessions

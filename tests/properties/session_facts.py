@@ -6,6 +6,7 @@ holds what it can, but no request is of a session. In both a Scheduler without a
 """
 
 from any_facts import AnyFacts
+from arrival_facts import ArrivalFacts
 
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
@@ -42,7 +43,6 @@ class NoSessions(WatchedSessions):
 class HeldSessions(AnyFacts):
     scheduler_class = Holding
     sessions = RULES
-    charges_exactly = False
 
     def judges(self):
         return super().judges()[:1]  # what is held leaves room unused
@@ -52,3 +52,16 @@ class HeldSessions(AnyFacts):
         program_id = program_id or (None if self.made % 4 == 3 else f"s{self.made % 5}")
         parent_id = "s0" if program_id == "s1" else None
         super().submit(tenant_id, program_id=program_id, parent_id=parent_id, ends_session=self.made % 11 == 0, **more)
+
+
+class SessionArrivals(ArrivalFacts):
+    """A turn that arrives alone is decided at once as one that is submitted, and the ledger knows the same of it."""
+
+    sessions = RULES
+
+
+class HeldArrivals(SessionArrivals):
+    scheduler_class = Holding
+
+    def judges(self):
+        return super().judges()[:1]

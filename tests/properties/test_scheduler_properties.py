@@ -16,7 +16,7 @@ from arrival_facts import ArrivalFacts
 from fair_facts import FairFacts, GroupFacts, LiveGroupFacts
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
-from session_facts import HeldSessions, NoSessions, WatchedSessions
+from session_facts import HeldArrivals, HeldSessions, NoSessions, SessionArrivals, WatchedSessions
 
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
@@ -93,7 +93,7 @@ def test_an_arrival_that_is_decided_at_once_is_decided_as_one_that_is_submitted_
 @pytest.mark.parametrize(
     ("policy", "placement", "_cap", "divisor"), [*runs(["vtc", "dlpm"], sorted(PLACEMENT), caps=(None,), every=2)]
 )
-@pytest.mark.parametrize("facts", [WatchedSessions, NoSessions, HeldSessions])
+@pytest.mark.parametrize("facts", [WatchedSessions, NoSessions, HeldSessions, SessionArrivals, HeldArrivals])
 def test_agents_lose_nothing_and_without_a_reason_to_hold_them_all_is_decided_as_before(
     facts, policy, placement, _cap, divisor
 ):

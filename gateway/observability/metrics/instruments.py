@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.observability.metrics.histograms import HistogramFamily, Labels
 from gateway.observability.tracing import genai
-from policies.types import Attainment
+from policies.types import SESSION_WAIT_BOUNDS_S, Attainment
 
 WAIT_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 LAG_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -176,6 +176,38 @@ POOL_SENT_AGAIN: Final = Family(
     POOL,
     total=True,
 )
+SESSIONS: Final = Family(
+    "fairlead_pool_sessions", "Agents' sessions that are known: running, idle, held or paused.", (*POOL, "state")
+)
+SESSIONS_HELD: Final = Family(
+    "fairlead_pool_holds_sessions", "1: turns of sessions wait where their contexts have no room.", POOL
+)
+SESSION_DEMAND: Final = Family(
+    "fairlead_pool_demand_tokens", "Tokens of the working sets, and of the contexts of turns that are held.", POOL
+)
+SESSION_PAUSES: Final = Family(
+    "fairlead_pool_session_pauses_total", "Idle sessions that made room for others.", POOL, total=True
+)
+EXPECTED_CACHED: Final = Family(
+    "fairlead_pool_expected_cached_tokens_total",
+    "Of turns after a session's first, the prompt tokens that their backends had computed before.",
+    POOL,
+    total=True,
+)
+RECOMPUTED: Final = Family(
+    "fairlead_pool_recomputed_prompt_tokens_total",
+    "Those of them that were computed again, as far as backends tell.",
+    POOL,
+    total=True,
+)
+WORKING_SET: Final = Family(
+    "fairlead_backend_working_set_tokens", "Contexts of sessions that it is to keep.", POOL_BACKEND
+)
+WORKING_SET_LIMIT: Final = Family(
+    "fairlead_backend_working_set_limit_tokens",
+    "What they may have of its KV pool, as learnt; none where its size is not known.",
+    POOL_BACKEND,
+)
 POOL_TENANTS_WAITING: Final = Family(
     "fairlead_pool_tenants_waiting", "Tenants with something queued that their limits would let them send.", POOL
 )
@@ -291,6 +323,8 @@ FAMILIES: Final = (
     TENANT_SERVICE, TENANT_QUEUED, TENANT_IN_FLIGHT, TENANT_IN_FLIGHT_TOKENS,
     POOL_SERVICE, POOL_QUEUED, POOL_QUEUED_BYTES, POOL_IN_FLIGHT, POOL_TENANTS_WAITING,
     POOL_INTERRUPTIONS, POOL_SENT_AGAIN,
+    SESSIONS, SESSIONS_HELD, SESSION_DEMAND, SESSION_PAUSES, EXPECTED_CACHED, RECOMPUTED,
+    WORKING_SET, WORKING_SET_LIMIT,
     POOL_GAP, POOL_GAP_BOUND, POOL_JAIN,
     BACKEND_UP, BACKEND_IN_FLIGHT, BACKEND_FOREIGN, BACKEND_LIMIT, BACKEND_SIZED,
     BACKEND_LIMIT_SEQUENCES, BACKEND_LIMIT_BINDS, BACKEND_RESERVED, BACKEND_FOREIGN_TOKENS, BACKEND_LIMIT_TOKENS,
@@ -317,6 +351,10 @@ class Histograms:
             "Of streams that were continued: from each interruption to the next bytes, by cause.", ("tier", "cause"),
             bounds=WAIT_BUCKETS_S,
         )  # fmt: skip
+        self.session_wait = HistogramFamily(
+            "fairlead_session_wait_seconds", "How long turns waited for room for their sessions.", POOL,
+            bounds=SESSION_WAIT_BOUNDS_S,
+        )  # fmt: skip
         self.duration = HistogramFamily(
             genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
             (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
@@ -334,4 +372,4 @@ class Histograms:
         )
 
     def families(self) -> tuple[HistogramFamily, ...]:
-        return self.wait, self.pause, self.duration, self.first_token, self.per_token, self.loop_lag
+        return self.wait, self.pause, self.session_wait, self.duration, self.first_token, self.per_token, self.loop_lag

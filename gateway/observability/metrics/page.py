@@ -50,7 +50,11 @@ class Metrics:
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
         self._scheduler_metrics = SchedulerMetrics(
-            dispatchers, series=self.calls.series, scheduling_of=scheduling_of, watches=watches
+            dispatchers,
+            series=self.calls.series,
+            session_wait=self._histograms.session_wait,
+            scheduling_of=scheduling_of,
+            watches=watches,
         )
         self._lost = lost
         self._lag = LoopLag(self._histograms.loop_lag.of())

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple, Protocol
 from gateway.config.scheduling import Scheduling
 from gateway.observability.limit_log import LimitLog, binds
 from gateway.observability.metrics import instruments as to
-from gateway.observability.metrics.histograms import Labels
+from gateway.observability.metrics.histograms import HistogramFamily, Labels
 from gateway.observability.metrics.instruments import Family, Values
 from gateway.observability.metrics.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
 from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
-from policies.types import Attainment, BackendView, Cause, SizeSource, Snapshot, Tenant, TenantView
+from policies.types import Attainment, BackendView, Cause, SessionsView, SizeSource, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
 INTERVAL_S: Final = 1.0
@@ -89,13 +89,14 @@ class SchedulerMetrics:
         dispatchers: Callable[[], Mapping[str, Dispatcher]],
         *,
         series: TenantSeries,
+        session_wait: HistogramFamily,
         scheduling_of: Callable[[str], Scheduling],
         watches: Sequence[LookWatch] = (),
     ) -> None:
         """`scheduling_of` returns the present scheduling of a pool. `watches` take in what the looks find."""
         self._watches = watches
         self._dispatchers = dispatchers
-        self._series = series
+        self._series, self._session_wait = series, session_wait
         self._scheduling_of = scheduling_of
         self._limits = LimitLog()
         self._gaps: dict[str, tuple[Scheduling, ServiceGap]] = {}
@@ -144,6 +145,10 @@ class SchedulerMetrics:
     async def _look_at(self, pool: str, dispatcher: Dispatcher, look: _Look) -> None:
         snapshot, seen = dispatcher.snapshot(()), look.seen
         _see_pool(pool, snapshot, seen)
+        if snapshot.sessions is not None:
+            _see_sessions(pool, snapshot.sessions, seen)
+            waits = self._session_wait.of(pool)
+            waits.counts[:], waits.sum = snapshot.sessions.wait_counts, snapshot.sessions.wait_s
         for backend_id, backend in snapshot.backends.items():
             _see_backend((pool, backend_id), backend, seen)
             _see_limit((pool, backend_id), backend, snapshot, seen)
@@ -264,6 +269,20 @@ def _see_pool(pool: str, snapshot: Snapshot, seen: Mapping[Family, Values]) -> N
     for tier_id, attained in snapshot.attainment.items():
         for family, labels, count in to.TIER_SLO.rows((pool, tier_id), attained):
             seen[family][labels] = count
+
+
+def _see_sessions(pool: str, view: SessionsView, seen: Mapping[Family, Values]) -> None:
+    seen[to.SESSIONS_HELD][(pool,)] = view.is_holding
+    seen[to.SESSION_DEMAND][(pool,)] = view.demand_tokens
+    seen[to.SESSION_PAUSES][(pool,)] = view.pauses
+    seen[to.EXPECTED_CACHED][(pool,)] = view.expected_tokens
+    seen[to.RECOMPUTED][(pool,)] = view.recomputed_tokens
+    for state, count in view.states.items():
+        seen[to.SESSIONS][pool, state] = count
+    for backend_id, each in view.backends.items():
+        seen[to.WORKING_SET][pool, backend_id] = each.tokens
+        if each.tokens_max is not None:
+            seen[to.WORKING_SET_LIMIT][pool, backend_id] = each.tokens_max
 
 
 def _see_backend(labels: Labels, view: BackendView, seen: Mapping[Family, Values]) -> None:

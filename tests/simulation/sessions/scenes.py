@@ -136,7 +136,9 @@ class Way:
     make: type[Scheduler] = Scheduler
 
 
-DIRECT, OFF, ON, TOLD = Way(gateway=False), Way(), Way(gate=True), Way(gate=True, told=True)
+DIRECT, OFF = Way(gateway=False), Way()
+ON = Way(gate=True, ledger={"wait_s_max": 150.0})  # half of the default queue timeout
+TOLD = replace(ON, told=True)
 
 
 def play(scene: Scene, way: Way) -> Figures:

@@ -14,9 +14,8 @@ from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger
-from policies.sessions.session import State
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import BackendLoad, Request, Tenant, Tier, Usage
+from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
 from tests.simulation.sessions.scenes import CPU_1M, DIRECT, LONG_GAPS, OFF, ON, TOLD, Way, cpu, h100, play
 
 SESSIONS_MAX = 6
@@ -94,7 +93,7 @@ class Judge:
         for session in sessions:
             if session.running and session.backend_id in self.live:
                 assert session.is_admitted, "no session that runs is paused"
-            assert (session.state is State.IDLE) == any(
+            assert (session.state is SessionState.IDLE) == any(
                 session in backend.idle for backend in self.ledger.working_sets.values()
             )
         for backend in self.ledger.working_sets.values():

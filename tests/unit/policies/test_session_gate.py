@@ -4,8 +4,19 @@ import pytest
 
 from policies.facts import FACTS
 from policies.pool.session_gate import SessionRules
-from policies.sessions.session import State
-from policies.types import BackendLoad, Dispatch, Group, KeyLimits, Reason, Request, Tenant, Tier, Usage, Wait
+from policies.types import (
+    BackendLoad,
+    Dispatch,
+    Group,
+    KeyLimits,
+    Reason,
+    Request,
+    SessionState,
+    Tenant,
+    Tier,
+    Usage,
+    Wait,
+)
 from tests.unit.policies.pools import Pool
 
 KV = 10_000
@@ -44,7 +55,7 @@ class Agents(Pool):
     def waits(self, request_id: str) -> Wait | None:
         return self.scheduler.waits_for(request_id, self.now)
 
-    def state(self, session: str, tenant: str = "A") -> State:
+    def state(self, session: str, tenant: str = "A") -> SessionState:
         return self.ledger.table.sessions(tenant)[session].state
 
 
@@ -148,7 +159,7 @@ def test_what_a_pause_made_a_backend_compute_again_is_not_charged(full):
     full.turn("new", "n")
     full.now = 60.0
     assert full.dispatched() == ["n"]
-    paused = next(each for each in ("one", "two") if full.state(each) is State.PAUSED)
+    paused = next(each for each in ("one", "two") if full.state(each) is SessionState.PAUSED)
     full.report("n", TURN, 1)
     full.end("n")
     before = full.service("A")
@@ -251,7 +262,7 @@ def test_another_scheduler_goes_on_with_all_sessions_and_breaks_no_turn(full):
         Request("m.1", "A", "m", 999.0, TURN, 10, program_id="one"), "gpu0", Usage(TURN, 0, 0), after.now
     )
     assert after.ledger.working_sets["gpu0"].tokens == pytest.approx(full.ledger.working_sets["gpu0"].tokens)
-    assert after.state("one") is State.RUNNING
+    assert after.state("one") is SessionState.RUNNING
     after.turn("new", "n")
     assert after.poll() == []
     assert after.run("two", "two-2") == "gpu0"
@@ -270,3 +281,37 @@ def test_a_thousand_held_turns_take_bounded_polls_when_nothing_is_held_any_more(
     assert len(pool.ledger.held) >= 1000 - 64
     pool.poll()
     assert not pool.ledger.held
+
+
+def test_what_sessions_do_is_seen(full):
+    full.turn("new", "n", parent_id="one")
+    full.poll()
+    full.now = 12.0
+    snapshot = full.scheduler.snapshot(full.now)
+    seen = snapshot.sessions
+    assert seen.is_holding
+    assert dict(seen.states) == {"running": 0, "idle": 2, "held": 1, "paused": 0}
+    working_set = seen.backends["gpu0"]
+    assert (working_set.tokens, working_set.tokens_max, working_set.pool_tokens) == (2 * (TURN + 5), 7_000, KV)
+    assert seen.demand_tokens == 2 * (TURN + 5) + TURN
+    shown = {each.id: each for each in snapshot.tenants["A"].sessions}
+    assert list(shown) == ["new", "two", "one"]
+    assert (shown["new"].state, shown["new"].parent_id, shown["new"].since_s, shown["new"].until_s) == (
+        SessionState.HELD, "one", 12.0, 48.0,
+    )  # fmt: skip
+    assert (shown["one"].state, shown["one"].context_tokens, shown["one"].backend_id) == ("idle", TURN + 5, "gpu0")
+    full.now = 60.0
+    assert full.dispatched() == ["n"]
+    after = full.scheduler.snapshot(full.now).sessions
+    assert (after.pauses, sum(after.wait_counts), after.wait_s) == (1, 3, 60.0), "two began without waiting"
+    assert full.scheduler.snapshot(full.now, ()).sessions == after
+    assert full.scheduler.snapshot(full.now, ["A"]).sessions is None
+
+
+def test_what_was_expected_to_be_cached_is_compared_with_what_was():
+    pool = Agents()
+    pool.run("one", "one-1")
+    pool.run("one", "one-2", TURN + 100, cached=TURN)
+    pool.run("one", "one-3", TURN + 200, cached=1_000)
+    seen = pool.scheduler.snapshot(pool.now).sessions
+    assert (seen.expected_tokens, seen.recomputed_tokens) == (TURN + 5 + TURN + 105, 5 + TURN + 105 - 1_000)

@@ -11,10 +11,10 @@ from policies.sessions.engage import Engagement
 from policies.sessions.gaps import Gaps, bucket_of
 from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.sessions.pauses import to_yield, worth_pausing
-from policies.sessions.session import AgentSession, State
+from policies.sessions.session import AgentSession
 from policies.sessions.working_set import ETA_FIRST, ETA_MAX, WorkingSet, beginnings
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.types import BackendLoad, Request, Tenant, Tier, Usage
+from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
 
 POOL = 10_000
 TOKEN_S = 1e-3
@@ -228,7 +228,7 @@ class Pool:
         self.run(session, now)
         self.end(session, now + 0.1)
 
-    def state(self, session: str, tenant: str = "a") -> State:
+    def state(self, session: str, tenant: str = "a") -> SessionState:
         return next(each for each in self.ledger.table.sessions(tenant).values() if each.id == session).state
 
     def released(self, now: float) -> list[str]:
@@ -253,7 +253,7 @@ def test_a_new_session_is_held_where_its_context_does_not_fit():
     pool = Pool()
     entered(pool, 4)
     assert pool.arrive("new", 1700, 0.2) is None
-    assert pool.state("new") is State.HELD
+    assert pool.state("new") is SessionState.HELD
     assert pool.released(0.2) == []
 
 
@@ -283,7 +283,7 @@ def test_no_session_that_runs_is_paused_however_long_another_waits():
         pool.run(f"s{number}")
     pool.arrive("new", 1700, 0.1)
     assert pool.released(1000.0) == []
-    assert all(pool.state(f"s{number}") is State.RUNNING for number in range(4))
+    assert all(pool.state(f"s{number}") is SessionState.RUNNING for number in range(4))
 
 
 def test_after_the_longest_wait_an_idle_session_yields_whatever_that_costs():
@@ -305,7 +305,7 @@ def test_a_session_that_has_had_its_quantum_yields_while_others_wait():
     pool.arrive("new", 1700, 0.6)
     assert pool.arrive("s0", 1800, 0.6) is None
     assert pool.released(0.6) == ["new"]
-    assert pool.state("s0") is State.HELD
+    assert pool.state("s0") is SessionState.HELD
 
 
 def test_what_a_pause_made_an_engine_compute_again_is_not_charged():

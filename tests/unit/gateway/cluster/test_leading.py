@@ -27,7 +27,6 @@ from gateway.cluster.wishes import AnswerQuestion, AskBackends, BackendFailed, C
 from policies.facts import Interrupted, LoadChanged, Measured, Readmitted, Returned, Spent
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
-from policies.sessions.session import State
 from policies.types import (
     BackendLoad,
     Cause,
@@ -38,6 +37,7 @@ from policies.types import (
     Reject,
     ReplicaShare,
     Request,
+    SessionState,
     Tenant,
     Usage,
 )
@@ -256,8 +256,8 @@ def test_a_leaders_death_forgets_no_session_and_breaks_no_turn():
     assert after.working_sets["gpu"].tokens == before.working_sets["gpu"].tokens > 0
     known = after.table.sessions("A")
     assert {id_: (each.context, each.state) for id_, each in known.items()} == {
-        "one": (15, State.RUNNING),
-        "two": (15, State.IDLE),
+        "one": (15, SessionState.RUNNING),
+        "two": (15, SessionState.IDLE),
     }
     assert cluster.now - known["two"].idle_since == pytest.approx(1.0, abs=0.3), "as of the checkpoint"
     cluster.followers["m2"].finished("more", Outcome.COMPLETED, cluster.now, usage=Usage(25, 15, 5))

@@ -8,8 +8,9 @@ from gateway.observability.metrics.scheduler_metrics import SchedulerMetrics
 from gateway.observability.metrics.service_gap import WINDOWS_S
 from gateway.observability.metrics.tenant_series import TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
+from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
-from policies.types import Request, Tenant, Usage
+from policies.types import BackendLoad, Request, Tenant, Usage
 
 ALICE = Tenant("alice")
 
@@ -17,7 +18,12 @@ ALICE = Tenant("alice")
 async def test_what_a_new_leadership_charges_counts_from_its_start():
     dispatchers = {"pool": Dispatcher(Scheduler(wait_s_max=10.0))}
     series = TenantSeries(10, lambda _tenant: None)
-    metrics = SchedulerMetrics(lambda: dispatchers, series=series, scheduling_of=lambda _pool: Scheduling())
+    metrics = SchedulerMetrics(
+        lambda: dispatchers,
+        series=series,
+        session_wait=instruments.Histograms().session_wait,
+        scheduling_of=lambda _pool: Scheduling(),
+    )
     dispatchers["pool"].spent(ALICE, Usage(100, 0, 0))
     await metrics.look()
     dispatchers["pool"] = Dispatcher(Scheduler(wait_s_max=10.0))
@@ -33,6 +39,7 @@ async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
     metrics = SchedulerMetrics(
         lambda: {"pool": dispatcher},
         series=TenantSeries(10, lambda _tenant: None),
+        session_wait=instruments.Histograms().session_wait,
         scheduling_of=lambda _pool: Scheduling(),
     )
 
@@ -54,3 +61,24 @@ async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_working_sets_and_waits_of_sessions_are_metrics():
+    scheduler, histograms = Scheduler(sessions=SessionRules()), instruments.Histograms()
+    metrics = SchedulerMetrics(
+        lambda: {"pool": Dispatcher(scheduler)},
+        series=TenantSeries(10, lambda _tenant: None),
+        session_wait=histograms.session_wait,
+        scheduling_of=lambda _pool: Scheduling(),
+    )
+    scheduler.tenants_changed(changed=[ALICE], now=0.0)
+    scheduler.load_changed([BackendLoad("gpu", kv_tokens_max=10_000)], 0.0)
+    scheduler.submit(Request("r", "alice", "m", 0.0, 700, 10, program_id="s"), 0.0)
+    scheduler.poll(0.0)
+    scheduler._sessions.ledger.wait_counts[2], scheduler._sessions.ledger.wait_s_total = 1, 0.05
+    await metrics.look()
+    assert metrics.seen[instruments.WORKING_SET] == {("pool", "gpu"): 700}
+    assert metrics.seen[instruments.WORKING_SET_LIMIT] == {("pool", "gpu"): 7_000}
+    assert metrics.seen[instruments.SESSIONS]["pool", "running"] == 1
+    ((labels, waits),) = histograms.session_wait.series()
+    assert (labels, sum(waits.counts), waits.sum) == (("pool",), 1, 0.05)
