@@ -341,7 +341,8 @@ class Dispatch:
     them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
     cache and charged as such until the backend reports. A request that `may_be_preempted` may be preempted until its
     client has been sent something, and later too if it is resumable. It is the `number`-th request that its sender
-    sends to this backend. Its reservation has room for `output_tokens`.
+    sends to this backend. Its reservation has room for `output_tokens`. As far as sessions and prefixes are known, its
+    backend has computed `expected_tokens` of the prompt before.
     """
 
     request_id: str
@@ -351,6 +352,7 @@ class Dispatch:
     may_be_preempted: bool = False
     number: int = 0
     output_tokens: float = field(default=0.0, compare=False)  # for a scheduler that adopts the request; no decision
+    expected_tokens: int = field(default=0, compare=False)  # for people; no decision
 
 
 @dataclass(frozen=True, slots=True)

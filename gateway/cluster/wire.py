@@ -193,6 +193,7 @@ class Dispatched(WireMessage, frozen=True, tag="D"):
     limits: RateLimits | None = None
     lift: float = 0.0
     wait: Wait | None = None
+    expected_tokens: int = 0
 
 
 class Refused(WireMessage, frozen=True, tag="R"):

@@ -175,6 +175,7 @@ class Generation:
         if sending.stream.exclusion is None and not sending.stream.is_begun:
             sending.began = sending.backend.identified(sending.call.request.model)
         trace.backend_id, trace.dispatched_s = lease.backend_id, time.perf_counter()
+        trace.expected_tokens = lease.expected_tokens
         sending.backend.step_counts.sent(sending.dispatched_at)
         if trace.spans is not None:
             trace.spans.sent(lease.backend_id, sending.backend.known_kind.name)

@@ -16,6 +16,7 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 QUEUE_HEADER: Final = "x-fairlead-queue-ms"
 BACKEND_HEADER: Final = "x-fairlead-backend"
 RESUMABLE_HEADER: Final = "x-fairlead-resumable"
+EXPECTED_HEADER: Final = "x-fairlead-expected-cached-tokens"
 MODEL_HEADER: Final = "x-fairlead-model"
 SAFE: Final = "!\"#$&'()*+,/:;<=>?@[\\]^`{|} "  # visible characters stand for themselves in a header, but for "%"
 RESET_S_MAX: Final = 86_400.0
@@ -39,6 +40,8 @@ class AnswerHeaders:
             headers[QUEUE_HEADER] = str(round((trace.dispatched_s - trace.queued_s) * 1000))
         if self._show_backend and trace.backend_id:
             headers[BACKEND_HEADER] = trace.backend_id
+            if trace.expected_tokens:
+                headers[EXPECTED_HEADER] = str(trace.expected_tokens)
             if trace.is_resumable is not None:
                 headers[RESUMABLE_HEADER] = "yes" if trace.is_resumable else "no"
             if trace.alias is not None and trace.model is not None:

@@ -50,6 +50,7 @@ class CallTrace:
     dispatched_s: float | None = None
     first_token_s: float | None = None
     backend_id: str | None = None
+    expected_tokens: int = 0  # of the prompt, that this backend has computed before, as far as is known
     answer_id: str | None = None
     is_resumable: bool | None = None
     interruption: tuple[Cause, float] | None = None  # that is not over: its cause and time

@@ -336,8 +336,8 @@ class Lease:
 
     __slots__ = (
         "_dispatcher", "_sender", "_trued_up",
-        "backend_id", "cut", "holder", "is_cancelled", "is_resumable", "life", "may_move", "number", "outcome",
-        "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
+        "backend_id", "cut", "expected_tokens", "holder", "is_cancelled", "is_resumable", "life", "may_move", "number",
+        "outcome", "passed", "quiet_tokens", "request", "timeliness", "timing", "watch",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Dispatcher, request: Request, watch: QueueWatch | None = None) -> None:
@@ -360,6 +360,7 @@ class Lease:
         self.backend_id = ""  # empty while the request is queued
         self.number = 0  # the running number of this dispatch to the backend
         self.quiet_tokens = 0.0
+        self.expected_tokens = 0  # of the prompt, that its backend has computed before, as far as is known
         self.outcome = Outcome.COMPLETED
         self.timeliness: Timeliness | None = None  # of the answer as it passes, where the request has an envelope
         self.timing: Timing | None = None  # the same when it has ended
@@ -503,7 +504,7 @@ class Lease:
 
     def _given(self, decision: Dispatch) -> None:
         self.backend_id, self.quiet_tokens = decision.backend_id, decision.quiet_tokens
-        self.number = decision.number
+        self.number, self.expected_tokens = decision.number, decision.expected_tokens
         self.life = LIFE[self.life, Event.DISPATCHED]
         if not decision.may_be_preempted:
             self.life = LIFE[self.life, Event.KEPT]

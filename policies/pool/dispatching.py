@@ -102,8 +102,10 @@ class Dispatching:
 
     def _told(self, entry: InFlight) -> Dispatch:
         """What the driver is told of an entry that is in flight from now on."""
+        expected_tokens = 0
         if self._sessions is not None:
             self._sessions.sent(entry)
+            expected_tokens = self._sessions.ledger.known_tokens(entry.request.id)
         request = entry.request
         quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
@@ -112,5 +114,12 @@ class Dispatching:
         may_be_preempted |= request.is_resumable
         cached, number = entry.usage.cached_tokens, entry.reservation.sender_number
         return Dispatch(
-            request.id, entry.backend_id, quiet_tokens, cached, may_be_preempted, number, entry.sized_output
+            request.id,
+            entry.backend_id,
+            quiet_tokens,
+            cached,
+            may_be_preempted,
+            number,
+            entry.sized_output,
+            max(cached, expected_tokens),
         )

@@ -352,6 +352,7 @@ class Follower:
                 message.may_be_preempted,
                 message.backend_number,
                 message.output_tokens,
+                message.expected_tokens,
             )
         )
 

@@ -451,6 +451,7 @@ class PoolOrder:
             self.tenants.told_limits(LimitsOf(known.asked.tenant_id, known.asked.key_id), now),
             known.lift,
             known.wait,
+            action.expected_tokens,
         )
 
     def serves(self, tenant_id: str) -> bool:

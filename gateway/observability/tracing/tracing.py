@@ -199,6 +199,7 @@ def _add_answer(plan: _Plan, trace: CallTrace) -> None:
             genai.USAGE_OUTPUT_TOKENS: trace.usage.output_tokens,
             genai.USAGE_CACHE_READ_INPUT_TOKENS: trace.usage.cached_tokens,
             "fairlead.usage.estimated": trace.estimated,
+            "fairlead.usage.expected_cached_tokens": trace.expected_tokens,
         }
     if trace.stream and trace.first_token_s is not None:  # known of streams only
         plan.attributes[genai.RESPONSE_TIME_TO_FIRST_CHUNK] = trace.first_token_s - plan.started_s
