@@ -275,7 +275,8 @@ class Dispatcher:
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
-        self._waiting[request_id] = decided = self._loop.create_future()
+        decided: asyncio.Future[Dispatch] = self._loop.create_future()
+        self._waiting[request_id] = decided
         try:
             return await decided
         except asyncio.CancelledError:

@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from policies.accounts.cost import Price
-from policies.accounts.ledger import Charge, InFlight
+from policies.accounts.ledger import InFlight
 from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.group_state import GroupState
@@ -167,7 +167,7 @@ class SessionGate:
         if tenant is None:
             self.ledger.tenants_removed((request.tenant_id,))
         else:
-            self.ledger.held.order.charged(tenant, Charge(self._price.service(*entry.usage), 0.0))
+            self.ledger.held.order.charged(tenant, (self._price.service(*entry.usage), 0.0))
 
     # -- tenants -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from math import inf
 
 import pytest
 
-from policies.accounts.ledger import Charge
 from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.sessions.engage import Engagement
@@ -329,7 +328,7 @@ def test_tenants_take_turns_by_what_they_received():
         pool.arrive(name, 1700, 0.2)
     pool.arrive("z", 1700, 0.3, tenant="b")
     order = pool.ledger.held.order
-    order.charged(Tenant("a"), Charge(5000.0, 0.0))
+    order.charged(Tenant("a"), (5000.0, 0.0))
     pool.arrive("s0", 1720, 0.4)
     pool.run("s0", 0.4)
     pool.end("s0", 0.5, final=True)

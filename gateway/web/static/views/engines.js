@@ -20,7 +20,7 @@ export function Engines() {
     { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
     { id: "health", label: "Health", lead: true, bare: true, value: (each) => each.live?.available ?? false, cell: (each) => (each.live ? html`<${Health} backend=${each.live} />` : html`<span class="bad">${each.stored.state}</span> <span class="dim">${each.stored.trouble ?? ""}</span>`) },
     { id: "pool", label: "Pool", value: (each) => each.live?.pool ?? each.stored?.pool, cell: (each) => html`<span class="name">${each.live?.pool ?? each.stored?.pool ?? NONE}</span>` },
-    { id: "from", label: "Known from", value: (each) => each.stored?.origin ?? "discovery", cell: (each) => origin(each.stored) },
+    { id: "origin", label: "Known by", value: (each) => each.stored?.origin ?? "discovery", cell: (each) => origin(each.stored) },
     { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.live?.requests_limit,
       cell: (each) => (each.live ? html`<${Meter} value=${each.live.in_flight} limit=${each.live.requests_limit} />` : NONE) },
     { id: "size", label: "The limit is", value: (each) => each.live?.size, cell: (each) => (each.live ? FROM[each.live.size] ?? each.live.size : NONE) },
