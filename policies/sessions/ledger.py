@@ -372,14 +372,17 @@ class SessionLedger:
         """Pause idle sessions for a turn. Returns whether it has room then."""
         needed = backend.needed(turn.session, tokens)
         if is_forced:
-            chosen = to_yield(backend, needed)
+            # Of a prefix that it shares with those that yield, more has to fit when they have.
+            while chosen := to_yield(backend, backend.needed(turn.session, tokens)):
+                for session in chosen:
+                    self._pause(session, now, goes_first=False)
         else:
             horizon_s = backend.grows_in_s(now, turn.arrived_at)
             chosen = worth_pausing(
                 backend, needed, now, horizon_s=horizon_s, waiting=len(self.held), gaps_of=self.table.gaps
             )
-        for session in chosen or ():
-            self._pause(session, now, goes_first=not is_forced)
+            for session in chosen or ():
+                self._pause(session, now)
         return chosen is not None and backend.needed(turn.session, tokens) <= backend.room
 
     def _pause(self, session: AgentSession, now: float, *, goes_first: bool = True) -> None:

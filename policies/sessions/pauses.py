@@ -12,7 +12,7 @@ away exceeds what its return until then is expected to cost.
 A turn that has waited too long gets room whatever that costs. Then those sessions yield that have had most.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from policies.sessions.gaps import Gaps, Outlook, bucket_of
@@ -78,13 +78,13 @@ def _rank(choice: tuple[tuple[float, str, str], AgentSession]) -> tuple[float, s
     return choice[0]
 
 
-def _enough(backend: WorkingSet, tokens: float, choices: Iterable[AgentSession]) -> list[AgentSession] | None:
+def _enough(backend: WorkingSet, tokens: float, choices: Sequence[AgentSession]) -> list[AgentSession] | None:
     """The first of the choices that make room; None: all of them do not."""
     chosen: list[AgentSession] = []
     missing = tokens - backend.room
-    for session in choices:
+    for session, freed in zip(choices, backend.frees(choices), strict=True):
         if missing <= 0.0:
             break
         chosen.append(session)
-        missing -= backend.frees(session)
+        missing -= freed
     return chosen if missing <= 0.0 else None

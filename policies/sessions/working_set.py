@@ -10,8 +10,8 @@ and so does a session that has to be paused because others have grown; each turn
 amounts balance where one in MISSES_ONE_IN misses.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Final
 
@@ -68,9 +68,13 @@ class WorkingSet:
         shared = sum(part for block, part in session.shared if block in self._holders)
         return min(max(0.0, tokens - shared), self.eta * self.pool_tokens)
 
-    def frees(self, session: AgentSession) -> float:
-        """Tokens that an admitted session has for itself alone."""
-        return session.counted + sum(part for block, part in session.shared if self._holders[block] == 1)
+    def frees(self, sessions: Iterable[AgentSession]) -> Iterator[float]:
+        """Tokens that are free with each of these admitted sessions, when those before it are gone."""
+        gone = Counter[int]()
+        for session in sessions:
+            gone.update(block for block, _ in session.shared)
+            alone = (part for block, part in session.shared if self._holders[block] == gone[block])
+            yield session.counted + sum(alone)
 
     def admit(self, session: AgentSession) -> None:
         """Count the session's context from now on."""

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends.simulation.session_world import GAPS_S
@@ -133,8 +133,14 @@ STEP = st.one_of(
 )
 
 
+SHARED = [("arrive", "a", "0", 1, 12), ("arrive", "b", "0", 1, 12)]  # two sessions of one prefix
+TOO_LARGE = ("arrive", "a", "one", 2609, 0)  # for what they leave, and not for what is left when both yield
+
+
 @settings(max_examples=300, deadline=None)
 @given(steps=st.lists(STEP, max_size=80), backends=st.integers(1, 3))
+@example(steps=[*SHARED, TOO_LARGE], backends=1)
+@example(steps=[("arrive", "a", None, 1, 0)] * 3 + [*SHARED, TOO_LARGE], backends=1)
 def test_whatever_happens_the_books_add_up_none_that_runs_is_paused_and_none_waits_for_ever(steps, backends):
     judge = Judge(backends)
     for name, *arguments in steps:
