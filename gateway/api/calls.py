@@ -32,6 +32,7 @@ LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs")
 _UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS, *LOGPROBS})
 
 
+CHOICES_MAX: Final = 16  # chosen: of n or best_of; each is a sequence of its own at one backend, from one prompt
 PROMPTS_MAX: Final = 128  # chosen: each is a sequence of its own, and all of them are placed at one backend
 INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
 
@@ -43,9 +44,9 @@ class CallLimits:
     arguments that a call may give; None: all but the reserved ones.
     """
 
-    choices_max: int
     output_tokens_max: int
     logprobs_max: int
+    choices_max: int = CHOICES_MAX
     prompts_max: int = PROMPTS_MAX
     inputs_max: int = INPUTS_MAX
     xargs_allowed: frozenset[str] | None = None

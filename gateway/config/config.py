@@ -210,7 +210,6 @@ class Config(BaseSettings):
     def call_limits(self) -> CallLimits:
         limits = self.limits
         return CallLimits(
-            choices_max=limits.choices_max,
             output_tokens_max=limits.output_tokens_max,
             logprobs_max=limits.logprobs_max,
             xargs_allowed=limits.xargs_allowed,

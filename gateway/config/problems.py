@@ -7,7 +7,7 @@ repeats a value, because values may be secrets.
 
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,37 @@ REMOVED: Mapping[tuple[str, str], str] = {
     ("auth", "open_tenants_max"): "10000",
     ("continuation", "token_bytes_max"): "8MiB",
     ("discovery", "every_s"): "5",
+    ("dlpm", "forgives_debt"): "false",
+    ("equinox", "alpha"): "0.7",
+    ("equinox", "beta"): "0.3",
+    ("equinox", "delta"): "0.1",
+    ("equinox", "output_weight"): "4",
+    ("equinox", "ttft_target_s"): "1",
+    ("justitia", "idle_s"): "10",
     ("limits", "body_values_max"): "100000",
+    ("limits", "choices_max"): "16",
     ("limits", "header_bytes_max"): "32KiB",
     ("limits", "header_tpot_ratio_min"): "0.5",
     ("limits", "inputs_max"): "2048",
     ("limits", "prompts_max"): "128",
     ("limits", "resumable_bytes_max"): "256MiB",
     ("limits", "unread_bytes_max"): "256MiB",
+    ("mixture", "window_outputs"): "50",
+    ("preempt", "times_max"): "8",
+    ("preempt", "tokens_between_min"): "64",
+    ("quantile", "first_tokens"): "256",
+    ("quantile", "window_outputs"): "50",
     ("queue", "bytes_max"): "1GiB",
     ("queue", "tenant_bytes_max"): "256MiB",
     ("scheduling", "kv_headroom_ratio"): "0.95",
 }
-"""What were settings, by section and key, and what always holds instead."""
+"""What were settings, by section (or policy) and key, and what always holds instead."""
+VARIABLES: Mapping[tuple[str, str], str] = {
+    ("tracing", "protocol"): "OTEL_EXPORTER_OTLP_PROTOCOL",
+    ("tracing", "sample_ratio"): "OTEL_TRACES_SAMPLER_ARG",
+    ("tracing", "sampler"): "OTEL_TRACES_SAMPLER",
+}
+"""What were settings, and the environment variable that sets each."""
 _BRANCH = re.compile(r"(constrained-|function-|json-or-python|is-instance|lax-or-strict).*|\w+\[.*\]")
 STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
@@ -176,15 +195,27 @@ def locate(path: Loc, text: str, lines: Lines, variables: Variables) -> ConfigPr
 def _sentence(entry: ErrorDetails, model: type[BaseModel]) -> tuple[Loc, str]:
     kind, loc = entry["type"], tuple(part for part in entry["loc"] if not _is_branch(part))
     if kind == "extra_forbidden":
-        for (section, key), value in REMOVED.items():
-            if key == loc[-1] and section in loc:
-                return loc, f"is no setting any more, it is always {value}: remove it"
-        return loc, f"there is no such key{did_you_mean(str(loc[-1]), keys_of(model, loc[:-1]))}"
+        *above, key = loc
+        removed = said_of_removed(above, str(key))
+        return loc, removed or f"there is no such key{did_you_mean(str(key), keys_of(model, loc[:-1]))}"
     if loc and loc[-1] == NAME_STEP:
         return loc[:-1], f"a name {reason_of(entry)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return loc, "must hold keys (key: value)"
     return loc, reason_of(entry)
+
+
+def said_of_removed(above: Sequence[str | int], key: str) -> str | None:
+    """What holds instead of a setting that was removed from one of the sections (or policies) above; None: there was no
+    such setting.
+    """
+    for section in above:
+        at = (str(section), key)
+        if at in REMOVED:
+            return f"is no setting any more, it is always {REMOVED[at]}: remove it"
+        if at in VARIABLES:
+            return f"is no setting any more: set the environment variable {VARIABLES[at]} instead"
+    return None
 
 
 def _is_branch(part: str | int) -> bool:

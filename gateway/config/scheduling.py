@@ -17,17 +17,17 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 from pydantic_settings import NoDecode
 
+from gateway.config.problems import said_of_removed
 from gateway.config.reasons import reason_of
 from gateway.config.sections import Section
-from gateway.config.value_types import Count, NotNegative, Positive, not_bool, one_of, read_choice_of, whole
+from gateway.config.value_types import Count, NotNegative, Positive, not_bool, one_of, read_choice_of
 from policies.accounts.cost import PRICES
 from policies.admission import WINDOWS
 from policies.capacity.backend import KV_RULES
 from policies.fairness import FAIRNESS
 from policies.fairness.dlpm import REFILL_SERVICE
 from policies.fairness.drr import QUANTUM_SERVICE
-from policies.fairness.experimental.equinox import ALPHA, BETA, DELTA, OUTPUT_WEIGHT, TTFT_TARGET_S
-from policies.fairness.experimental.justitia import IDLE_S, ITERATIONS_PER_S, KV_TOKENS
+from policies.fairness.experimental.justitia import ITERATIONS_PER_S, KV_TOKENS
 from policies.fairness.slack import PREFIX, SECOND_KEYS, SLACK_SERVICE
 from policies.limit import LIMITS
 from policies.limit.limits import SEQUENCES_MAX
@@ -36,8 +36,7 @@ from policies.placement.d2lpm import WORKER_QUANTUM_SERVICE
 from policies.prediction import PREDICTION, SIMULATION_ONLY
 from policies.prediction.known import ERROR_RATIO
 from policies.prediction.mixture import QUANTILE as MIXTURE_QUANTILE
-from policies.prediction.mixture import WINDOW_OUTPUTS as MIXTURE_WINDOW_OUTPUTS
-from policies.prediction.quantile import FIRST_TOKENS, QUANTILE, WINDOW_OUTPUTS
+from policies.prediction.quantile import QUANTILE
 
 POLICY = "policy"
 
@@ -65,32 +64,19 @@ class SlackCounterSettings(PolicySettings):
 
 class DeficitLongestPrefixSettings(PolicySettings):
     quantum_service: Positive = REFILL_SERVICE
-    forgives_debt: bool = False
-
-
-class DualCounterSettings(PolicySettings):
-    alpha: NotNegative = ALPHA
-    beta: NotNegative = BETA
-    delta: NotNegative = DELTA
-    output_weight: NotNegative = OUTPUT_WEIGHT
-    ttft_target_s: Positive = TTFT_TARGET_S
 
 
 class AgentTagsSettings(PolicySettings):
     kv_tokens: Positive = KV_TOKENS
     iterations_per_s: Positive = ITERATIONS_PER_S
-    idle_s: NotNegative = IDLE_S
 
 
 class TenantQuantileSettings(PolicySettings):
     quantile: Ratio = QUANTILE
-    window_outputs: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(whole)] = WINDOW_OUTPUTS
-    first_tokens: NotNegative = FIRST_TOKENS
 
 
 class MixtureOfExpertsSettings(PolicySettings):
     quantile: Ratio = MIXTURE_QUANTILE
-    window_outputs: Annotated[int, Field(ge=1, le=1_000), BeforeValidator(whole)] = MIXTURE_WINDOW_OUTPUTS
 
 
 class NoisyOracleSettings(PolicySettings):
@@ -145,7 +131,6 @@ PARAMETERS: Mapping[str, Mapping[str, type[PolicySettings]]] = {
         "slack": SlackCounterSettings,
         "dlpm": DeficitLongestPrefixSettings,
         "drr": DeficitRoundRobinSettings,
-        "equinox": DualCounterSettings,
         "justitia": AgentTagsSettings,
     },
     "prediction": {
@@ -187,6 +172,9 @@ def read_choice(kind: str, names: tuple[str, ...], default: str, value: object) 
 
 
 def _unknown(key: str, name: str, section: type[PolicySettings]) -> InitErrorDetails:
+    removed = said_of_removed((name,), key)
+    if removed is not None:
+        return _problem((key,), removed)
     there_are = [field for field in section.model_fields if field != POLICY]
     known = f"it has: {', '.join(there_are)}" if there_are else "it has none"
     return _problem((key,), f"'{name}' has no such parameter ({known})")

@@ -388,7 +388,6 @@ class LimitsSection(Section):
     body_bytes_max: Bytes = ByteSize(16 << 20)
     body_timeout_s: Seconds = 30.0
     answer_silence_s_max: Seconds = 600.0
-    choices_max: Count = 16
     output_tokens_max: Count = 131_072
     logprobs_max: Count = 20  # vLLM's own --max-logprobs; OpenAI allows as many
     memory_bytes_max: Bytes | None = None
@@ -397,14 +396,11 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """The rules by which streams are preempted after their first token, and continued later. Each is preempted at most
-    `times_max` times, after at least `tokens_between_min` tokens since its last dispatch. `scheduling.preempt_service`
-    and `tiers.*.preemptible` define for which requests. Both limits are measured (docs/results/continue.md).
+    """Whether streams are also preempted after their first token, and continued later. `scheduling.preempt_service` and
+    `tiers.*.preemptible` define for which requests.
     """
 
     enabled: bool = False
-    times_max: Count = 8
-    tokens_between_min: Count = 64
 
 
 class ContinuationSection(Section):

@@ -1,20 +1,20 @@
 """Tracing and metrics sections.
 
-The tracing section sets the endpoint and the sampling of traces. The OTEL_* variables apply to settings that it leaves
-out, and traces are off while neither names an endpoint. OpenTelemetry itself reads the collector's credentials
-(OTEL_EXPORTER_OTLP_HEADERS), certificate and timeout, and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES)
-from the environment.
+The tracing section sets the endpoint of traces, or OTEL_EXPORTER_OTLP_ENDPOINT does; traces are off while neither names
+one. All else about traces is set by OpenTelemetry's own variables. This module reads those of the protocol and of the
+sampler; OpenTelemetry itself reads the collector's credentials (OTEL_EXPORTER_OTLP_HEADERS), certificate and timeout,
+and the attributes of this process (OTEL_RESOURCE_ATTRIBUTES).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config.sections import Section
-from gateway.config.value_types import Count, not_bool, one_of, read_choice_of
+from gateway.config.value_types import Count, not_bool
 
 SAMPLER = "parentbased_traceidratio"
 SAMPLE_RATIO = 0.01
@@ -57,16 +57,10 @@ class TracingSettings:
     sample_ratio: float
 
 
-SamplerName = Annotated[str, AfterValidator(lambda value: read_choice_of(tuple(SAMPLERS), value)), one_of(SAMPLERS)]
-
-
 class TracingSection(Section):
-    """The settings of traces. None: the value of the OTEL_* variables, or the default."""
+    """The settings of traces. `endpoint` None: that of the OTEL_* variables; no traces where they name none."""
 
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
-    protocol: Literal["http/protobuf", "grpc"] | None = None
-    sampler: SamplerName | None = None
-    sample_ratio: Annotated[float, BeforeValidator(not_bool), Field(ge=0, le=1)] | None = None
 
     def settings(self, environ: Mapping[str, str]) -> TracingSettings | None:
         """The effective settings from this section and these variables; None: no traces. Raises ValueError."""
@@ -74,28 +68,14 @@ class TracingSection(Section):
         base = self.endpoint or shared
         if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (base or own):
             return None
-        protocol = self.protocol or _variable(
-            environ, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"), PROTOCOLS
-        )
-        sampler = self.sampler or _variable(environ, ("OTEL_TRACES_SAMPLER",), (SAMPLER, *SAMPLERS))
+        protocol = _variable(environ, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"), PROTOCOLS)
+        sampler = _variable(environ, ("OTEL_TRACES_SAMPLER",), (SAMPLER, *SAMPLERS))
         if self.endpoint is None and own:
             endpoint = own
         else:
             assert base, "there is one, or none at all"
             endpoint = base if protocol == "grpc" else base.rstrip("/") + TRACES_PATH
-        return TracingSettings(endpoint, protocol, sampler, self._ratio(environ))
-
-    def _ratio(self, environ: Mapping[str, str]) -> float:
-        if self.sample_ratio is not None:
-            return self.sample_ratio
-        text = environ.get("OTEL_TRACES_SAMPLER_ARG", "")
-        try:
-            ratio = float(text) if text else SAMPLE_RATIO
-        except ValueError:
-            ratio = -1.0
-        if not 0 <= ratio <= 1:
-            raise ValueError("the environment variable OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1")
-        return ratio
+        return TracingSettings(endpoint, protocol, sampler, _sample_ratio(environ))
 
 
 class MetricsSection(Section):
@@ -106,6 +86,17 @@ class MetricsSection(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, BeforeValidator(not_bool), Field(ge=0, le=65_535)] | None = None
     tenants_max: Annotated[Count, Field(le=TENANT_SERIES_MAX)] = 200
+
+
+def _sample_ratio(environ: Mapping[str, str]) -> float:
+    text = environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    try:
+        ratio = float(text) if text else SAMPLE_RATIO
+    except ValueError:
+        ratio = -1.0
+    if not 0 <= ratio <= 1:
+        raise ValueError("the environment variable OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1")
+    return ratio
 
 
 def _variable(environ: Mapping[str, str], names: tuple[str, ...], known: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ from policies.admission import WINDOWS, BoundedQueues, RateLimiter
 from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
-from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
+from policies.pool.preemption import NO_INTERRUPTIONS, TIMES_MAX, TOKENS_BETWEEN_MIN, InterruptRules
 from policies.pool.session_gate import SessionRules
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.known import NoisyOracle
@@ -83,9 +83,8 @@ def make_scheduler(
 def _interrupt_rules(continuation: ContinuationSection | None) -> InterruptRules:
     if continuation is None or not continuation.enabled:
         return NO_INTERRUPTIONS
-    preempt = continuation.preempt
-    times_max = preempt.times_max if preempt.enabled else 0
-    return InterruptRules(times_max, preempt.tokens_between_min, continuation.drain_s)
+    times_max = TIMES_MAX if continuation.preempt.enabled else 0
+    return InterruptRules(times_max, TOKENS_BETWEEN_MIN, continuation.drain_s)
 
 
 def policy_choices(scheduling: Scheduling) -> dict[str, PolicyChoice]:

@@ -35,14 +35,12 @@ class DeficitLongestPrefix(Accounts):
     follows_requests = True
     reads_prefixes = True
 
-    def __init__(self, quantum_service: float = REFILL_SERVICE, *, forgives_debt: bool = False) -> None:
-        """A returning tenant keeps its debt. `quantum_service` is the refill, in service over weight. With
-        `forgives_debt`, as in the paper, its debt is dropped: a tenant that leaves in debt and returns then gains up to
-        U each time.
+    def __init__(self, quantum_service: float = REFILL_SERVICE) -> None:
+        """A returning tenant keeps its debt (the paper drops it: a tenant that leaves in debt and returns would gain up
+        to U each time). `quantum_service` is the refill, in service over weight.
         """
         super().__init__()
         self._quantum = quantum_service
-        self._forgives_debt = forgives_debt
         self._level = 0.0  # refills since start
         self._spent: dict[str, float] = {}  # by tenant; of those that wait, in terms of the level
         self._heap = LongestCached(lambda account: self._spent[account.tenant_id])
@@ -71,8 +69,7 @@ class DeficitLongestPrefix(Accounts):
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         # An absent tenant keeps no credit.
-        owed = 0.0 if self._forgives_debt else max(0.0, -self.deficit(tenant_id))
-        self._spent[tenant_id] = self._level + owed
+        self._spent[tenant_id] = self._level + max(0.0, -self.deficit(tenant_id))
         self._heap.push(self._began(tenant_id, waiting), self._waiting)
 
     def left(self, tenant_id: str) -> None:

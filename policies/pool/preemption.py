@@ -36,6 +36,9 @@ from policies.types import Preempt, Request, Tier
 
 WAITED_RATIO_MAX = 0.5  # of its TTFT target: how long a request may wait where step times are unknown
 RECHECK_S = 0.001
+# Measured (docs/results/continue.md): the least that keeps the p99 within a few steps.
+TIMES_MAX = 8
+TOKENS_BETWEEN_MIN = 64
 
 
 @dataclass(frozen=True, slots=True)

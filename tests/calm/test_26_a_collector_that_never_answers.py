@@ -17,9 +17,10 @@ END_S_MAX = 5.0
 
 
 @pytest.mark.alone
-async def test_calls_memory_and_end(tmp_path, figure):
+async def test_calls_memory_and_end(tmp_path, figure, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
     with socket.create_server(("127.0.0.1", 0)) as hole:
-        tracing = {"endpoint": f"http://127.0.0.1:{hole.getsockname()[1]}", "sampler": "always_on"}
+        tracing = {"endpoint": f"http://127.0.0.1:{hole.getsockname()[1]}"}
         async with scripted(answer()) as backend, serving(tmp_path, backend, settings={"tracing": tracing}) as process:
 
             async def many(count):

@@ -233,7 +233,7 @@ def _make_exporter(settings: TracingSettings) -> SpanExporter:
         try:
             from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc  # noqa: PLC0415
         except ImportError:
-            raise ValueError("tracing.protocol is grpc: install fairlead[otlp-grpc]") from None
+            raise ValueError("the protocol of traces is grpc: install fairlead[otlp-grpc]") from None
         return grpc.OTLPSpanExporter(endpoint=settings.endpoint, insecure=not settings.endpoint.startswith("https://"))
     from opentelemetry.exporter.otlp.proto.http import trace_exporter as http  # noqa: PLC0415
 

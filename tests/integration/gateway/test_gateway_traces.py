@@ -24,7 +24,6 @@ from otlp_collector import black_hole, grpc_collector, otlp_collector
 from gateway.observability.metrics import page as metrics
 from gateway.observability.tracing import shipping
 
-ALWAYS = {"sampler": "always_on"}
 SERVER = f"POST {CHAT}"
 CLIENT = "chat tiny"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -39,12 +38,13 @@ def said(caplog):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
     monkeypatch.setattr(shipping.SpanShipper.__init__, "__kwdefaults__", {"spans_max": 4096, "interval_s": 0.02})
-    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_SAMPLER"):
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
 
 
-def tracing(collector_url, **settings):
-    return {"tracing": {"endpoint": collector_url, **ALWAYS, **settings}}
+def tracing(collector_url):
+    return {"tracing": {"endpoint": collector_url}}
 
 
 async def test_a_call_is_a_server_span_with_a_wait_and_a_call_of_its_backend_below_it():
@@ -177,12 +177,13 @@ async def test_a_tenant_that_comes_back_is_seen_to_be_lifted():
         ("always_on", "00-nonsense", True),
     ],
 )
-async def test_what_is_not_sampled_is_not_sampled_by_the_backend_either(sampler, traceparent, is_sampled):
+async def test_what_is_not_sampled_is_not_sampled_by_the_backend_either(sampler, traceparent, is_sampled, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     headers = {"traceparent": traceparent} if traceparent else {}
     async with (
         otlp_collector() as collector,
         scripted() as backend,
-        gateway(backend, **tracing(collector.url, sampler=sampler)) as rig,
+        gateway(backend, **tracing(collector.url)) as rig,
     ):
         await rig.post(headers=headers)
         if is_sampled:
@@ -203,17 +204,17 @@ async def test_without_an_endpoint_there_are_no_traces_and_the_variable_of_opent
             assert rig.gateway._logs.tracing is None
         assert "traceparent" not in backend.calls[0].headers
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
         async with gateway(backend) as rig:
             await rig.post()
         assert len(collector.spans) == 3  # sent by the time that the gateway has ended
 
 
-async def test_spans_go_over_grpc_too():
+async def test_spans_go_over_grpc_too(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     async with (
         grpc_collector() as collector,
         scripted() as backend,
-        gateway(backend, **tracing(collector.url, protocol="grpc")) as rig,
+        gateway(backend, **tracing(collector.url)) as rig,
     ):
         assert (await rig.post()).status == 200
         await until(lambda: len(collector.spans) == 3)

@@ -79,7 +79,8 @@ def test_ports_of_different_addresses_and_free_ones_are_no_problem(tmp_path, por
 
 def test_an_extra_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.config.load.find_spec", lambda _: None)
-    text = "discovery: [{kubernetes: app=vllm}]\ntracing: {endpoint: 'http://c:4317', protocol: grpc}\n"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    text = "discovery: [{kubernetes: app=vllm}]\ntracing: {endpoint: 'http://c:4317'}\n"
     output = check(tmp_path, text).output
     assert (
         "discovery[0].kubernetes: needs a package that is not installed: pip install 'fairlead[kubernetes]'" in output

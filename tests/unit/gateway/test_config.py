@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from backends.pool import BackendSpec
 from gateway.config import Config, ConfigError, load_config
+from gateway.config.problems import REMOVED
 from gateway.config.scheduling import NAMES, PARAMETERS, PolicySettings, Scheduling
 from gateway.config.value_types import PATTERNS, TENANT_PATTERN
 from policies.accounts.cost import PRICES
@@ -128,12 +129,19 @@ limits:
   inputs_max: 9
 pools: {chat: {scheduling: {kv_headroom_ratio: 0.9}}}
 queue: {bytes_max: 1GiB}
+scheduling:
+  fairness: {policy: equinox, beta: 1}
+continuation: {preempt: {times_max: 9}}
+tracing: {sampler: always_on}
 """)
     text = "is no setting any more, it is always {}: remove it"
     assert sorted(line.removeprefix(f"{path}:") for line in mistakes(path)) == [
         f"2: limits.inputs_max: {text.format(2048)}",
         f"3: pools.chat.scheduling.kv_headroom_ratio: {text.format(0.95)}",
         f"4: queue.bytes_max: {text.format('1GiB')}",
+        f"6: scheduling.fairness.beta: {text.format(0.3)}",
+        f"7: continuation.preempt.times_max: {text.format(8)}",
+        "8: tracing.sampler: is no setting any more: set the environment variable OTEL_TRACES_SAMPLER instead",
     ]
 
 
@@ -271,7 +279,7 @@ def test_policies_get_their_own_types():
             "a": {"tier": "gold", "weight": 2, "in_flight_max": 4, "requests_per_minute_max": 60},
             "b": {"tokens_per_minute_max": 9},
         },
-        limits={"choices_max": 2, "output_tokens_max": 4},
+        limits={"logprobs_max": 2, "output_tokens_max": 4},
     )
     assert config.policy_tiers() == [DEFAULT_TIER, Tier(id="gold", weight=3, reserve_ratio=0.2)]
     assert config.policy_tenants() == [
@@ -279,7 +287,7 @@ def test_policies_get_their_own_types():
         Tenant(id="b", tokens_per_minute_max=9),
     ]
     limits = config.call_limits()
-    assert (limits.choices_max, limits.output_tokens_max) == (2, 4)
+    assert (limits.logprobs_max, limits.output_tokens_max) == (2, 4)
 
 
 def test_envelopes_are_of_the_tiers_and_tenants_that_name_them_in_seconds():
@@ -390,24 +398,23 @@ scheduling:
   prediction:
     policy: quantile
     quantiel: 0.5
-    window_outputs: 0
+    quantile: 0
   price: {policy: flops, layers: many}
 """)
-    there_are = ("quantile", "window_outputs", "first_tokens")
     assert [line.removeprefix(f"{path}:") for line in mistakes(path)] == [
         "2: scheduling.fairness.quantum_service: 'vtc' has no such parameter (it has none)",
-        f"5: scheduling.prediction.quantiel: 'quantile' has no such parameter (it has: {', '.join(there_are)})",
-        "6: scheduling.prediction.window_outputs: must be at least 1",
+        "5: scheduling.prediction.quantiel: 'quantile' has no such parameter (it has: quantile)",
+        "6: scheduling.prediction.quantile: must be more than 0",
         "7: scheduling.price.layers: must be a whole number, not text",
     ]
 
 
 def test_a_policy_comes_from_the_environment_by_name_or_key_by_key(write, monkeypatch):
     monkeypatch.setenv("FAIRLEAD_SCHEDULING__FAIRNESS", "drr")
-    monkeypatch.setenv("FAIRLEAD_SCHEDULING__PREDICTION__WINDOW_OUTPUTS", "9")
+    monkeypatch.setenv("FAIRLEAD_SCHEDULING__PREDICTION__QUANTILE", "0.7")
     config = load_config(write("scheduling: {fairness: fifo, prediction: {policy: quantile, quantile: 0.9}}"))
     assert config.scheduling.fairness.policy == "drr"
-    assert (config.scheduling.prediction.quantile, config.scheduling.prediction.window_outputs) == (0.9, 9)
+    assert config.scheduling.prediction.parameters() == {"quantile": 0.7}
 
 
 def test_a_pool_is_scheduled_as_all_are_but_for_what_is_set_for_it(write):
@@ -435,7 +442,11 @@ def test_parameters_have_the_defaults_of_the_policies_themselves():
     for kind, table in tables.items():
         for name, make in table.items():
             given = inspect.signature(make).parameters
-            taken = {key: given[key].default for key in given if key not in ("rng", "args", "kwargs")}
+            defaults = {key: given[key].default for key in given if key not in ("rng", "args", "kwargs")}
+            taken = {key: default for key, default in defaults.items() if (name, key) not in REMOVED}
+            assert {key: float(REMOVED[name, key]) for key in defaults if key not in taken} == {
+                key: default for key, default in defaults.items() if key not in taken
+            }
             assert PARAMETERS[kind].get(name, PolicySettings)(policy=name).parameters() == taken, (kind, name)
         assert PARAMETERS[kind].keys() <= table.keys()
 

@@ -55,14 +55,13 @@ def test_the_rule_never_idles_the_engine():
     assert deficits(pool) == (6, 5)
 
 
-def test_debt_is_not_forgiven_at_a_rejoin_unless_as_in_the_paper():
-    for forgives, left in ((False, -40.0), (True, 0.0)):
-        pool = dlpm(10.0, forgives_debt=forgives)
-        pool.send("A1")
-        pool.dispatch(50)
-        assert pool.order.deficit("A") == -40
-        pool.send("A2")
-        assert pool.order.deficit("A") == left
+def test_debt_is_not_forgiven_at_a_rejoin():
+    pool = dlpm(10.0)
+    pool.send("A1")
+    pool.dispatch(50)
+    assert pool.order.deficit("A") == -40
+    pool.send("A2")
+    assert pool.order.deficit("A") == -40
 
 
 def test_credit_is_not_kept_while_away():

@@ -71,7 +71,7 @@ def test_every_scheduler_has_policies_of_its_own():
         (None, False, False),
         ({"enabled": False, "preempt": {"enabled": True}}, False, False),
         ({"drain_s": 5.0}, False, True),
-        ({"drain_s": 5.0, "preempt": {"enabled": True, "times_max": 1, "tokens_between_min": 10}}, True, True),
+        ({"drain_s": 5.0, "preempt": {"enabled": True}}, True, True),
     ],
 )
 def test_a_stream_gives_way_and_moves_as_configured(continuation, is_preempted, is_moved):
@@ -83,11 +83,11 @@ def test_a_stream_gives_way_and_moves_as_configured(continuation, is_preempted, 
     stream = Request("r", "a", "m", 0.0, 100, 1_000, is_resumable=True)
     scheduler.submit(stream, 0.0)
     scheduler.poll(0.0)
-    scheduler.tokens("r", Usage(100, 0, 10), 0.0)
+    scheduler.tokens("r", Usage(100, 0, 64), 0.0)
     scheduler.submit(request(2, "b", 0.0), 0.0)
     assert (Preempt("r") in scheduler.poll(0.0)) is is_preempted
     if is_preempted:
-        scheduler.interrupted("r", Usage(100, 0, 10), 0.0)
+        scheduler.interrupted("r", Usage(100, 0, 64), 0.0)
         scheduler.cancel("r2", 0.0)
         scheduler.poll(0.0)
     scheduler.load_changed([y], 0.0)
