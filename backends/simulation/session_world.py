@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import SimulatedCall, World
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.types import Reason

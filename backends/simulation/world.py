@@ -22,9 +22,8 @@ from math import inf
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.answer_pace import AnswerPace
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.scrapes import ScrapedSteps
-from backends.simulation.workload import Arrival
 from policies.facts import Cancelled, Interrupted, LoadChanged, Measured, Returned
 from policies.scheduler_protocol import SchedulerProtocol
 from policies.step_time.model import StepTime

@@ -14,7 +14,7 @@ from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, World
 from gateway.simulate.exposure import ReportedBound, RunExposure
 from gateway.simulate.observer import Observer

@@ -9,7 +9,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from backends.simulation.fairness_metric import accumulated_service, throughput
 from gateway.simulate.observer import jain
 from tests.evidence.experiment import Row, Target, Tolerance, at_least, at_most, more_than, plus_minus
 from tests.evidence.prefix_pool import (
@@ -21,6 +20,7 @@ from tests.evidence.prefix_pool import (
     PrefixRun,
     TreeCount,
 )
+from tests.simulation.fairness_metric import accumulated_service, throughput
 
 QUANTUM = 8_000  # K_u, service of computed tokens: the cost of four uncached prompts
 QUANTA = (500, 2_000, 8_000, 32_000)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from backends.simulation.fairness_metric import (
-    LINEAR,
+from gateway.simulate.report.tally import LINEAR
+from tests.evidence.vtc_pool import PRICES, Run
+from tests.simulation.fairness_metric import (
     accumulated_difference,
     accumulated_service,
     mean_ttft_s,
@@ -11,7 +12,6 @@ from backends.simulation.fairness_metric import (
     tenants_by_requests,
     throughput,
 )
-from tests.evidence.vtc_pool import PRICES, Run
 
 WARM_UP_S = 30.0
 GRID_S = 30.0

@@ -17,8 +17,7 @@ from random import Random
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import World
 from gateway.config import Config
 from gateway.config.scheduling import Scheduling
@@ -28,6 +27,7 @@ from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import Observer
 from gateway.simulate.report.series import Timeline
 from policies.types import Tenant
+from tests.simulation.arrivals import merged
 from tests.simulation.prefix_workload import Beginnings, Tree, beginnings, tree
 
 ENGINE = "a100-llama2-13b"  # 35,000 tokens of KV: sixteen of the beginnings below

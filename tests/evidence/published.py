@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from tests.evidence.vtc_pool import Run
 
 DATA = resources.files("tests.evidence").joinpath("data")

@@ -15,7 +15,7 @@ from functools import cache
 from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival
 from backends.simulation.world import METRICS_EVERY_S, KnownSteps, World
 from gateway.config.scheduling import SimulatedScheduling
 from gateway.scheduling.assembly import make_scheduler
@@ -34,6 +34,7 @@ from tests.evidence.slo_engines import (
 )
 from tests.evidence.slo_pool import SloOutcome
 from tests.evidence.slo_workloads import TRACES, Lengths, TraceShape
+from tests.simulation.arrivals import merged
 
 ENGINE = "a800-llama3.1-8b"
 STEP_ENVELOPE = SloEnvelope(0.5, 0.05)  # the targets that step budgets are tuned to

@@ -18,7 +18,7 @@ from backends.engine.batching import ChunkedPrefill, Sarathi
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine, Leap, StepPlan
 from backends.engine.fair_batching import FairBatching
-from backends.simulation.workload import MODEL, Arrival
+from backends.simulation.requests import MODEL, Arrival
 from backends.simulation.world import World
 from policies.step_time.fit import equation, fit
 from policies.step_time.model import StepTimeModel

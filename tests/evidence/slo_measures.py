@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from math import inf, prod
 
 from backends.simulation.answer_pace import is_inside
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from tests.evidence.measures import quantile
 from tests.evidence.slo_pool import SloOutcome
 

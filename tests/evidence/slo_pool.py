@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from backends.simulation.world import KnownSteps, World
 from policies.scheduler import Scheduler
 from policies.step_time.model import StepTime

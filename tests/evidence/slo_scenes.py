@@ -8,7 +8,7 @@ cluster at and above its capacity.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from tests.evidence import slo_measures as measures
 from tests.evidence.experiment import Row, Target, Tolerance, at_most, more_than
 from tests.evidence.measures import quantile

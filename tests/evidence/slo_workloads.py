@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, exp, log, sqrt
 from random import Random
 
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from policies.types import SloEnvelope
 
 NORMAL_P90 = 1.2815515655446004

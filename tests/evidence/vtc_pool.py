@@ -18,8 +18,7 @@ from backends.engine.batching import SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import REQUESTS_RUNNING_MAX, Engine
 from backends.engine.kv_memory import OracleMemory
-from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import World
 from policies.accounts.cost import LinearPrice, Price, ProfiledQuadraticPrice
 from policies.admission import RateLimiter

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from backends.simulation.workload import Arrival, from_csv
+from backends.simulation.requests import Arrival
 from tests.evidence.numpy_draws import NumpyDraws
+from tests.simulation.arrivals import from_csv
 
 SEED = 42
 MINUTE_S = 60

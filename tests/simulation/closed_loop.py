@@ -9,10 +9,11 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival, even
+from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, SimulatedCall, World
 from policies.scheduler import Scheduler
 from policies.types import Reason, Tenant, Tier
+from tests.simulation.arrivals import even
 
 KV_TOKENS = 8 << 20  # so many that nothing waits for memory
 CLIENTS = 8  # of the flood, for each seat

@@ -12,13 +12,13 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import Arrival, merged, poisson
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import KnownSteps, SimulatedCall, Slot, World
 from policies.fairness import FAIRNESS
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
 from policies.types import SloEnvelope, Tenant, Tier
+from tests.simulation.arrivals import merged, poisson
 
 ENGINE = "a800-llama3.1-8b"
 SLOTS = 64

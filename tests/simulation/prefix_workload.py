@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from backends.engine.engine import BLOCK_TOKENS
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import Slot, World
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler

@@ -12,7 +12,7 @@ from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import StepCoefficients
 from backends.engine.engine import Engine, Leap, StepPlan, StepResult
 from backends.engine.sequence import EngineRequest
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, Slot, World
 from policies.fairness.slack import SlackCounter
 from policies.limit import Limit, ModelLimit

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import RequestRecord, accumulated_service
-from backends.simulation.workload import Arrival, from_csv
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import World
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.prediction import PREDICTION
 from policies.scheduler import SHARE_RATIO_MAX, Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
+from tests.simulation.arrivals import from_csv
 from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
+from tests.simulation.fairness_metric import accumulated_service
 from tests.simulation.recording import Recorder
 from tests.simulation.run_accounts import RunAccounts
 

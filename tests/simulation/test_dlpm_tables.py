@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from gateway.simulate.choices import Choices
 from tests.evidence import dlpm_tables
 from tests.evidence.lab import judge

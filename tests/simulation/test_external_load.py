@@ -7,7 +7,7 @@ import pytest
 from external_load import ExternalLoad
 
 from backends.engine.coefficients import COEFFICIENTS
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from policies.capacity.backend import KV_RULES
 from policies.capacity.headroom import KV_HEADROOM_RATIO, PREEMPTION_SHRINK_RATIO

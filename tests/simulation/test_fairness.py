@@ -11,9 +11,9 @@ from statistics import fmean
 import pytest
 from simulated_pool import lmsys_trace, simulate, tenants_of
 
-from backends.simulation.fairness_metric import mean_ttft_s, service_difference, tenants_by_requests, throughput
-from backends.simulation.workload import even, merged, poisson
 from policies.types import Tenant, Tier
+from tests.simulation.arrivals import even, merged, poisson
+from tests.simulation.fairness_metric import mean_ttft_s, service_difference, tenants_by_requests, throughput
 from tests.simulation.run_accounts import ViolationError
 
 SEEDS = pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from backends.simulation.fairness_metric import (
-    RequestRecord,
+from backends.simulation.requests import RequestRecord
+from gateway.simulate.report.tally import window_gap
+from policies.accounts.cost import LinearPrice, ProfiledQuadraticPrice
+from tests.simulation.fairness_metric import (
     Windows,
     accumulated_difference,
     accumulated_service,
@@ -21,9 +23,7 @@ from backends.simulation.fairness_metric import (
     service_difference,
     tenants_by_requests,
     throughput,
-    window_gap,
 )
-from policies.accounts.cost import LinearPrice, ProfiledQuadraticPrice
 
 DATA = Path(__file__).parents[2] / "tests/evidence/data"
 GOLDEN = json.loads((DATA / "golden_tables.json").read_text())

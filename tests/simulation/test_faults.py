@@ -13,7 +13,6 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import merged, poisson
 from policies.facts import Submitted
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
@@ -22,6 +21,7 @@ from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.scheduler import Scheduler
 from policies.types import Outcome, Preempt, Tenant
 from tests.fairness_orders import CHOOSE_AMONG_REQUESTS, ahead_service
+from tests.simulation.arrivals import merged, poisson
 from tests.simulation.bound_checkers import ServiceBound
 from tests.simulation.checkers import InFlightLimits, RunWatch, WorkConservation
 from tests.simulation.faults import EngineDies, EngineDrains, EngineSlows, FaultyWorld, TenantsChange

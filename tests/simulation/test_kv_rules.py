@@ -14,12 +14,13 @@ from reservations import play as play_backlog
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from policies.prediction import Oracle
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 from tests.examples import examples
+from tests.simulation.arrivals import merged
 
 POOL_TOKENS = 512
 

@@ -13,11 +13,12 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from policies.prediction import PREDICTION
 from policies.scheduler import Scheduler
 from policies.types import Dispatch, Request, Tenant
+from tests.simulation.arrivals import merged
 
 ENGINE = replace(COEFFICIENTS["a10g-llama2-7b"], kv_tokens_max=16_000)
 ENGINES, TENANTS = 8, 4

@@ -8,8 +8,7 @@ import pytest
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import KnownSteps, World
 from policies.limit import ModelLimit, RoomOnly
 from policies.placement import LATE_PLACEMENT

@@ -13,7 +13,7 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import SimulatedCall, Slot, World
 from policies.scheduler import Scheduler
 from policies.types import Reason, Tenant, WaitView

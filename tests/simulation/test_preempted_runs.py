@@ -4,12 +4,12 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.fairness import LeastCounterFirst
 from policies.prediction import NoPrediction
 from policies.scheduler import Scheduler
 from policies.types import Preempt, Tenant
+from tests.simulation.arrivals import merged, poisson
 from tests.simulation.checkers import InFlightLimits, RunWatch
 from tests.simulation.recording import Polled, Recorder, replay
 from tests.simulation.run_accounts import RunAccounts

@@ -10,7 +10,6 @@ from simulated_pool import ENGINE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import merged, poisson
 from backends.simulation.world import World
 from policies.accounts.checkpoint import QueueCheckpoint, TierCheckpoint
 from policies.facts import (
@@ -41,6 +40,7 @@ from policies.types import (
     Tier,
     Usage,
 )
+from tests.simulation.arrivals import merged, poisson
 from tests.simulation.recording import Polled, Recorder, read_from, replay, write_to
 
 REQUEST = Request(

@@ -15,8 +15,7 @@ from statistics import median
 
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import RequestRecord
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import SimulatedCall, World
 from policies.scheduler import Scheduler
 from policies.types import Reason, Tenant

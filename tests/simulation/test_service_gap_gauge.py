@@ -10,13 +10,13 @@ from simulated_pool import ENGINE
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import even, merged
 from backends.simulation.world import World
 from gateway.observability.metrics.service_gap import GapBound, ServiceGap, TenantService
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.simulation.arrivals import even, merged
 from tests.simulation.recording import Recorder
 
 UNTIL_S = 400.0

@@ -8,7 +8,7 @@ import pytest
 
 from backends.engine import fair_batching
 from backends.engine.coefficients import COEFFICIENTS
-from backends.simulation.fairness_metric import RequestRecord
+from backends.simulation.requests import RequestRecord
 from backends.vllm_plugin import engine_accounts
 from policies.placement import LargestBudget, LeastReserved
 from policies.scheduler import Scheduler

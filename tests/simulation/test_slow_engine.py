@@ -12,11 +12,12 @@ from random import Random
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.fairness_metric import accumulated_service
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+from tests.simulation.arrivals import merged
+from tests.simulation.fairness_metric import accumulated_service
 
 FAST = COEFFICIENTS["a10g-llama2-7b"]
 TIMES = ("base_s", "token_s", "context_token_s", "prefill_base_s", "prefill_token_s", "prefill_request_s", "overhead_s")

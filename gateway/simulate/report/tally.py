@@ -6,12 +6,14 @@ al., OSDI 2024, section 5.1); `owed` is the mean of it, summed over tenants.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from statistics import fmean
 
-from backends.simulation.fairness_metric import LINEAR, RequestRecord, window_gap
+from backends.simulation.requests import RequestRecord
 from gateway.simulate.report.series import LatencyHistogram, Timeline
-from policies.accounts.cost import Price
+from policies.accounts.cost import LinearPrice, Price
 
+LINEAR = LinearPrice()  # of what tenants ask for: an output token costs two prompt tokens, as in the paper
 OWED_WINDOW_S = 60.0
 
 
@@ -90,3 +92,13 @@ class Tally:
                     here = rates[number // bins]
                     here[tenant_id] = here.get(tenant_id, 0.0) + amount / (bins * self._timeline.bin_s)
         return fmean(window_gap(got, asked) for got, asked in zip(service, demand, strict=True))
+
+
+def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
+    """Return the sum of the amounts that the tenants of one window are owed, from their rates of service and demand."""
+    tenants = sorted(service.keys() | demand.keys())
+    best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
+    return sum(
+        min(best - service.get(tenant, 0.0), abs(demand.get(tenant, 0.0) - service.get(tenant, 0.0)))
+        for tenant in tenants
+    )

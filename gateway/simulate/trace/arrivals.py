@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from backends.simulation.workload import MODEL, Arrival
+from backends.simulation.requests import MODEL, Arrival
 from gateway.simulate.trace.formats import TraceCall
 
 REBLOCKED_MAX = 200_000  # blocks of a trace whose size is remembered

@@ -23,8 +23,10 @@ from statistics import fmean
 from plot import svg
 from servers import ROOT, gateway, vllm
 
-from backends.simulation.fairness_metric import (
-    RequestRecord,
+from backends.simulation.requests import Arrival, RequestRecord
+from policies.accounts.cost import LinearPrice
+from tests.simulation.arrivals import from_csv
+from tests.simulation.fairness_metric import (
     ServiceDifference,
     Windows,
     accumulated_service,
@@ -34,8 +36,6 @@ from backends.simulation.fairness_metric import (
     throughput,
     window_gaps,
 )
-from backends.simulation.workload import Arrival, from_csv
-from policies.accounts.cost import LinearPrice
 
 HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "tests/evidence/data/vtc_lmsys_real_trace.csv"

@@ -16,11 +16,12 @@ from typing import Any
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import REQUESTS_RUNNING_MAX, Engine
-from backends.simulation.workload import Arrival, merged
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from policies.scheduler import Scheduler
 from policies.types import Tenant
 from tests.evidence.measures import quantile
+from tests.simulation.arrivals import merged
 
 WARM_UP_S = 20.0
 FLOOD = [f"flood{number}" for number in range(4)]

@@ -4,9 +4,10 @@ import argparse
 from collections import Counter
 from random import Random
 
-from backends.simulation.fairness_metric import RequestRecord, Windows, service_difference
+from backends.simulation.requests import RequestRecord
 from policies.types import Tenant
 from tests.simulation.cluster.world import PRICE, ClusterWorld, Settings
+from tests.simulation.fairness_metric import Windows, service_difference
 
 WARM_UP_S = 8.0
 

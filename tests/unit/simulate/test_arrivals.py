@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from gateway.simulate.trace import arrivals
 from gateway.simulate.trace.arrivals import Blocks, Demand, Replay
 from gateway.simulate.trace.formats import TraceCall

@@ -7,7 +7,7 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, World
 from gateway.config import Config
 from gateway.simulate.choices import Choices

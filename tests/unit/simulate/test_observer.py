@@ -6,7 +6,7 @@ import pytest
 
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
-from backends.simulation.workload import Arrival
+from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain

@@ -13,7 +13,8 @@ from backends.engine.batching import SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.kv_memory import OracleMemory
-from backends.simulation.fairness_metric import RequestRecord, service_difference, throughput
+from backends.simulation.requests import RequestRecord
+from tests.simulation.fairness_metric import service_difference, throughput
 
 TRACE = Path(__file__).parents[4] / "tests/evidence/data/vtc_lmsys_real_trace.csv"
 KV_TOKENS_MAX = 10_000

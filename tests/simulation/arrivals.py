@@ -6,39 +6,12 @@ comes from the `rng` that is passed in.
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from random import Random
 
-from policies.types import SloEnvelope
-
-MODEL = "simulated"
+from backends.simulation.requests import Arrival
 
 Rate = Callable[[float], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
-    advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
-    after the arrival if the last token has not come.
-    """
-
-    tenant_id: str
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-    output_tokens_max: int
-    prefix: tuple[int, ...] = ()
-    patience_s: float | None = None
-    model: str = MODEL
-    endpoint: str = ""
-    program_id: str | None = None
-    uses_tools: bool = False
-    envelope: SloEnvelope | None = None
-    is_resumable: bool = False
-    parent_id: str | None = None
-    ends_session: bool = False
 
 
 def from_csv(lines: Iterable[str], *, output_tokens_max: int | None = None, speed: float = 1.0) -> Iterator[Arrival]:

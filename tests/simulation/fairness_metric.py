@@ -12,44 +12,15 @@ compare quadratic figures only with each other.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from policies.accounts.cost import LinearPrice, Price
-from policies.types import Reason
+from backends.simulation.requests import RequestRecord
+from gateway.simulate.report.tally import LINEAR, window_gap
+from policies.accounts.cost import Price
 
-LINEAR = LinearPrice()  # an output token costs two prompt tokens
 SPAN_S_MIN = 1e-5  # a shorter answer has no rate; the paper's code gives it no service
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """The outcome of one request.
-
-    Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
-    served. `rejected` is the scheduler's reason for rejecting it, if it did.
-    """
-
-    tenant_id: str
-    arrived_at: float
-    prompt_tokens: int
-    output_tokens: int
-    first_token_latency_s: float | None
-    total_latency_s: float | None
-    rejected: Reason | None = None
-    tpot_s: float | None = None
-    """Time per output token since the first one came, and since it was due: both known of requests with an envelope
-    and two tokens at least (pace.py)."""
-    tpot_envelope_s: float | None = None
-    interruptions: int = 0
-    recomputed_tokens: int = 0
-    """Tokens that were computed again because the request was interrupted."""
-
-    @property
-    def served(self) -> bool:
-        """Whether the request's last token came."""
-        return self.first_token_latency_s is not None and self.total_latency_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +83,6 @@ def window_gaps(
     services = service_rates(served, price=price, windows=windows)
     demands = demand_rates(served, windows=windows)
     return [window_gap(service, demand) for service, demand in zip(services, demands, strict=True)]
-
-
-def window_gap(service: Mapping[str, float], demand: Mapping[str, float]) -> float:
-    """Return the sum of the amounts that the tenants of one window are owed, from their rates of service and demand."""
-    tenants = sorted(service.keys() | demand.keys())
-    best = max((service.get(tenant, 0.0) for tenant in tenants), default=0.0)
-    return sum(
-        min(best - service.get(tenant, 0.0), abs(demand.get(tenant, 0.0) - service.get(tenant, 0.0)))
-        for tenant in tenants
-    )
 
 
 def service_rates(records: Iterable[RequestRecord], *, price: Price, windows: Windows) -> list[dict[str, float]]:

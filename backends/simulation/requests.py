@@ -1,0 +1,60 @@
+"""Requests of a simulation: one that is going to arrive, and what became of it."""
+
+from dataclasses import dataclass
+
+from policies.types import Reason, SloEnvelope
+
+MODEL = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
+    advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
+    after the arrival if the last token has not come.
+    """
+
+    tenant_id: str
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_max: int
+    prefix: tuple[int, ...] = ()
+    patience_s: float | None = None
+    model: str = MODEL
+    endpoint: str = ""
+    program_id: str | None = None
+    uses_tools: bool = False
+    envelope: SloEnvelope | None = None
+    is_resumable: bool = False
+    parent_id: str | None = None
+    ends_session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """The outcome of one request.
+
+    Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
+    served. `rejected` is the scheduler's reason for rejecting it, if it did.
+    """
+
+    tenant_id: str
+    arrived_at: float
+    prompt_tokens: int
+    output_tokens: int
+    first_token_latency_s: float | None
+    total_latency_s: float | None
+    rejected: Reason | None = None
+    tpot_s: float | None = None
+    """Time per output token since the first one came, and since it was due: both known of requests with an envelope
+    and two tokens at least (pace.py)."""
+    tpot_envelope_s: float | None = None
+    interruptions: int = 0
+    recomputed_tokens: int = 0
+    """Tokens that were computed again because the request was interrupted."""
+
+    @property
+    def served(self) -> bool:
+        """Whether the request's last token came."""
+        return self.first_token_latency_s is not None and self.total_latency_s is not None
