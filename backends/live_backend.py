@@ -82,10 +82,10 @@ class LiveBackend:
         override the learnt ones.
         """
         engines = self.plugin.engines or EngineNews()
-        load = self.metrics.load(
-            self.spec.id,
-            available=self.health.available and not self.draining,
-            kv_tokens_max=self.spec.kv_tokens_max or self.sizes.kv_tokens_max,
+        reported = self.metrics.load(self.spec.id, available=self.health.available and not self.draining)
+        load = replace(
+            reported,
+            kv_tokens_max=self.spec.kv_tokens_max or self.sizes.kv_tokens_max or reported.kv_tokens_max,
             requests_running_max=(
                 self.spec.requests_running_max or self.sizes.requests_running_max or engines.requests_running_max
             ),
@@ -93,9 +93,8 @@ class LiveBackend:
             step_tokens_max=self.spec.step_tokens_max or engines.step_tokens_max or self.step_times.tokens_max,
             prompt_step_tokens_max=self.spec.prompt_step_tokens_max,
             step_time=self.step_times.step_time,
+            drains=self.draining,
         )
-        if self.draining:
-            load = replace(load, drains=True)
         if self.plugin.engines is None:
             return load
         return replace(load, batching="fair", pab_tokens=engines.pab_tokens, pab_dispatches=engines.pab_dispatches)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from policies.step_time import StepTime
 from policies.types import BackendLoad
 
 SCRAPE_BYTES_MAX = 4 << 20  # about 50 kB per engine: room for eighty of them behind one URL
@@ -83,36 +82,20 @@ class EngineMetrics:
             prefix_caching=self.prefix_caching,
         )
 
-    def load(
-        self,
-        backend_id: str,
-        *,
-        available: bool,
-        kv_tokens_max: int | None,
-        requests_running_max: int | None,
-        measured_at: float | None = None,
-        step_tokens_max: int | None = None,
-        prompt_step_tokens_max: int | None = None,
-        step_time: StepTime | None = None,
-    ) -> BackendLoad:
-        """Convert the metrics to the scheduler's BackendLoad. A maximum that is passed in overrides a scraped one."""
+    def load(self, backend_id: str, *, available: bool) -> BackendLoad:
+        """Convert the metrics to the scheduler's BackendLoad, which has no sizes but those that a server reports."""
         return BackendLoad(
             backend_id=backend_id,
             available=available,
             engines=max(self.engines, 1),
-            kv_tokens_max=self.kv_tokens_max if kv_tokens_max is None else kv_tokens_max,
+            kv_tokens_max=self.kv_tokens_max,
             kv_block_tokens=self.kv_block_tokens or 1,
             prefixes_shared=self.prefix_caching is not False,
-            requests_running_max=requests_running_max,
             requests_running=self.requests_running,
             requests_waiting=self.requests_waiting,
             requests_waiting_for_room=self.requests_waiting_for_capacity,
             kv_used_ratio=self.kv_used_ratio,
             preemptions_total=self.preemptions_total,
-            measured_at=measured_at,
-            step_tokens_max=step_tokens_max,
-            prompt_step_tokens_max=prompt_step_tokens_max,
-            step_time=step_time,
         )
 
 

@@ -135,6 +135,7 @@ class Scheduler:
             interrupt_rules=interrupt_rules,
             sessions=sessions,
         )
+        self._parts = parts
         self._tiers, self._queues, self._arrangement = parts.tiers, parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
         self._ledger, self._accounting, self._attainment = parts.ledger, parts.accounting, parts.attainment
@@ -587,18 +588,7 @@ class Scheduler:
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """State for people and metrics; takes time in proportion to the tenants in it (None: all)."""
         self._accounting.settle_all()
-        return take_snapshot(
-            queues=self._queues,
-            ledger=self._ledger,
-            tenants=self._tenants,
-            tier_ids=self._tiers,
-            fleet=self._fleet,
-            attainment=self._attainment,
-            now=now,
-            tenant_ids=tenant_ids,
-            interruptions=self._interruptions,
-            sessions=self._sessions,
-        )
+        return take_snapshot(self._parts, self._interruptions, now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         """The limits per minute that a call with this key of the tenant meets, and what remains of them; empty for an
@@ -622,17 +612,7 @@ class Scheduler:
         of the last poll. Takes longer for each than `waits_for`.
         """
         requests = [self._queues.get(each) for each in request_ids if each in self._queues]
-        return wait_views(
-            requests,
-            now,
-            queues=self._queues,
-            tenants=self._tenants.states,
-            fair_queues=self._arrangement.fair_queues,
-            fleet=self._fleet,
-            forecaster=self._forecaster,
-            start_s=self._admission_rules.start_s,
-            sessions=self._sessions,
-        )
+        return wait_views(self._parts, requests, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         """How much of its prompt the backend has probably computed for a dispatched request: all of it where too little

@@ -403,15 +403,9 @@ class BackendCapacity:
             self.awaits_measurement = False
             self._external.forget()
         if is_new:
-            self._external.observe(
-                load,
-                sequences=self.sequences,
-                sent=sum(each.sequences for each in self._sent if not each.has_started),
-                held_tokens=held_tokens,
-                shared_tokens=self._shared_tokens,
-                sequences_limit=self.sequences_limit,
-                tokens_limit=self.tokens_limit,
-            )
+            sent = sum(each.sequences for each in self._sent if not each.has_started)
+            self._external.observe_requests(load, self.sequences, sent=sent, limit=self.sequences_limit)
+            self._external.observe_tokens(load, held_tokens, self._shared_tokens, limit=self.tokens_limit)
             self._sent.clear()
             self._headroom.measured(load, self.load, self._external, lambda: self.tokens_held_max)
         self._set_window(load, is_new=is_new)

@@ -26,34 +26,25 @@ class ExternalLoad:
         self._requests.clear()
         self._tokens.clear()
 
-    def observe(
-        self,
-        load: BackendLoad,
-        *,
-        sequences: int,
-        sent: int,
-        held_tokens: float,
-        shared_tokens: float,
-        sequences_limit: int,
-        tokens_limit: float,
-    ) -> None:
-        """Observe the external load: the part of a measurement that exceeds our `sequences` and our KV tokens.
-
-        Our tokens are `held_tokens` of the requests' own and `shared_tokens` of shared blocks. Of our sequences, `sent`
-        may not have reached the backend yet. The other replicas' shares of `sequences_limit` and `tokens_limit` are
-        subtracted, too.
+    def observe_requests(self, load: BackendLoad, ours: int, *, sent: int, limit: int) -> None:
+        """Observe the requests of a measurement beyond `ours`, of which `sent` may not have reached the backend yet,
+        and beyond the other replicas' shares of the `limit`.
         """
         if load.requests_running is not None:
-            theirs = load.requests_running + (load.requests_waiting or 0) - sequences
-            theirs -= sequences_limit - load.share.of(sequences_limit)
+            theirs = load.requests_running + (load.requests_waiting or 0) - ours
+            theirs -= limit - load.share.of(limit)
             hidden = min(theirs + sent, self.least()[0])
             self._requests.append(max(0, theirs, hidden))
+
+    def observe_tokens(self, load: BackendLoad, held: float, shared: float, *, limit: float) -> None:
+        """Observe the KV tokens of a measurement beyond ours, which are `held` by requests or `shared` blocks, and
+        beyond the other replicas' shares of the `limit`.
+        """
         if load.kv_used_ratio is not None and load.kv_tokens_max is not None:
-            theirs_tokens = load.kv_used_ratio * load.kv_tokens_max - held_tokens - shared_tokens
-            theirs_tokens -= load.untold_tokens
+            theirs = load.kv_used_ratio * load.kv_tokens_max - held - shared - load.untold_tokens
             if load.share.replicas > 1:
-                theirs_tokens -= tokens_limit * (1 - 1 / load.share.replicas)
-            self._tokens.append(max(0.0, theirs_tokens))
+                theirs -= limit * (1 - 1 / load.share.replicas)
+            self._tokens.append(max(0.0, theirs))
 
     def least(self) -> tuple[int, float]:
         """The requests and KV tokens that are certainly external load: the smallest of the last observations."""

@@ -9,15 +9,13 @@ rate of the running requests. A tenant at its own limit then has no forecast. A 
 starts when it has waited as long as any, at the latest.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
-from policies.fleet.fleet import Fleet
-from policies.pool.session_gate import SessionGate
+from policies.pool.scheduler_parts import SchedulerParts
 from policies.pool.wait_reasons import waits_for
-from policies.queueing.fair_queue import FairQueue, QueuedTenant
-from policies.queueing.fair_queues import FairQueues
+from policies.queueing.fair_queue import FairQueue
 from policies.queues import PoolQueues
-from policies.slo.ttft_forecast import BackendScan, Forecaster
+from policies.slo.ttft_forecast import BackendScan
 from policies.types import Request, Wait, WaitView
 
 IN_ORDER = frozenset({Wait.OWN_QUEUE, Wait.NO_ROOM})
@@ -25,33 +23,19 @@ IN_ORDER = frozenset({Wait.OWN_QUEUE, Wait.NO_ROOM})
 BY_PACE = IN_ORDER | {Wait.TENANT_LIMIT}
 """The reasons for which the pace of its tenant's last dispatches decides that."""
 
-StartOf = Callable[[str, int, float], float | None]
-"""A function that gives the seconds until a tenant's request is sent with this many of its tenant before it, at this
-time, by the tenant's last dispatches; None: there were too few.
-"""
 
-
-def wait_views(
-    requests: Collection[Request],
-    now: float,
-    *,
-    queues: PoolQueues,
-    tenants: Mapping[str, QueuedTenant],
-    fair_queues: FairQueues,
-    fleet: Fleet,
-    forecaster: Forecaster,
-    start_s: StartOf,
-    sessions: SessionGate | None,
-) -> dict[str, WaitView]:
+def wait_views(parts: SchedulerParts, requests: Collection[Request], now: float) -> dict[str, WaitView]:
     """The view of each of these queued requests, by id."""
-    turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in fair_queues.all()]
+    queues, tenants, forecaster = parts.queues, parts.tenants.states, parts.forecaster
+    sessions = parts.handover.sessions
+    turns = [(fair_queue, _next_tenant(fair_queue, queues)) for fair_queue in parts.arrangement.fair_queues.all()]
     before = _before_each(requests, queues)
     scans: dict[frozenset[str] | None, BackendScan] = {}
     views = {}
     for request in requests:
-        reason, tenant = waits_for(request, queues, tenants, fleet, now), tenants[request.tenant_id].tenant
+        reason, tenant = waits_for(request, queues, tenants, parts.fleet, now), tenants[request.tenant_id].tenant
         own, turn = before[request.id], None
-        starts_in_s = start_s(tenant.id, own[0], now) if reason in BY_PACE else None
+        starts_in_s = parts.admission_rules.start_s(tenant.id, own[0], now) if reason in BY_PACE else None
         if reason is Wait.SESSION and sessions is not None:
             starts_in_s = sessions.wait_s(request, now)
         if reason in IN_ORDER:

@@ -187,16 +187,20 @@ def test_a_damaged_scrape_does_not_raise(at, noise):
     parse_metrics(SCRAPE[:at] + noise + SCRAPE[at + len(noise) :])
 
 
-def test_configured_sizes_go_before_those_read():
+def test_a_load_has_what_was_read():
     metrics = parse_metrics(SCRAPE)
-    assert metrics.load("b", available=True, kv_tokens_max=None, requests_running_max=None).kv_tokens_max == 131072
-    load = metrics.load("b", available=False, kv_tokens_max=1000, requests_running_max=8)
-    assert (load.backend_id, load.available, load.kv_tokens_max, load.requests_running_max) == ("b", False, 1000, 8)
+    load = metrics.load("b", available=False)
+    assert (load.backend_id, load.available, load.kv_tokens_max, load.requests_running_max) == (
+        "b",
+        False,
+        131072,
+        None,
+    )
     assert (load.requests_running, load.kv_used_ratio) == (metrics.requests_running, metrics.kv_used_ratio)
 
 
 def test_a_server_that_says_nothing_is_one_engine_without_measurements():
-    load = EngineMetrics().load("b", available=True, kv_tokens_max=None, requests_running_max=None)
+    load = EngineMetrics().load("b", available=True)
     assert (load.engines, load.kv_tokens_max, load.kv_block_tokens) == (1, None, 1)
     assert load.requests_running is load.requests_waiting is load.kv_used_ratio is load.preemptions_total is None
 
