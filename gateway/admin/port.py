@@ -175,12 +175,11 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
     ).collection()
     collections = [*declared.collections(registry), backends]
     pools = PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force)
+    files = ResourceFileRoutes(registry=registry, collections={each.kind: each for each in collections}, pools=pools)
     found = [
         *chain.from_iterable(each.routes() for each in collections),
         *pools.routes(),
-        *ResourceFileRoutes(
-            registry=registry, collections={each.kind: each for each in collections}, pools=pools
-        ).routes(),
+        *files.routes(),
         *KeyRoutes(
             registry=registry,
             hmac_hex=hmac_hex,
@@ -204,7 +203,11 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *UsageRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
         *AuditRoutes(registry=registry).routes(),
     ]
+    return _with_document(found)
 
+
+def _with_document(found: list[Route]) -> list[Route]:
+    """These routes, and the one that serves the OpenAPI document of all of them."""
     described: list[AdminAnswer] = []
 
     async def describe(_asked: AdminRequest) -> AdminAnswer:

@@ -22,7 +22,7 @@ from backends.poll import Poller
 from backends.spec import BackendSpec
 from gateway.bench.child import Child, gateway
 from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
-from gateway.calibrate.calls import Answer, CalibrationError, CallSender, Target
+from gateway.calibrate.calls import Answer, CalibrationError, CallSender, Target, until_cancelled
 from gateway.calibrate.mix import TEXT
 from policies.accounts.cost import LinearPrice
 
@@ -117,7 +117,7 @@ class Plan:
 async def bench(plan: Plan, show: Show) -> Found:
     """Measure. Cancelled, return what there is by then. Raises CalibrationError where calls are not answered."""
     found = Found(plan.spec.url, await _model(plan))
-    try:
+    with until_cancelled():
         async with CallSender() as caller:
             lab = _Lab(plan, caller, found, show)
             try:
@@ -126,10 +126,6 @@ async def bench(plan: Plan, show: Show) -> Found:
             finally:
                 found.failed_calls, found.failure = caller.failed, caller.failure
         found.is_whole = True
-    except asyncio.CancelledError:  # Ctrl-C
-        task = asyncio.current_task()
-        assert task is not None, "it runs in one"
-        task.uncancel()
     return found
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,6 +20,17 @@ ERROR_CHARS_MAX = 300
 
 class CalibrationError(Exception):
     """Nothing could be measured; the message says why."""
+
+
+@contextmanager
+def until_cancelled() -> Iterator[None]:
+    """A block that Ctrl-C ends, which cancels its task; what follows the block still runs."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        task.uncancel()
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ SECONDS_MAX is over.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain, cycle
 from random import Random
@@ -18,7 +19,7 @@ from backends.poll import Poller
 from backends.spec import BackendSpec
 from backends.step_times import StepWindows
 from gateway.calibrate.asking import POLL_TIMEOUT_S, get, model_card
-from gateway.calibrate.calls import CalibrationError
+from gateway.calibrate.calls import CalibrationError, until_cancelled
 from gateway.calibrate.load import Load
 from gateway.calibrate.mix import PHASES, Mix
 from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
@@ -96,23 +97,18 @@ async def calibrate(
         def show() -> None:
             on_progress(Progress(concurrent, loop.time() - began_at, len(possible(windows))))
 
-        watching = asyncio.create_task(_watch(poller, spec, windows, every_s=every_s, show=show))
-        try:
-            mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
-            async with Load(spec, mix, model=card.id) as load:
+        mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
+        with until_cancelled():
+            async with (
+                _running(_watch(poller, spec, windows, every_s=every_s, show=show)),
+                Load(spec, mix, model=card.id) as load,
+            ):
                 for number, concurrent in enumerate(chain(PHASES, cycle(PHASES))):
                     spent_s = loop.time() - began_at
                     if number >= len(PHASES) and (is_enough(windows) or spent_s >= seconds_max):
                         break
                     show()
                     await load.run(concurrent, seconds / len(PHASES))
-        except asyncio.CancelledError:  # Ctrl-C
-            task = asyncio.current_task()
-            assert task is not None, "it runs in one"
-            task.uncancel()
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
         return judge(windows, model=card.id, seconds=round(loop.time() - began_at, 1), calls=load.answered)
     finally:
         await poller.stop()
@@ -162,6 +158,17 @@ async def _watch(
             windows += watched.scraped(metrics, now=loop.time())
             show()
         await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """A block beside which this work runs; it is cancelled at the end of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _scrape(poller: Poller, spec: BackendSpec) -> EngineMetrics:

@@ -18,51 +18,26 @@ from gateway.registry.registry import Registry
 
 def collections(registry: Registry) -> Iterator[Collection]:
     """All of them. The id of a price list is a model, that of an alias the name that clients use."""
-    scope = GroupScope(registry)
+    scope, make = GroupScope(registry), partial(Collection, registry=registry, role=Role.OPERATOR)
     tenants = CollectionModels.of(TenantSection, "Tenant", TenantName)
-    yield Collection(
+    groups = CollectionModels.of(GroupSection, "Group", Name)
+    tiers = CollectionModels.of(TierSection, "Tier", Name)
+    prices = CollectionModels.of(PriceSection, "Price", PoolName)
+    aliases = CollectionModels.of(AliasSection, "Alias", PoolName)
+    yield make(
         kind="tenants",
         noun="tenant",
-        registry=registry,
         models=tenants,
         show=partial(_tenant, registry, tenants.shown),
-        role=Role.OPERATOR,
         id_pattern=TENANT_PATTERN,
         scope=EntryScope(
             sees=scope.sees_tenant, changes=True, keeps=("group",), name=scope.name_tenant, give=scope.give
         ),
     )
-    yield Collection(
-        kind="groups",
-        noun="group",
-        registry=registry,
-        models=CollectionModels.of(GroupSection, "Group", Name),
-        role=Role.OPERATOR,
-        scope=EntryScope(sees=scope.sees_group),
-    )
-    yield Collection(
-        kind="tiers",
-        noun="tier",
-        registry=registry,
-        models=CollectionModels.of(TierSection, "Tier", Name),
-        role=Role.OPERATOR,
-    )
-    yield Collection(
-        kind="prices",
-        noun="price list",
-        registry=registry,
-        models=CollectionModels.of(PriceSection, "Price", PoolName),
-        role=Role.OPERATOR,
-        id_pattern=MODEL_PATTERN,
-    )
-    yield Collection(
-        kind="aliases",
-        noun="alias",
-        registry=registry,
-        models=CollectionModels.of(AliasSection, "Alias", PoolName),
-        role=Role.OPERATOR,
-        id_pattern=MODEL_PATTERN,
-    )
+    yield make(kind="groups", noun="group", models=groups, scope=EntryScope(sees=scope.sees_group))
+    yield make(kind="tiers", noun="tier", models=tiers)
+    yield make(kind="prices", noun="price list", models=prices, id_pattern=MODEL_PATTERN)
+    yield make(kind="aliases", noun="alias", models=aliases, id_pattern=MODEL_PATTERN)
 
 
 def _tenant(registry: Registry, shown: type[BaseModel], entry: Entry) -> BaseModel:
