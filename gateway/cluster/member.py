@@ -11,26 +11,22 @@ The leader's own follower is joined to it by a link without bytes. A member with
 every limit, where there is no store, or no majority for another leader (rule 25).
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from gateway.cluster.checkpoints import NewestCheckpoint
 from gateway.cluster.election import Candidate, StoreCall, StoreView
 from gateway.cluster.follower.follower import Follower
 from gateway.cluster.leader.leader import Leader
+from gateway.cluster.own_share import OwnShare
 from gateway.cluster.promise import PING_S, SILENT_S, WITHOUT_STORE_S
 from gateway.cluster.wire import Epoch, Frame, HigherEpoch, Join, Release
 from gateway.cluster.wishes import StepDown, Wish
-from policies.facts import Fact, LoadChanged, Measured, Restored, TenantsChanged
+from policies.facts import Fact, LoadChanged, Measured, Restored
 from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import ALONE, BackendLoad, Group, KeyLimits, ReplicaShare, Tenant
+from policies.types import BackendLoad, ReplicaShare, Tenant
 
-L = TypeVar("L", Tenant, Group, KeyLimits)
-
-COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand again for so long
 
 
@@ -55,19 +51,15 @@ class Member:
         self.leader: Leader | None = None
         self.is_standalone = False
         """It leads itself alone, because there is neither a store nor a leader (rule 25)."""
-        self.share: ReplicaShare = ALONE
-        """This member's part of every limit while it is alone."""
+        self.share = OwnShare(name, tenant_of)
         self.elections = 0
         """How often this member began to lead, for metrics."""
         self._make_scheduler = make_scheduler
-        self._tenant_of = tenant_of
-        self._divided: dict[str, tuple[Tenant, Tenant]] = {}
         self._loads: dict[str, dict[str, BackendLoad]] = {}
         self._wishes: list[Wish] = []
         self._calls: list[StoreCall] = []
         self._out: list[tuple[str, Frame]] = []
         self._connected_to: str | None = None
-        self._counts: deque[tuple[float, frozenset[str]]] = deque()
         self._stands_again_at = -inf
         self._appointed: str | None = None
         self._due_at = inf  # when `tick` was due, by the last `wakeup`
@@ -139,19 +131,6 @@ class Member:
             if self.candidate is not None and releases and frame.epoch == epoch:
                 self.candidate.resigned_by(leader, now, returns=releases[0].returns)
 
-    def own_part(self, fact: Fact) -> Fact:
-        """The fact with this member's part of what it tells of backends and groups while it is alone."""
-        if self.share.replicas == 1:
-            return fact
-        match fact:
-            case LoadChanged():
-                return replace(fact, loads=tuple(replace(load, share=self.share) for load in fact.loads))
-            case Measured():
-                return replace(fact, load=replace(fact.load, share=self.share))
-            case TenantsChanged():
-                return replace(fact, groups=tuple(divided(group, self.share) for group in fact.groups))
-        return fact
-
     # -- connections of followers ----------------------------------------------------------------------------
 
     def received_from(self, member: str, frame: Frame, now: float) -> None:
@@ -182,7 +161,7 @@ class Member:
         """The store answered."""
         assert self.candidate is not None, "only a candidate calls a store"
         self.candidate.answered(call, view, now)
-        self._counts.append((now, frozenset(view.members)))
+        self.share.listed(view.members, now)
 
     def stored(self, body: bytes) -> None:
         """The checkpoint that the store keeps; read it when the store was connected to, and when elected."""
@@ -200,7 +179,7 @@ class Member:
             case Restored():
                 return  # a leader's Schedulers are restored when they are made
         if self.leader is not None:
-            self.leader.told(pool, self.own_part(fact))
+            self.leader.told(pool, self.share.of_fact(fact))
 
     # -- driving ---------------------------------------------------------------------------------------------
 
@@ -291,69 +270,55 @@ class Member:
             self._step_down(now)
         if self.follower.link.may_decide(now) and self.leader is None:
             return  # its leader has not seen it yet
-        has_grown = self.is_standalone and len(self._count(now)) > self.share.replicas
+        has_grown = self.is_standalone and len(self.share.members(now)) > self.share.part.replicas
         if has_grown or (self.leader is None and candidate.has_been_seen(now)):
             self._lead_alone(now)
 
     def _lead(self, epoch: Epoch, now: float, *, waits: dict[str, float]) -> None:
-        self._leave_leader(now)
-        self.is_standalone, self.share = False, ALONE
+        self.is_standalone = False
+        self.share.end()
         self.elections += 1
-        self.leader = self._make_leader(
-            epoch,
-            waits=waits,
-            lease_until=inf if self.candidate is None else self.candidate.lease_until,
-            now=now,
-        )
-        self._begin(now)
+        lease_until = inf if self.candidate is None else self.candidate.lease_until
+        self._begin(epoch, waits=waits, lease_until=lease_until, alone=None, now=now)
 
     def _lead_alone(self, now: float) -> None:
         """Rule 25: lead itself, with 1/N of every limit, N the most members of the last minute."""
-        self._leave_leader(now)
-        names = self._count(now)
         self.is_standalone = True
-        self.share = ReplicaShare(len(names), sorted(names).index(self.name))
-        self.leader = self._make_leader(self.follower.link.epoch, waits={}, lease_until=inf, alone=self.share, now=now)
-        self._begin(now)
+        alone = self.share.divide(now)
+        self._begin(self.follower.link.epoch, waits={}, lease_until=inf, alone=alone, now=now)
 
     def _end_standalone(self, now: float) -> None:
         """Returning is joining."""
-        self.leader, self.is_standalone, self.share = None, False, ALONE
-        self._divided.clear()
+        self.leader, self.is_standalone = None, False
+        self.share.end()
         self.follower.lost(now)
 
-    def _make_leader(
+    def _begin(
         self,
         epoch: Epoch,
         *,
         waits: Mapping[str, float],
         lease_until: float,
-        alone: ReplicaShare | None = None,
+        alone: ReplicaShare | None,
         now: float,
-    ) -> Leader:
-        return Leader(
+    ) -> None:
+        """Leave the leader of before, make the new one, tell it what is known of backends, and join it."""
+        self._connected_to = None
+        self.follower.lost(now)
+        self.leader = Leader(
             epoch,
             self.name,
             make_scheduler=self._make_scheduler,
-            tenant_of=self._tenant,
+            tenant_of=self.share.of_tenant,
             waits=waits,
             checkpoint=self.checkpoint,
             lease_until=lease_until,
             alone=alone,
             now=now,
         )
-
-    def _begin(self, now: float) -> None:
-        """Tell the new leader what is known of backends, and join it."""
-        assert self.leader is not None, "just made"
         for pool, loads in self._loads.items():
-            self.leader.told(pool, self.own_part(LoadChanged(now, tuple(loads.values()))))
+            self.leader.told(pool, self.share.of_fact(LoadChanged(now, tuple(loads.values()))))
         self.follower.connected(now)
-
-    def _leave_leader(self, now: float) -> None:
-        if self._connected_to is not None:
-            self._connected_to = None
-        self.follower.lost(now)
 
     def _step_down(self, now: float, *, stops: bool = False) -> None:
         leader, self.leader = self.leader, None
@@ -394,27 +359,3 @@ class Member:
     def _knows(self, epoch: Epoch) -> None:
         if self.candidate is not None:
             self.candidate.knows(epoch)
-
-    def _count(self, now: float) -> frozenset[str]:
-        while len(self._counts) > 1 and now - self._counts[0][0] > COUNT_S:  # the last list stands without the store
-            self._counts.popleft()
-        return max((names | {self.name} for _, names in self._counts), key=len, default=frozenset({self.name}))
-
-    def _tenant(self, tenant_id: str) -> Tenant | None:
-        """A tenant from the registry, with this member's part of its limits while it is alone."""
-        tenant = self._tenant_of(tenant_id)
-        if tenant is None or self.share.replicas == 1:
-            return tenant
-        known = self._divided.get(tenant_id)
-        if known is None or known[0] is not tenant:
-            known = self._divided[tenant_id] = tenant, divided(tenant, self.share)
-        return known[1]
-
-
-def divided(limited: L, share: ReplicaShare) -> L:
-    """The tenant, key or group with one member's part of its limits: of every field that names a maximum."""
-    limits = {each.name: getattr(limited, each.name) for each in fields(limited) if each.name.endswith("_max")}
-    parts: dict[str, Any] = {name: share.of(limit) for name, limit in limits.items() if limit is not None}
-    if isinstance(limited, Tenant):
-        parts["keys"] = {key_id: divided(key, share) for key_id, key in limited.keys.items()}
-    return replace(limited, **parts)

@@ -46,7 +46,9 @@ class Roles:
             case MemberRole.FOLLOWER:
                 log.info("%s leads, epoch %d: %s", leader, epoch, self._reason)
             case MemberRole.STANDALONE:
-                log.warning("this process is alone, with 1/%d of every limit: %s", member.share.replicas, self._reason)
+                log.warning(
+                    "this process is alone, with 1/%d of every limit: %s", member.share.part.replicas, self._reason
+                )
             case MemberRole.LEADERLESS:
                 log.warning("no process leads: %s", self._reason)
         return True

@@ -317,8 +317,8 @@ MUTANTS = (
         LEADING,
     ),
     Mutant(
-        "a member that is alone has its part of a backend", MEMBER,
-        "loads=tuple(replace(load, share=self.share) for load in fact.loads)", "loads=fact.loads", SEEDS,
+        "a member that is alone has its part of a backend", "gateway/cluster/own_share.py",
+        "loads=tuple(replace(load, share=self.part) for load in fact.loads)", "loads=fact.loads", SEEDS,
     ),
 )  # fmt: skip
 

@@ -114,7 +114,7 @@ class BackendLimits(Judge):
         if member.is_standalone:
             own = sum(name == node.name for name, _ in backend.running)
             self.alone[node.name, client.request.id] = self.world.now
-            part = max(1, member.share.of(backend.slots))
+            part = max(1, member.share.part.of(backend.slots))
             require(own <= part, f"{what}; of {node.name}, which is alone, {own} of {part}")
             return
         unseen = sum(self.world.now - self.alone.get(key, -inf) < self.UNSEEN_S for key in backend.running)
@@ -143,7 +143,7 @@ class RateWindow(Judge):
     def leads(self, leadership, scheduler):
         member = self.world.nodes[leadership.split("@")[0]].member
         if member.is_standalone:
-            self.shares.append(member.share)
+            self.shares.append(member.share.part)
 
     def ended(self, node, client):
         tenant = self.world.tenants[client.request.tenant_id]

@@ -11,7 +11,7 @@ from policies.types import Tenant, Usage
 
 def dispatcher_of(leader):
     order = Mock(leader=leader)
-    order.member = SimpleNamespace(leader=leader, follower=Mock(), own_part=dict)
+    order.member = SimpleNamespace(leader=leader, follower=Mock(), share=SimpleNamespace(of_fact=dict))
     scheduler = RemoteScheduler("gpu", order.member, None)
     return Dispatcher(scheduler, SharedDeciding(scheduler, order, "gpu")), order
 

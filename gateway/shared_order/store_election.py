@@ -1,0 +1,100 @@
+"""StoreElection: the store that elects, as one process's Member calls it. It is asked beside the turns of the order."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from gateway.cluster.election import Candidate, ElectionStore, StoreCall
+from gateway.cluster.member import Member
+from gateway.shared_order.place import MemberPlace
+from gateway.shared_order.roles import Roles
+from gateway.store.base import StoreUnavailable
+
+
+class StoreElection:
+    """The calls of a Member to the store that elects. Mutable; used on the loop of the order."""
+
+    def __init__(
+        self, store: ElectionStore, member: Member, place: MemberPlace, roles: Roles, soon: Callable[[], None]
+    ) -> None:
+        """`soon` is called when the store has answered, or has failed."""
+        self._store = store
+        self._member = member
+        self._place = place
+        self._roles = roles
+        self._soon = soon
+        self._loop = asyncio.get_running_loop()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._error = ""
+
+    def stand(self) -> None:
+        """Stand for election from now on."""
+        place, member = self._place, self._member
+        member.candidate = Candidate(place.name, place.address, now=self._loop.time())
+        place.leads = member.is_leading
+        self.read_checkpoint()
+
+    def ask(self) -> None:
+        """Make the calls that the member wants to be made."""
+        candidate = self._member.candidate
+        if candidate is not None:
+            for call in self._member.calls():
+                self._in_background(self._call(candidate, call))
+
+    def read_checkpoint(self) -> None:
+        """Read what the store keeps for the next leader."""
+
+        async def read() -> None:
+            body = await self._store.checkpoint()
+            if body is not None:
+                self._member.stored(body)
+
+        self._in_background(read())
+
+    def put_checkpoint(self, body: bytes) -> None:
+        """Have the store keep this for the next leader."""
+        self._in_background(self._store.put_checkpoint(body))
+
+    async def leave(self, now: float) -> None:
+        """Make the last calls, and leave the list of members. Raises TimeoutError or StoreUnavailable."""
+        if self._member.candidate is not None:
+            for call in [*self._member.calls(), self._member.candidate.leave(now)]:
+                await self._store.call(call)
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        for task in list(self._asking):
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _call(self, candidate: Candidate, call: StoreCall) -> None:
+        try:
+            view = await self._store.call(call)
+        except StoreUnavailable as error:
+            candidate.failed(call, self._loop.time())
+            self._error = str(error)
+            self._roles.because(f"the store that elects does not answer ({error})")
+        else:
+            if self._error:
+                self._roles.because(f"the store that elects answers again ({self._error})")
+                self._error = ""
+            self._member.answered(call, view, self._loop.time())
+            self._place.addresses = candidate.members
+            if candidate.is_refused(self._loop.time()):
+                self._roles.because("a majority may still follow the leader of before, which is not reached")
+            if candidate.strangers:
+                names = ", ".join(sorted(candidate.strangers))
+                self._roles.because(
+                    f"another version of the cluster protocol is spoken by {names}: they share no order"
+                )
+        self._soon()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            with suppress(StoreUnavailable):
+                await work
+
+        task = asyncio.create_task(run())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
