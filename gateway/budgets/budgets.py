@@ -31,6 +31,7 @@ from gateway.budgets.accounts import (
     named_tally,
     renewal_times_s,
 )
+from gateway.budgets.amounts import Amounts
 from gateway.budgets.group_tenants import GroupTenants
 from gateway.budgets.usage import UsageBook
 from gateway.money.pricing import PriceBook
@@ -89,6 +90,7 @@ class Budgets:
         self._store = store
         self._is_shared = is_shared
         self._prices = PriceBook() if prices is None else prices
+        self._amounts = Amounts(self._prices, book.today)
         self._clock = clock
         self._accounts: dict[Holder, BudgetAccount] = {}
         self._unread: set[Holder] = set()
@@ -131,7 +133,7 @@ class Budgets:
             self._unread.add(holder)
         for unit in new:
             for of, totals in self._rows_here(holder):
-                account.tallies[unit].counted(self._book.writer, of.day, self._amount(unit, of, totals))
+                account.tallies[unit].counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
 
     def put_group(self, tenant: str, group: str | None) -> None:
         """Set the tenant's group. A group's budgets count what its tenants have used this month, wherever they were
@@ -155,7 +157,7 @@ class Budgets:
             tally = account.tallies[unit] = BudgetTally()
             tally.reserved = max(0, before.reserved + _of(unit, more))
             for of, totals in self._rows_here(holder):
-                tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
+                tally.counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
         self._unread.add(holder)
 
     def forget_key(self, key: str) -> None:
@@ -181,7 +183,7 @@ class Budgets:
             Overrun(use.renewed_at_s - self._clock(), LIMIT_KINDS[use.unit, use.period])
             for holder in self.holders(claim.tenant, claim.key)
             for use in self.uses(holder)
-            if self._is_over(use, claim)
+            if self._amounts.exceeds(use, claim.model, claim.prompt_tokens)
         ]
         return max(over, default=None)
 
@@ -202,7 +204,8 @@ class Budgets:
 
     def expected(self, claim: BudgetClaim) -> Reserved:
         """The tokens of a call with this prompt and output, and what they cost."""
-        return claim.prompt_tokens + claim.output_tokens, self._cost(claim, claim.output_tokens)
+        cost = self._amounts.cost(claim.model, claim.prompt_tokens, claim.output_tokens)
+        return claim.prompt_tokens + claim.output_tokens, cost
 
     def ended(self, trace: CallTrace) -> None:
         """Release the reservation of an ended call, which the usage book has counted before."""
@@ -302,35 +305,16 @@ class Budgets:
                     kept_back = self._kept_back(limit - before)
                     yield BudgetUse(holder, unit, period, limit, used, reserved, kept_back, ends_s)
 
-    def _is_over(self, use: BudgetUse, claim: BudgetClaim) -> bool:
-        """Whether the prompt of this call does not fit into this budget."""
-        if use.unit is Unit.TOKENS:
-            return claim.prompt_tokens > use.remaining
-        # A free prompt fits into nothing if its answer is not free.
-        return self._cost(claim, 1) > 0 and (use.remaining == 0 or self._cost(claim, 0) > use.remaining)
-
-    def _cost(self, claim: BudgetClaim, output_tokens: int) -> int:
-        """What the prompt of a call and so many output tokens cost, in picos; 0 where its model has no price."""
-        prices = self._prices.prices(claim.model, self._book.today())
-        return 0 if prices is None else prices.cost(claim.prompt_tokens, 0, output_tokens)
-
     def _kept_back(self, left: int) -> int:
         """The part of the rest when this process was left alone that the other replicas may spend."""
         return max(0, left) * (self._replicas - 1) // self._replicas
-
-    def _amount(self, unit: Unit, of: UsageKey, totals: Totals) -> int:
-        """What this usage counts for, in this unit."""
-        if unit is Unit.TOKENS:
-            return totals.prompt_tokens + totals.output_tokens
-        prices = self._prices.prices(of.model, of.day)
-        return 0 if prices is None else prices.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens)
 
     def _counted(self, of: UsageKey, totals: Totals) -> None:
         """Add a call that the usage book has just counted."""
         for holder in self.holders(of.tenant, of.key):
             self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():
-                tally.counted(self._book.writer, of.day, self._amount(unit, of, totals))
+                tally.counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
 
     def _reserve_more(self, tenant: str, reserved: Reserved) -> None:
         """Remember what the calls of a tenant have reserved, which moves with it to another group."""
@@ -399,7 +383,7 @@ class Budgets:
         for holder in self.holders(row.of.tenant, row.of.key):
             if holder in holders:
                 for unit in self._accounts[holder].tallies:
-                    sums[holder, unit][row.of.day][row.writer] += self._amount(unit, row.of, row.totals)
+                    sums[holder, unit][row.of.day][row.writer] += self._amounts.of_usage(unit, row.of, row.totals)
 
 
 _Sums = defaultdict[Any, Any]
