@@ -9,7 +9,7 @@ import asyncio
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import inf
@@ -210,6 +210,7 @@ class Connection(asyncio.Protocol):
         "_sink",
         "_turn_bytes",
         "_waiter",
+        "answered",
         "idle_since",
         "loop",
         "on_body",
@@ -226,7 +227,8 @@ class Connection(asyncio.Protocol):
         self.on_body = self._pieces.append
         self._parser = httptools.HttpResponseParser(self)
         self._exchange: HttpExchange | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # for the next event: a head, more of a body, its end
+        self.answered: asyncio.Future[None]
         self._error: BaseException | None = None
         self._sink: Callable[[bytes], None] | None = None
         self._bytes_received = 0
@@ -243,26 +245,17 @@ class Connection(asyncio.Protocol):
 
     # Called by the exchange.
 
-    def begin(self) -> HttpExchange:
-        """Start an exchange; the caller then writes the request."""
+    def begin(self, request: Sequence[bytes | bytearray]) -> HttpExchange:
+        """Start an exchange with this request. The caller awaits `answered`, and has the head then."""
         self._exchange = exchange = HttpExchange(self)
-        self._waiter = self.loop.create_future()
+        self._waiter = self.answered = self.loop.create_future()
         self._error = None
         self._bytes_received = 0
         self._head_received = self._complete = self._framed = self._reusable = False
         self._heard = True
         self.silence_s_max = inf
+        self.transport.writelines(request)
         return exchange
-
-    async def wait(self) -> None:
-        """Wait for the next event: the head has arrived, the message is complete, or the exchange failed."""
-        waiter = self._waiter
-        assert waiter is not None
-        try:
-            await waiter
-        finally:
-            if self._waiter is waiter:  # else it carries the next exchange already
-                self._waiter = None
 
     async def wait_for_body(self, is_begun: Callable[[bytes], bool]) -> None:
         """Wait until `is_begun`, which gets each piece once, is true. Raises UpstreamError if the body ends earlier.
@@ -282,7 +275,7 @@ class Connection(asyncio.Protocol):
                 self.resume()
                 self._waiter = self.loop.create_future()
                 with suppress(UpstreamError):  # raised above, after what came with it
-                    await self.wait()
+                    await self._waiter
         finally:
             self._held_bytes_max = HELD_BYTES_MAX
 
@@ -299,12 +292,8 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if not self._complete:
-            self._waiter = waiter = self.loop.create_future()
-            try:  # as `wait`, without its frame: a stream is here for all of its time
-                await waiter
-            finally:
-                if self._waiter is waiter:
-                    self._waiter = None
+            self._waiter = self.loop.create_future()
+            await self._waiter
 
     def pause(self) -> None:
         if not self._paused and not self.is_closing():

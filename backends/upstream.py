@@ -8,7 +8,7 @@ reaches the backend at once. All errors become an UpstreamError here.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -103,16 +103,22 @@ class Upstream:
         """
         request = self._serialize(method, target, headers, body)
         connection = self._take_idle()
-        if connection is not None:
-            try:
-                return await _send(connection, request)
-            except UpstreamClosed as error:
-                if error.bytes_received or not self._resends:
-                    raise
-                with suppress(ConnectFailed):
-                    return await _send(await self._connect(), request)
+        if connection is None:
+            return await self._send_anew(request)
+        exchange = connection.begin(request)
+        try:
+            await connection.answered
+        except UpstreamClosed as error:
+            exchange.release()
+            if error.bytes_received or not self._resends:
                 raise
-        return await _send(await self._connect(), request)
+            with suppress(ConnectFailed):
+                return await self._send_anew(request)
+            raise
+        except BaseException:
+            exchange.release()
+            raise
+        return exchange
 
     async def aclose(self) -> None:
         """Abort every connection, idle or not, and wait until all are closed."""
@@ -135,6 +141,16 @@ class Upstream:
     def open_connections(self) -> int:
         """The number of all connections, idle or not."""
         return len(self._connections)
+
+    async def _send_anew(self, request: Sequence[bytes | bytearray]) -> HttpExchange:
+        connection = await self._connect()
+        exchange = connection.begin(request)
+        try:
+            await connection.answered
+        except BaseException:
+            exchange.release()
+            raise
+        return exchange
 
     def _serialize(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | bytearray
@@ -251,14 +267,3 @@ class Upstream:
             self._idle.remove(connection)
         if self._closed and not self._connections:
             self._all_lost.set()
-
-
-async def _send(connection: Connection, request: tuple[bytes | bytearray, ...]) -> HttpExchange:
-    exchange = connection.begin()
-    connection.transport.writelines(request)
-    try:
-        await connection.wait()
-    except BaseException:
-        exchange.release()
-        raise
-    return exchange

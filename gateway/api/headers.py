@@ -66,8 +66,7 @@ def upstream_headers(
         "x-vllm-priority": str(priority),
     }
     for name in FORWARDED:
-        value = headers.get(name)
-        if value is not None and value.isascii() and value.isprintable() and name not in nominated:
+        if name in headers and (value := headers[name]).isascii() and value.isprintable() and name not in nominated:
             sent[name] = value
     sent.update(credentials)
     return sent

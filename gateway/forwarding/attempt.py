@@ -8,9 +8,10 @@ backend's first event is whole. From then on there is no retry, but a stream who
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Never, Protocol
+from typing import Any, Never, Protocol
 
 from backends.health import Evidence
 from backends.meters import ANSWERS, AnswerKind
@@ -149,13 +150,16 @@ class Attempt:
         exchange: HttpExchange | None = None
         try:
             continuing = await self._continuing() if self._stream.is_begun else None
-            exchange = await self._open(continuing)
+            exchange = await self._sent(continuing)
             if is_event_stream(exchange):
                 result = await self._relay_stream(exchange, continuing)
             elif continuing is not None:
                 await self._raise_not_continued(exchange)
             else:
                 result = await self._relay_body(exchange)
+        except (ConnectFailed, UpstreamAway, UpstreamClosed) as error:  # all of them before the client is sent anything
+            evidence = Evidence.UNREACHABLE if isinstance(error, ConnectFailed) else Evidence.BROKEN
+            raise BackendRejected(evidence, UNREACHABLE_HOLD_S) from None
         except asyncio.CancelledError:
             # Mostly the client's disconnect. A preempted request and an error response are not charged.
             if not self._lease.is_leaving and (exchange is None or exchange.status < 400):
@@ -175,7 +179,8 @@ class Attempt:
         broken = failed or exchange.status >= 500
         return result, Evidence.BROKEN if broken else Evidence.SERVED
 
-    async def _open(self, continuing: Continuing | None) -> HttpExchange:
+    def _sent(self, continuing: Continuing | None) -> Coroutine[Any, Any, HttpExchange]:
+        """Send the request. The returned coroutine waits for the head of the answer."""
         headers = self._headers()
         self._trace.propagate(headers)
         if continuing is None:
@@ -183,12 +188,7 @@ class Attempt:
             body = body_for(self._call.parsed, self._kind, token_ids=self._asks_ids, has_ids=has_ids)
         else:
             target, body = COMPLETIONS.path, continuing.body
-        try:
-            return await self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
-        except ConnectFailed:
-            raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except (UpstreamAway, UpstreamClosed):
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        return self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
 
     def _headers(self) -> dict[str, str]:
         return upstream_headers(
@@ -215,10 +215,6 @@ class Attempt:
                 is_chat=self._trace.endpoint == CHAT.path,
                 context_tokens_max=context,
             )
-        except ConnectFailed:
-            raise BackendRejected(Evidence.UNREACHABLE, UNREACHABLE_HOLD_S) from None
-        except (UpstreamAway, UpstreamClosed):
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
         except QuestionFailed as failed:
             evidence = Evidence.BROKEN if failed.is_fault else Evidence.BUSY
             raise BackendRejected(evidence, UNREACHABLE_HOLD_S, is_answer=True) from None
@@ -256,30 +252,25 @@ class Attempt:
         )
 
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
-        try:
-            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._context.unread, self._call.tenant.id)
-        except UpstreamClosed:
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        body, unread = await read_whole(exchange, ANSWER_BYTES_MAX, self._context.unread, self._call.tenant.id)
         self._lease.answering()
         self._owner.begun(self._sending)
         if exchange.status >= 400:
-            self._raise_if_not_taken(exchange, body.data)
-        elif self._kind.stopped is not None and len(body.data) <= LONG_BYTES and self._kind.stopped in body.data:
+            self._raise_if_not_taken(exchange, body)
+        elif self._kind.stopped is not None and len(body) <= LONG_BYTES and self._kind.stopped in body:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S)
         exchange.release()
-        await self._settlement.whole(exchange.status, body.data)
+        await self._settlement.whole(exchange.status, body)
         if self._timeliness is not None and (usage := self._trace.usage) is not None:
             self._timeliness.whole(usage.output_tokens, self._call.dispatcher.now())
         if self._call.alias is not None:
             body = await renamed(exchange, body, self._call.alias)
-        return relay_body(exchange, body, headers=self._context.answer_headers.of(self._trace))
+        headers = self._context.answer_headers.of(self._trace)
+        return RelayResult(relay_body(exchange, body, unread, headers=headers), Outcome.COMPLETED)
 
     async def _raise_not_continued(self, exchange: HttpExchange) -> Never:
         """Another backend may continue the stream, unless this one says that it is the request which is wrong."""
-        try:
-            body = await exchange.read(ANSWER_BYTES_MAX)
-        except UpstreamClosed:
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        body = await exchange.read(ANSWER_BYTES_MAX)
         self._raise_if_not_taken(exchange, body)
         if exchange.status >= 500:
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=True)
@@ -289,10 +280,7 @@ class Attempt:
 
     async def _relay_stream(self, exchange: HttpExchange, continuing: Continuing | None) -> RelayResult:
         first = FirstEvent()
-        try:
-            await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
-        except (UpstreamAway, UpstreamClosed):
-            raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None
+        await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:
             self._raise_if_stopped(first.event)

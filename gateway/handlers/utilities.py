@@ -160,11 +160,11 @@ class Utilities:
     ) -> Response | EventStream:
         headers = self._headers.of(trace)
         if not is_event_stream(exchange):
-            body = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
+            body, unread = await read_whole(exchange, ANSWER_BYTES_MAX, self._unread, arrival.tenant.id)
             exchange.release()
             if arrival.alias is not None:
                 body = await renamed(exchange, body, arrival.alias)
-            return relay_body(exchange, body, headers=headers).response
+            return relay_body(exchange, body, unread, headers=headers)
         # A stored response, streamed again: it was charged when it was made.
         trace.stream = True
         meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())

@@ -17,6 +17,7 @@ from gateway.http.response import EventStream, Response
 # within a turn, 256 KiB at once.
 UNREAD_BYTES_MAX: Final = 64 << 10
 EXPECTATION: Final = "100-continue"
+HEAD: Final = HTTPMethod.HEAD.value  # to look it up in its enum is a call
 
 
 class BodyError(Exception):
@@ -196,7 +197,7 @@ class HttpRequest:
     @property
     def wants_body(self) -> bool:
         """Whether its response has one."""
-        return self.method != HTTPMethod.HEAD
+        return self.method != HEAD
 
     def arrived(self, piece: bytes) -> None:
         """A piece of the body is here."""

@@ -13,6 +13,7 @@ from typing import Final
 # The names that other gateways and SDKs use; the first usable value counts.
 REQUEST_ID_HEADERS: Final = ("x-request-id", "x-correlation-id", "x-trace-id", "request-id")
 
+_ID_HEADERS: Final = frozenset(REQUEST_ID_HEADERS)
 _USABLE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _NAME_BYTES: Final = 8
 _NAMES_AT_ONCE: Final = 512  # random bytes are read for so many ids at once: a system call for each costs 0.5 us
@@ -33,6 +34,8 @@ class RequestIds:
 
     def name(self, headers: Mapping[str, str]) -> str:
         """The id that `take` would return, for a response that is sent at once."""
+        if _ID_HEADERS.isdisjoint(headers):
+            return self._new()
         for name in REQUEST_ID_HEADERS:
             given = headers.get(name)
             if given is not None and _USABLE.fullmatch(given):

@@ -131,7 +131,11 @@ class RequestAdmission:
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
         previous = await self._previous(arrival) if endpoint is RESPONSES else None
         context_tokens = 0 if previous is None else previous.context_tokens
-        own_tokens = await self._count(tenant.id, card.id, endpoint, parsed, arrival.body, is_long=is_long)
+        own_tokens = parsed.prompt_token_ids
+        if own_tokens is None and self._exact_prompt_tokens is not None:
+            own_tokens = await self._exactly(self._exact_prompt_tokens, endpoint, arrival.body, is_long=is_long)
+        if own_tokens is None:
+            own_tokens = self._prompt_tokens.estimate(tenant.id, card.id, parsed.prompt_bytes)
         prompt_tokens = context_tokens + own_tokens
         output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
         if self._claims is not None:
@@ -269,20 +273,13 @@ class RequestAdmission:
             raise ProblemError(errors.problem_about(errors.RESPONSE_NOT_FOUND, "previous_response_id"))
         return kept
 
-    async def _count(
-        self, tenant_id: str, model: str, endpoint: Endpoint, parsed: ParsedCall, body: Body, *, is_long: bool
-    ) -> int:
-        if parsed.prompt_token_ids is not None:
-            return parsed.prompt_token_ids
-        if self._exact_prompt_tokens is not None:
-            if is_long:
-                text = await self._request_parser.long_bodies.run(prompt_text, endpoint, body)
-            else:
-                text = prompt_text(endpoint, body)
-            counted = await self._exact_prompt_tokens.count(text)
-            if counted is not None:
-                return counted
-        return self._prompt_tokens.estimate(tenant_id, model, parsed.prompt_bytes)
+    async def _exactly(self, tokens: ExactPromptTokens, endpoint: Endpoint, body: Body, *, is_long: bool) -> int | None:
+        """The tokens of the prompt; None where it is too long to count."""
+        if is_long:
+            text = await self._request_parser.long_bodies.run(prompt_text, endpoint, body)
+        else:
+            text = prompt_text(endpoint, body)
+        return await tokens.count(text)
 
 
 def _may_be_copied(arrival: ParsedRequest, endpoint: Endpoint) -> bool:

@@ -110,8 +110,13 @@ class RequestParser:
         """Identify, read and route a call. Raises ProblemError. Facts are written to the trace as they become known."""
         identity = self.enter(request, trace)
         try:
-            with self._memory.body() as expected:
-                body, body_bytes = await self._body(request, endpoint, expected)
+            self._memory.check(0)
+            data = self._at_hand(request)
+            if data is not None and 0 < len(data) < LONG_BYTES:
+                content_type = request.headers.get("content-type", "")
+                body, body_bytes = read_body(content_type, data, multipart=endpoint.multipart), len(data)
+            else:
+                body, body_bytes = await self._body(request, endpoint, data)
             model = trace.model = model_of(body.values)
         except BadRequest as error:
             raise ProblemError(error.problem, "bad_request") from None
@@ -207,15 +212,18 @@ class RequestParser:
             raise problem_error(Reason.DRAINING)
         return self.identify(request, trace)
 
-    async def _body(self, request: HttpRequest, endpoint: Endpoint, expected: ExpectedBody) -> tuple[Body, int]:
-        """The body, and its number of bytes. Raises BadRequest, TooComplexError, OutOfMemory, ProblemError."""
-        data = await self._data(request, expected)
-        if not data and endpoint.may_be_empty:
-            return NO_BODY, 0
-        content_type = request.headers.get("content-type", "")
-        if len(data) < LONG_BYTES:
-            return read_body(content_type, bytes(data), multipart=endpoint.multipart), len(data)
-        return await self._read_long(content_type, data, multipart=endpoint.multipart), len(data)
+    async def _body(self, request: HttpRequest, endpoint: Endpoint, data: bytes | None) -> tuple[Body, int]:
+        """A body that is long, empty or (None) still arriving, and its number of bytes. Raises BadRequest,
+        TooComplexError, OutOfMemory, ProblemError.
+        """
+        with self._memory.body() as expected:
+            received = await self._received(request, expected) if data is None else data
+            if not received and endpoint.may_be_empty:
+                return NO_BODY, 0
+            content_type = request.headers.get("content-type", "")
+            if len(received) < LONG_BYTES:
+                return read_body(content_type, bytes(received), multipart=endpoint.multipart), len(received)
+            return await self._read_long(content_type, received, multipart=endpoint.multipart), len(received)
 
     async def _read_long(self, content_type: str, data: bytes | bytearray, *, multipart: bool) -> Body:
         if multipart:
@@ -223,14 +231,18 @@ class RequestParser:
         check_content_type(content_type)
         return await self.long_bodies.read_json(data)
 
-    async def _data(self, request: HttpRequest, expected: ExpectedBody) -> bytes | bytearray:
+    def _at_hand(self, request: HttpRequest) -> bytes | None:
+        """The body where all of it has arrived. Raises ProblemError."""
         # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
-        if request.headers.get("content-encoding", IDENTITY).lower() != IDENTITY:
+        if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:
             raise ProblemError(errors.BODY_COMPRESSED)
         try:
-            data = request.body_at_hand()
-            if data is not None:
-                return data
+            return request.body_at_hand()
+        except BodyTooLargeError:
+            raise ProblemError(errors.BODY_TOO_LARGE) from None
+
+    async def _received(self, request: HttpRequest, expected: ExpectedBody) -> bytearray:
+        try:
             async with asyncio.timeout(self._body_timeout_s):
                 return await request.read_body(expected.expect)
         except BodyTooLargeError:

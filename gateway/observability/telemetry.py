@@ -82,12 +82,14 @@ class CallTrace:
 
     def believed(self, usage: Usage) -> Usage:
         """The usage that a backend reported, limited to what the call can use."""
-        if self.usage_max is None:
+        most = self.usage_max
+        if most is None:
             return usage
-        within = usage.within(self.usage_max)
-        if within != usage:
-            self.overstated = True
-        return within
+        prompt_tokens, cached_tokens, output_tokens = usage
+        if cached_tokens <= prompt_tokens <= most.prompt_tokens and output_tokens <= most.output_tokens:
+            return usage
+        self.overstated = True
+        return usage.within(most)
 
     def timed(self, timing: Timing) -> Timing:
         """Set the timing of the answer, and return it, limited to the tokens that the call can use."""
@@ -134,9 +136,11 @@ class CallTrace:
         elif self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
             headers.pop(TRACESTATE, None)  # the client's traceparent was invalid, or this trace is not sampled
-        elif read_traceparent(headers.get(TRACEPARENT, "")) is None:
-            headers.pop(TRACEPARENT, None)
-            headers.pop(TRACESTATE, None)  # meaningless without a traceparent (W3C Trace Context, 3.3)
+        elif TRACEPARENT not in headers or read_traceparent(headers[TRACEPARENT]) is None:
+            if TRACEPARENT in headers:
+                del headers[TRACEPARENT]
+            if TRACESTATE in headers:
+                del headers[TRACESTATE]  # meaningless without a traceparent (W3C Trace Context, 3.3)
 
 
 class Tracer(Protocol):

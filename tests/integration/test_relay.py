@@ -13,7 +13,7 @@ from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.upstream import Upstream, UpstreamClosed
 from gateway.api.endpoints import ChargeRule, Endpoint
-from gateway.forwarding.answers.relay import passed_headers, read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.relay import RelayResult, passed_headers, read_whole, relay_body, relay_stream
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.http import connection as stall
 from gateway.http.cors import Cors
@@ -125,8 +125,9 @@ class House:
     async def _body(self, request, _path_id):
         async with await self.upstream.open("POST", "/") as exchange:
             try:
-                body = await read_whole(exchange, BODY_MAX, self.unread, "t")
-                result = relay_body(exchange, body, headers={"x-request-id": "mine"})
+                body, unread = await read_whole(exchange, BODY_MAX, self.unread, "t")
+                response = relay_body(exchange, body, unread, headers={"x-request-id": "mine"})
+                result = RelayResult(response, Outcome.COMPLETED)
             except UpstreamClosed as error:
                 self.results.append(error)
                 return Response(502)

@@ -18,7 +18,6 @@ from backends.meters.long import at_once, member_at, with_text
 from backends.upstream import HttpExchange
 from gateway.api.bodies import compact
 from gateway.forwarding.answers.long_answers import is_long
-from gateway.forwarding.answers.relay import WholeBody
 from gateway.intake.long_bodies import in_turns
 from policies.types import Usage
 
@@ -28,11 +27,11 @@ _NEVER: Final = b"\0"  # begins no event
 _INSIDE: Final[Mapping[AnswerKind, str]] = {AnswerKind.RESPONSES: "response", AnswerKind.MESSAGES: "message"}
 
 
-async def renamed(exchange: HttpExchange, body: WholeBody, asked: str) -> WholeBody:
+async def renamed(exchange: HttpExchange, body: bytes | bytearray, asked: str) -> bytes | bytearray:
     """The body of an answer that was not streamed, with this name of its model where it is JSON."""
     if "json" not in exchange.headers.get("content-type", ""):
         return body
-    return body._replace(data=await rename_whole(body.data, asked))
+    return await rename_whole(body, asked)
 
 
 def renaming(meter: StreamMeter, asked: str, answer: AnswerKind) -> StreamMeter:

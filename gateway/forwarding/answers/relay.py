@@ -84,21 +84,18 @@ def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return passed
 
 
-class WholeBody(NamedTuple):
-    """A body that has been read; `unread` is its account where it did not arrive in one read."""
-
-    data: bytes | bytearray
-    unread: UnreadAnswer | None = None
-
-
-async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str) -> WholeBody:
-    """The body of a response that is not streamed. Raises UpstreamError where it is, or seems, incomplete.
+async def read_whole(
+    exchange: HttpExchange, bytes_max: int, unread: UnreadBytes, tenant_id: str
+) -> tuple[bytes | bytearray, UnreadAnswer | None]:
+    """The body of a response that is not streamed, and its account where it did not arrive in one read. Raises
+    UpstreamError where it is, or seems, incomplete.
 
     Reading pauses while the tenant is over its limit in `unread`.
     """
     if (body := exchange.at_once()) is not None:
-        await _check_end(exchange, body)
-        return WholeBody(body)
+        if not exchange.is_framed:
+            await _check_end(exchange, body)
+        return body, None
     answer = unread.arriving(tenant_id, exchange)
     try:
         gathered = await exchange.read(bytes_max, answer.grew)
@@ -107,7 +104,7 @@ async def read_whole(exchange: HttpExchange, bytes_max: int, unread: UnreadBytes
         answer.release()
         raise
     answer.arrived()
-    return WholeBody(gathered, answer)
+    return gathered, answer
 
 
 async def _check_end(exchange: HttpExchange, body: bytes | bytearray) -> None:
@@ -116,13 +113,14 @@ async def _check_end(exchange: HttpExchange, body: bytes | bytearray) -> None:
         raise UpstreamProtocolError("half a body, of which only the end of the connection was the end")
 
 
-def relay_body(exchange: HttpExchange, body: WholeBody, *, headers: dict[str, str]) -> RelayResult:
+def relay_body(
+    exchange: HttpExchange, body: bytes | bytearray, unread: UnreadAnswer | None, *, headers: dict[str, str]
+) -> Response:
     """The response for a body that has been read: status, content type and body as the backend sent them.
 
     `headers` are added, and override the backend's.
     """
-    fields = passed_headers(exchange.headers) | headers
-    return RelayResult(Response(exchange.status, fields, body.data, body.unread), Outcome.COMPLETED)
+    return Response(exchange.status, passed_headers(exchange.headers) | headers, body, unread)
 
 
 async def relay_stream(

@@ -67,6 +67,9 @@ class Sink:
 
     resume_reading = abort = pause_reading
 
+    def writelines(self, _data: Any) -> None:
+        """Nothing is sent."""
+
 
 def framed(event: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
@@ -149,7 +152,7 @@ async def begun(stream: int, *, has_ids: bool) -> Any:
     owner = SimpleNamespace(give_back=lambda _connection: None, lost=lambda _connection: None)
     connection = Connection(owner, asyncio.get_running_loop())
     connection.connection_made(Sink())
-    exchange = connection.begin()
+    exchange = connection.begin(())
     connection.data_received(HEAD)
     client = Sink()
     request = SimpleNamespace(transport=client, connection=SimpleNamespace(transport=client), is_new=True)

@@ -62,12 +62,12 @@ class Relay:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         async with await self._upstream.open("POST", request.target, HEADERS, orjson.dumps(body)) as exchange:
             if not streamed:
-                answer = await read_whole(exchange, BODY_BYTES_MAX, UNREAD, "all")
+                answer, unread = await read_whole(exchange, BODY_BYTES_MAX, UNREAD, "all")
                 exchange.release()
-                usage = openai_usage(orjson.loads(answer.data))
+                usage = openai_usage(orjson.loads(answer))
                 if usage is not None:
                     ACCOUNT.charge(usage)
-                return relay_body(exchange, answer, headers={}).response
+                return relay_body(exchange, answer, unread, headers={})
             meter = ChunkMeter(StreamCall(keeps_usage=usage_wanted))
             result = await relay_stream(request, exchange, meter, ACCOUNT.charge, headers={})
             return result.response

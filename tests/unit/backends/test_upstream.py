@@ -689,6 +689,9 @@ class FloodedTransport(asyncio.Transport):
             pieces -= 1
         return pieces
 
+    def writelines(self, _data):
+        """Its request is of no interest."""
+
     def pause_reading(self):
         self.is_reading_now = False
 
@@ -711,7 +714,7 @@ async def test_a_long_answer_lets_other_sockets_have_their_turn():
     transport, pieces, worst = FloodedTransport(), 64, 0
     one = connection.Connection(NoTransport(), asyncio.get_running_loop())
     one.connection_made(transport)
-    exchange = one.begin()
+    exchange = one.begin(())
     length = pieces * len(transport.PIECE)
     one.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length)
     reading = asyncio.ensure_future(exchange.read(length))
@@ -730,7 +733,7 @@ async def test_an_exchange_that_is_paused_is_not_resumed_by_its_next_turn():
     transport = FloodedTransport()
     one = connection.Connection(NoTransport(), asyncio.get_running_loop())
     one.connection_made(transport)
-    exchange = one.begin()
+    exchange = one.begin(())
     one.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (1 << 24))
     got = []
     reading = asyncio.ensure_future(exchange.read(1 << 24, lambda bytes_: (got.append(bytes_), exchange.pause())))
