@@ -1,14 +1,20 @@
 """HTTP polling of backends: GETs with limits on time and size, and one error for every failure."""
 
-import socket
+import asyncio
+import json
+import ssl
 from dataclasses import dataclass
-from typing import Any
-
-import aiohttp
-from aiohappyeyeballs import AddrInfoType
+from typing import Any, Final
 
 from backends.address_allowlist import AddressAllowlist
 from backends.spec import BackendSpec
+from backends.upstream import Upstream, UpstreamError
+
+IDLE_S_MAX = 15.0  # of a connection: polls come every second, and models are asked for twice a minute
+IDLE_CONNECTIONS_MAX = 4  # of one backend: as many polls as there are at once
+HEADERS: Final = {"accept": "*/*", "accept-encoding": "identity"}
+
+_Place = tuple[str, ssl.SSLContext | None, AddressAllowlist | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,67 +37,62 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """The HTTP sessions for polling, one per address allowlist. `start` it on the event loop that uses it."""
+    """The connections for polling. `start` it on the event loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._sessions: dict[AddressAllowlist | None, aiohttp.ClientSession] = {}
+        self._upstreams: dict[_Place, Upstream] = {}
+        self._trusting: ssl.SSLContext | None = None  # the system's CAs, made once for all backends
         self._started = False
 
     def start(self) -> None:
         self._started = True
 
-    def _session(self, address_allowlist: AddressAllowlist | None) -> aiohttp.ClientSession:
-        session = self._sessions.get(address_allowlist)
-        if session is None:
-            session = self._sessions[address_allowlist] = self._make_session(address_allowlist)
-        return session
-
-    def _make_session(self, address_allowlist: AddressAllowlist | None) -> aiohttp.ClientSession:
-        def checked(address: AddrInfoType) -> socket.socket:
-            assert address_allowlist is not None, "only where there is something to check"
-            address_allowlist.check(str(address[4][0]))
-            return socket.socket(address[0], address[1], address[2])
-
-        return aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            # The check sees the address that is connected to, whatever the name resolved to before.
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=None if address_allowlist is None else checked),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept-Encoding": "identity"},
-            auto_decompress=False,
-        )
-
     async def stop(self) -> None:
-        """Close all sessions."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            await session.close()
+        """Close all connections."""
+        upstreams, self._upstreams = self._upstreams, {}
+        for upstream in upstreams.values():
+            await upstream.aclose()
 
     async def get(self, spec: BackendSpec, path: str, *, bytes_max: int, asks: Any = None) -> bytes:
         """Return the whole body of a 2xx; empty and unread if `bytes_max` is 0. `asks` is posted as JSON. Raises
         UnansweredError for every failure.
         """
         assert self._started, "asked before start"
-        tls = spec.tls if spec.tls is not None else True
+        method, headers, body = "GET", {**HEADERS, **spec.headers}, b""
+        if asks is not None:
+            method, headers["content-type"], body = "POST", "application/json", json.dumps(asks).encode()
         try:
-            async with self._session(spec.address_allowlist).request(
-                "GET" if asks is None else "POST",
-                spec.url + path,
-                json=asks,
-                headers=spec.headers,
-                allow_redirects=False,
-                ssl=tls,
-            ) as response:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                await self._upstream(spec).open(method, path, headers, body) as response,
+            ):
                 if not 200 <= response.status < 300:
                     raise UnansweredError(f"{path}: status {response.status}", response.status)
-                body = bytearray()
-                while bytes_max and (chunk := await response.content.readany()):
-                    body += chunk
-                    if len(body) > bytes_max:
-                        raise UnansweredError(f"{path}: more than {bytes_max} bytes")
-                return bytes(body)
+                return bytes(await response.read(bytes_max)) if bytes_max else b""
         except TimeoutError:
             raise UnansweredError(f"{path}: no answer in {self._timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (UpstreamError, OSError, ValueError) as error:
             raise UnansweredError(f"{path}: {error or type(error).__name__}") from error
+
+    def _upstream(self, spec: BackendSpec) -> Upstream:
+        place = spec.url, spec.tls, spec.address_allowlist
+        upstream = self._upstreams.get(place)
+        if upstream is None:
+            # Backends come and go: one without a connection is made anew when it is asked again.
+            self._upstreams = {at: each for at, each in self._upstreams.items() if each.open_connections}
+            upstream = self._upstreams[place] = Upstream(
+                spec.url,
+                connect_timeout_s=2.0 * self._timeout_s,  # of both, as of all that follows, `get` is the limit
+                silence_s_max=2.0 * self._timeout_s,
+                idle_s_max=IDLE_S_MAX,
+                idle_connections_max=IDLE_CONNECTIONS_MAX,
+                ssl_context=spec.tls or self._system_tls(spec.url),
+                address_allowlist=spec.address_allowlist,
+            )
+        return upstream
+
+    def _system_tls(self, url: str) -> ssl.SSLContext | None:
+        if self._trusting is None and url.startswith("https:"):
+            self._trusting = ssl.create_default_context()
+        return self._trusting

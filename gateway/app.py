@@ -20,8 +20,6 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
 from gateway.budgets.call_pricing import CallPricing
@@ -63,6 +61,9 @@ from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.types import Tenant
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 if TYPE_CHECKING:  # loaded only where they are on
     from backends.engine.http.server import EngineServer
@@ -342,7 +343,7 @@ class Gateway:
         await self._listener.stop()
         await self._closing.aclose()
 
-    async def _metrics_page(self) -> web.Response:
+    async def _metrics_page(self) -> "web.Response":
         return await self.order.process.metrics_page(self.metrics)
 
     def _make_telemetry(self) -> Telemetry:

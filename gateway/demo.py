@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config.key_file import new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.registry.registry import AlreadyThere, Registry, RegistryError
 from gateway.store.base import StoreFull, StoreUnavailable
+
+if TYPE_CHECKING:
+    import aiohttp
 
 DEMO_S: Final = 120.0
 QUIET, FLOOD = "demo-quiet", "demo-flood"
@@ -110,6 +111,8 @@ class Demo:
 
 async def _call_as_both(target: DemoTarget, keys: Mapping[str, str]) -> None:
     """Call until cancelled."""
+    import aiohttp  # noqa: PLC0415 - 11 MB, and few gateways show the demo
+
     flood = min(2 * target.requests_max, FLOOD_CALLS_MAX)
     # The certificate of this very process needs no check, and may be for another name.
     connector = aiohttp.TCPConnector(limit=0, ssl=False)
@@ -119,20 +122,22 @@ async def _call_as_both(target: DemoTarget, keys: Mapping[str, str]) -> None:
             group.create_task(_flood(session, target.model, keys[FLOOD], Random(number)))  # noqa: S311 - lengths
 
 
-async def _quiet(session: aiohttp.ClientSession, model: str, key: str) -> None:
+async def _quiet(session: "aiohttp.ClientSession", model: str, key: str) -> None:
     while True:
         await _call(session, model, key, QUIET_TOKENS)
         await asyncio.sleep(QUIET_EVERY_S)
 
 
-async def _flood(session: aiohttp.ClientSession, model: str, key: str, lengths: Random) -> None:
+async def _flood(session: "aiohttp.ClientSession", model: str, key: str, lengths: Random) -> None:
     while True:
         if not await _call(session, model, key, lengths.randint(*FLOOD_TOKENS)):
             await asyncio.sleep(REFUSED_S)
 
 
-async def _call(session: aiohttp.ClientSession, model: str, key: str, tokens: int) -> bool:
+async def _call(session: "aiohttp.ClientSession", model: str, key: str, tokens: int) -> bool:
     """Make one call and read its stream; return whether it was served."""
+    import aiohttp  # noqa: PLC0415 - likewise
+
     messages = [{"role": "user", "content": PROMPT}]
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True}
     headers = {"Authorization": f"Bearer {key}"}

@@ -8,9 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Any, Protocol
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Any, Protocol
 
 from backends.poll import PollTimes
 from backends.poll_loop import PollLoop
@@ -26,6 +24,9 @@ from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.scheduler_protocol import SharedSchedulerProtocol, ViewedSchedulerProtocol
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 MakeScheduler = Callable[[str], SharedSchedulerProtocol]
 """Makes the Scheduler of a pool, as the settings are now."""
@@ -46,7 +47,7 @@ class Process(Protocol):
         """
         ...
 
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
+    async def metrics_page(self, metrics: Metrics) -> "web.Response":
         """The metrics of this process, with those of all that it answers for."""
         ...
 
@@ -63,7 +64,7 @@ class LoneProcess:
     async def embedded_engine(self, start: StartEngine) -> BackendSpec:
         return await start()
 
-    async def metrics_page(self, metrics: Metrics) -> web.Response:
+    async def metrics_page(self, metrics: Metrics) -> "web.Response":
         return await metrics.page()
 
     async def drained(self) -> None: ...

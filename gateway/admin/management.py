@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
-
 from backends.address_allowlist import AddressAllowlist
 from gateway.admin.reconciler import Reconciler
 from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
@@ -40,6 +38,9 @@ from gateway.registry.discovering import make_source
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
 from gateway.store.base import Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 if TYPE_CHECKING:  # loaded only where the admin port is on
     from gateway.admin.port import AdminPort, Parts
@@ -286,7 +287,7 @@ class Administration:
         else:
             log.info("the configuration is in force")
 
-    async def serve(self, render_metrics: Callable[[], Awaitable[web.Response]] | None = None) -> str | None:
+    async def serve(self, render_metrics: "Callable[[], Awaitable[web.Response]] | None" = None) -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
         live, history, steering = self._parts.live, self._parts.history, self._parts.steering
         secret = self._config.auth.secret_bytes()
@@ -328,7 +329,7 @@ class Administration:
             await self._tokens.start()
 
     async def _open_port(
-        self, port: int, parts: "Parts", secret: bytes, render_metrics: Callable[[], Awaitable[web.Response]] | None
+        self, port: int, parts: "Parts", secret: bytes, render_metrics: "Callable[[], Awaitable[web.Response]] | None"
     ) -> str:
         from gateway.admin.port import AdminPort  # noqa: PLC0415
 

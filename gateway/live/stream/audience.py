@@ -8,13 +8,14 @@ import asyncio
 from collections import deque
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol
-
-from aiohttp import web
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.live.changes import Object, sliced_merge_patch
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import PATCH, STATE, Encoded, encode, encoded
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 COMMENT_S: Final = 15.0  # without an event: below the minute after which load balancers cut a silent connection
 ALLOWED_S: Final = 2.0  # after so long without an event a viewer is asked again for whether it may see it
@@ -37,7 +38,7 @@ class DocumentPart(Hashable, Protocol):
 class Viewer:
     """One connection. Mutable."""
 
-    def __init__(self, request: web.BaseRequest, *, takes_gzip: bool) -> None:
+    def __init__(self, request: "web.BaseRequest", *, takes_gzip: bool) -> None:
         self.takes_gzip = takes_gzip
         self.has_state = False
         self.is_dropped = False

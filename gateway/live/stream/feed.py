@@ -8,14 +8,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
-
-from aiohttp import HttpVersion11, hdrs, web
+from typing import TYPE_CHECKING, Final
 
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.audience import Audience, DocumentPart, Viewer
 from gateway.live.stream.events import GZIP_HEAD
 from gateway.store.base import StoreUnavailable
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 EVERY_S: Final = 1.0
 VIEWERS_MAX: Final = 100  # of the whole, and as many of parts: a state is half a megabyte with a thousand tenants
@@ -58,14 +59,16 @@ class LiveViewers:
 
     async def stream(
         self,
-        request: web.BaseRequest,
+        request: "web.BaseRequest",
         headers: dict[str, str],
         is_allowed: Callable[[], bool],
         part: DocumentPart | None = None,
-    ) -> web.StreamResponse:
+    ) -> "web.StreamResponse":
         """Send events of this part, or of the whole, until the viewer leaves, is dropped, or `is_allowed` no more,
         which is asked at every event. Raises TooManyViewers before anything is sent.
         """
+        from aiohttp import HttpVersion11, hdrs, web  # noqa: PLC0415 - only where there is an admin port
+
         if self._is_stopped or not self._has_room(part):
             raise TooManyViewers
         takes_gzip = "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from aiohttp import hdrs, web
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -21,9 +20,13 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
-from gateway.observability.metrics.port import MetricsPort, Page
 from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics, TierGap
 from gateway.scheduling.dispatcher import Dispatcher
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from gateway.observability.metrics.port import MetricsPort, Page
 
 AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a second scrape reuses
 SLICE_SAMPLES: Final = 200
@@ -78,10 +81,12 @@ class Metrics:
         """The service gap of the pool's tiers in which tenants have waited side by side, as last measured."""
         return self._scheduler_metrics.gaps.get(pool, {})
 
-    async def serve(self, host: str, port: int, page: Page | None = None) -> str:
+    async def serve(self, host: str, port: int, page: "Page | None" = None) -> str:
         """Open a port for the page only, without a key; return its URL. Raises OSError where the port is taken. `page`
         replaces the page in one of several processes.
         """
+        from gateway.observability.metrics.port import MetricsPort  # noqa: PLC0415 - likewise
+
         self._port = MetricsPort(host, port, page or self.page)
         return await self._port.start() + "/metrics"
 
@@ -104,8 +109,10 @@ class Metrics:
                 await asyncio.sleep(0)
             return b"".join(pieces)
 
-    async def page(self) -> web.Response:
+    async def page(self) -> "web.Response":
         """The answer to GET /metrics."""
+        from aiohttp import hdrs, web  # noqa: PLC0415 - 11 MB, which a process without ports for operators saves
+
         return web.Response(body=await self.exposition(), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
     def _pieces(self) -> Iterator[bytes]:

@@ -70,6 +70,7 @@ def test_watching_a_remote_gateway_loads_neither_the_server_nor_a_configuration(
 
 OFF = {"redis", "jwt", "cryptography", "opentelemetry", "matplotlib", "kubernetes_asyncio", "rich", "tiktoken"}
 OFF_BEHIND_BACKENDS = OFF | {
+    "aiohttp",
     "backends.engine.http.server",
     "gateway.admin.port",
     "gateway.web.files",
@@ -80,7 +81,7 @@ BACKEND_YAML = "listen: {port: 0}\nbackends: [{url: 'http://127.0.0.1:9'}]\n"
 
 @pytest.mark.parametrize(("yaml", "off"), [(None, OFF), (BACKEND_YAML, OFF_BEHIND_BACKENDS)])
 def test_a_start_loads_only_what_is_on(tmp_path, yaml, off):
-    """What is off by default takes a tenth to a half of a second, and up to 9 MB. Without a configuration the embedded
+    """What is off by default takes a tenth to a half of a second, and up to 11 MB. Without a configuration the embedded
     engine and the admin port are on.
     """
     if yaml is not None:
