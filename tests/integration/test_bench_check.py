@@ -33,6 +33,15 @@ def test_one_try_of_three_within_15_percent_is_enough(monkeypatch, tries, missed
     assert [text.split()[1].rstrip(":") for text in found] == missed
 
 
+def test_the_median_of_the_tries_is_recorded_and_nothing_where_other_programs_took_the_cpu(monkeypatch):
+    monkeypatch.syspath_prepend(CHECK.parent)
+    check = importlib.import_module("check")
+    tries = [{"chunk": 1.0, "answer": 1.2}, {"answer": 1.1}, {"answer": 1.5}]
+    assert check.median(tries) == {"chunk": 1.0, "answer": 1.2}
+    with pytest.raises(SystemExit, match="chunk"):
+        check.median(tries[1:])
+
+
 def test_five_percent_more_calls_are_noticed(monkeypatch):
     monkeypatch.syspath_prepend(CHECK.parent)
     check = importlib.import_module("check")

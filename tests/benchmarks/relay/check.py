@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -49,9 +49,7 @@ def main() -> int:
     if options.slowed is not None:
         bench.SYSTEMS["fairlead"] = slowed(options.slowed)
     if options.record:
-        tries = list(measured())
-        found = {name: round(statistics.median(each[name] for each in tries if name in each), 3) for name in TESTS}
-        RATIOS.write_text(json.dumps(found | counted(), indent=2) + "\n")
+        RATIOS.write_text(json.dumps(median(measured()) | counted(), indent=2) + "\n")
         return 0
     bench.DISTURBED_RUNS_MAX = 2  # in all it takes two minutes at most
     recorded = json.loads(RATIOS.read_text())
@@ -61,6 +59,17 @@ def main() -> int:
     for text in missed:
         print(text)
     return 1 if missed else 0
+
+
+def median(tries: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Of each ratio, over the tries in which it was measured. Exits where one never was, and nothing is recorded."""
+    by_name: dict[str, list[float]] = {name: [] for name in TESTS}
+    for ratios in tries:
+        for name, ratio in ratios.items():
+            by_name[name].append(ratio)
+    if unmeasured := [name for name, ratios in by_name.items() if not ratios]:
+        sys.exit(f"NOT MEASURED {', '.join(unmeasured)}: other programs took the CPU in each try")
+    return {name: round(statistics.median(ratios), 3) for name, ratios in by_name.items()}
 
 
 def dearer(recorded: dict[str, float], tries: Iterator[dict[str, float]]) -> list[str]:
