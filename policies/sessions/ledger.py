@@ -44,7 +44,7 @@ LOOK_AGAIN_S_MIN: Final = 0.02
 LOOK_AGAIN_S_MAX: Final = 1.0
 LOOK_AGAIN_RATIO: Final = 0.25  # of what the first held turn has waited
 RELEASED_MAX: Final = 32  # turns that enter in one look, once nothing is held any more
-TRIED_MAX: Final = 32  # held turns without room of one look, each of which costs as much as a dispatch
+ASKED_MAX: Final = 512  # of turns and backends in one look, each pair of which costs some microseconds
 
 
 class TurnEntry(NamedTuple):
@@ -243,18 +243,21 @@ class SessionLedger:
             return
         for backend in self.working_sets.values():
             self._shrink(backend, now)
-        tried = self.held.tried
-        tried.clear()
+        self.held.tried.clear()
         kept: set[str] = set()  # backends that turns without room keep
-        while len(kept) < len(self.available) and len(tried) < TRIED_MAX and (turn := self.held.next()) is not None:
+        for _ in range(max(1, ASKED_MAX // max(1, len(self.available)))):
+            turn = self.held.next() if len(kept) < len(self.available) else None
+            if turn is None:
+                return
             backend_id = self._find_room(turn, kept, now)
             if backend_id is not None:
                 yield self._release(turn, backend_id, now)
                 continue
-            tried.add(turn.request.id)
+            self.held.tried.add(turn.request.id)
             wanted = [each for each in self._wanted(turn, now) if each.id not in kept]
             if wanted:
                 kept.add(max(wanted, key=lambda each: (each.room, each.id)).id)
+        self._is_changed = not self.held.tried  # there is more to decide at once, if all had room so far
 
     def _release(self, turn: Turn, backend_id: str | None, now: float) -> TurnEntry:
         self.held.remove(turn)
