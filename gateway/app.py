@@ -58,6 +58,7 @@ from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
+from gateway.steering.trials import Trials
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
 from policies.types import Tenant
@@ -383,6 +384,12 @@ class Gateway:
             scheduling_of=self._scheduling_of,
             queue=self._config.queue,
             demo=demo,
+            make_trials=partial(
+                Trials,
+                self._handlers.server,
+                self._handlers.keys_beside,
+                tenant_is_model=self._config.auth.tenant_from == "model",
+            ),
         )
 
     def _demo_target(self) -> DemoTarget | None:

@@ -34,6 +34,7 @@ from gateway.admin.resources.preview import PreviewRoutes
 from gateway.admin.resources.requests import RequestRoutes
 from gateway.admin.resources.resource_files import ResourceFileRoutes
 from gateway.admin.resources.sessions import SessionRoutes
+from gateway.admin.resources.trials import TrialRoutes
 from gateway.admin.resources.usage import UsageRoutes
 from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
@@ -200,6 +201,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *DemoRoutes(demo=parts.steering.demo).routes(),
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
+        *TrialRoutes(registry=registry, trials=parts.steering.trials).routes(),
         *UsageRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
         *AuditRoutes(registry=registry).routes(),
     ]

@@ -21,7 +21,7 @@ from gateway.registry.entries import Declared, Entry, View
 from gateway.registry.merge_patch import merged
 from gateway.registry.referential_checks import disagreements
 from gateway.registry.resource_kinds import RESOURCE_KINDS, body_to_json, read_body
-from gateway.store.base import AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
+from gateway.store.base import NAME_CHARS_MAX, AuditEntry, Change, Document, Store, StoreUnavailable, VersionConflict
 from gateway.store.periodic import Periodic
 
 WATCH_S = 0.25
@@ -70,6 +70,8 @@ REQUESTS = "requests"
 """The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
 NOTES = "notes"
 """The kind by which the audit log names notes, which the history shows: a note's name is its text."""
+TRIALS = "trials"
+"""The kind by which the audit log names calls that were made as a tenant: the name is the tenant and the model."""
 OWNERS = {"tenants": "tenant", "groups": "group"}
 """Kinds whose entries may have keys, and the field of a key that names its owner."""
 GUARDS = "guards"
@@ -262,6 +264,10 @@ class Registry:
     async def note(self, text: str, *, actor: str) -> None:
         """Write a note into the audit log. Raises StoreUnavailable, StoreFull."""
         await self._note(NOTES, text, actor)
+
+    async def note_trial(self, tenant: str, model: str, *, actor: str) -> None:
+        """Record in the audit log that a call is made as this tenant. Raises StoreUnavailable, StoreFull."""
+        await self._note(TRIALS, f"{tenant} at {model}"[:NAME_CHARS_MAX], actor)
 
     async def _note(self, kind: str, name: str, actor: str) -> None:
         change = Change(kind, name, None)

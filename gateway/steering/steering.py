@@ -15,7 +15,8 @@ from gateway.observability.telemetry import CallObserver
 from gateway.others import Others
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
-from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
+from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests, RequestRow
+from gateway.steering.trials import Trials
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 from gateway.steering.what_if.spec import EngineSpec
 from gateway.steering.what_if.what_ifs import WhatIfs
@@ -39,6 +40,7 @@ class Steering:
         self.requests: AllRequests
         self.what_ifs: WhatIfs
         self.demo: Demo
+        self.trials: Trials
         self._pools: Pools
 
     @property
@@ -54,10 +56,12 @@ class Steering:
         scheduling_of: Callable[[str], Scheduling],
         queue: QueueSection,
         demo: Demo,
+        make_trials: Callable[[Callable[[str], RequestRow | None]], Trials],
     ) -> None:
         """Connect it with the other parts, which all exist now."""
         self._pools = pools
         self.demo = demo
+        self.trials = make_trials(self._ended.find)
         self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:

@@ -75,6 +75,11 @@ MUTANTS = (
         (*SEES, EXPORT, SPENT),
     ),
     Mutant(
+        "a trial is as a tenant of its group alone", f"{RESOURCES}/trials.py",
+        "if not GroupScope(self.registry).sees_tenant_named(asked.caller, body.tenant):", "if False:",
+        (f"{ADMIN}/test_trials.py::test_roles",),
+    ),
+    Mutant(
         "what is declared is shown of its group alone", f"{RESOURCES}/resource_files.py",
         "for entry in entries if self._sees(asked, entry)]", "for entry in entries]",
         (FILES,),

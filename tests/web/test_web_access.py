@@ -21,6 +21,7 @@ VIEWS = {
     "models": ("models",),
     "usage": ("usage",),
     "what-if": ("what-if",),
+    "try": ("try",),
 }
 WIDTHS = (360, 480, 768, 1280, 1440, 2560)
 SCROLLED = (768,)  # too wide for cards, too narrow for the tables, which scroll inside of themselves

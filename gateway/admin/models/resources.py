@@ -216,6 +216,7 @@ class AuditPage(Query):
             "notices",
             "notes",
             "requests",
+            "trials",
         ]
         | None
     ) = None

@@ -10,11 +10,13 @@ from typing import Any
 
 from gateway.admin.models import resources as models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.registry.registry import NOTES, Registry
+from gateway.registry.registry import NOTES, TRIALS, Registry
 from gateway.store.base import Body
 
 # Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
 HIDDEN = frozenset({"hmac", "fingerprint"})
+# Of what is no change.
+ACTIONS = {NOTES: "note", TRIALS: "trial"}
 TIMES = frozenset({"created_at", "expires_at"})
 
 
@@ -39,7 +41,7 @@ class AuditRoutes:
                 at=entry.at_s,
                 actor=entry.actor,
                 replica=entry.replica or None,
-                action="note" if entry.kind == NOTES else entry.action,
+                action=ACTIONS.get(entry.kind, entry.action),
                 kind=entry.kind,
                 name=entry.name,
                 before=None if entry.before is None else _shown(entry.before),

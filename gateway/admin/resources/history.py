@@ -18,12 +18,12 @@ from gateway.live.history.recorder import GROUP, TENANT
 from gateway.live.history.schema import History, HistoryEvent, HistoryMinute
 from gateway.live.stream.events import to_json
 from gateway.money.pricing import PriceBook
-from gateway.registry.registry import NOTES, REQUESTS, Registry
+from gateway.registry.registry import NOTES, REQUESTS, TRIALS, Registry
 from gateway.store.base import AuditEntry
 
 CHANGES_MAX: Final = 500  # of a range: a chart shows no more
 PAGE_ROWS: Final = 100
-NOT_SHOWN: Final = (REQUESTS, key_secret.KIND)  # of single calls, and what the gateway itself writes
+NOT_SHOWN: Final = (REQUESTS, TRIALS, key_secret.KIND)  # of single calls, and what the gateway itself writes
 SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
 
 

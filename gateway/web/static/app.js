@@ -15,14 +15,15 @@ import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
 import { Tenant } from "./views/tenant.js";
 import { Tier } from "./views/tier.js";
+import { TryIt } from "./views/try-it.js";
 import { Usage } from "./views/usage.js";
 import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"], ["requests", "Requests"], ["engines", "Engines"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"], ["audit", "Changes"]];
-const OF_GROUP = [["now", "Now"], ["usage", "Usage"]]; // of the administrator of a group, for which "now" is its group
-const FOR_GROUP = ["now", "group", "tenant", "usage"];
+const VIEWS = [["now", "Now"], ["requests", "Requests"], ["engines", "Engines"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"], ["try", "Try it"], ["audit", "Changes"]];
+const OF_GROUP = [["now", "Now"], ["usage", "Usage"], ["try", "Try it"]]; // of the administrator of a group, for which "now" is its group
+const FOR_GROUP = ["now", "group", "tenant", "usage", "try"];
 const views = () => (ownGroup() === null ? VIEWS : OF_GROUP);
 
 function Shell() {
@@ -90,6 +91,8 @@ function View({ view, parts, query }) {
       return html`<${Usage} query=${query} />`;
     case "what-if":
       return html`<${WhatIf} />`;
+    case "try":
+      return html`<${TryIt} query=${query} />`;
     default:
       return html`<p>There is no such view. <a href=${link("now")}>See what is now.</a></p>`;
   }

@@ -103,7 +103,7 @@ async def test_it_sees_its_group_its_tenants_their_keys_and_their_usage_page_by_
 ALLOWED = {
     "/tenants", "/tenants/{id}", "/groups", "/groups/{id}", "/keys", "/keys/{id}", "/keys/{id}/rotate",
     "/usage", "/usage/sums", "/usage/export", "/me", "/groups/{id}/live", "/state/budgets", "/resources",
-    "/history", "/history/minute",
+    "/history", "/history/minute", "/trials",
 }  # fmt: skip
 
 

@@ -1,0 +1,72 @@
+"""Trial routes: one prompt to one model as a tenant, whose limits hold and which is charged. The audit log names the
+caller, the tenant and the model; the prompt and the answer are not stored.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from aiohttp import hdrs, web
+
+from gateway.admin.models.trials import TrialAsked
+from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.resources.live_page import HEADERS
+from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.registry.registry import TRIALS, Registry
+from gateway.steering.trials import TrialCall, TrialResult, Trials
+
+WAITING: Final = b": waiting\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRoutes:
+    registry: Registry
+    trials: Trials
+
+    def routes(self) -> Iterator[Route]:
+        yield Route(
+            method="POST", path=f"/{TRIALS}", role=Role.OPERATOR,
+            summary="Send one prompt to one model as a tenant, whose limits hold and which pays. No text is kept.",
+            run=self.run, stream=self.stream, body=TrialAsked, answer=TrialResult, for_groups=True,
+            conflicts="Models are the tenants here, and the tenant is not the model.",
+        )  # fmt: skip
+
+    async def run(self, asked: AdminRequest) -> AdminAnswer:
+        trial = await self._begin(asked)
+        async for piece in self.trials.run(trial):
+            if isinstance(piece, TrialResult):
+                return AdminAnswer(encoded=msgspec.json.encode(piece))
+        raise AssertionError("a trial has a result")
+
+    async def stream(
+        self, request: web.BaseRequest, asked: AdminRequest, is_allowed: Callable[[], bool]
+    ) -> web.StreamResponse:
+        """Events of `text`, each a JSON string, and at the end one of `result`. A client that leaves ends the call."""
+        trial = await self._begin(asked)
+        response = web.StreamResponse(headers=HEADERS | {hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            async with aclosing(self.trials.run(trial)) as pieces:
+                async for piece in pieces:
+                    if not is_allowed():
+                        break
+                    await response.write(_event(piece) if piece else WAITING)
+        return response
+
+    async def _begin(self, asked: AdminRequest) -> TrialCall:
+        body: TrialAsked = asked.body
+        if not GroupScope(self.registry).sees_tenant_named(asked.caller, body.tenant):
+            raise field_problem("body.tenant", "is no tenant")
+        trial = TrialCall(tenant=body.tenant, model=body.model, prompt=body.prompt, output_tokens_max=body.max_tokens)
+        if not self.trials.is_of_tenant(trial):
+            raise AdminProblem(409, "models are the tenants here: choose the model as the tenant")
+        await self.registry.note_trial(body.tenant, body.model, actor=asked.caller.name)
+        return trial
+
+
+def _event(piece: str | TrialResult) -> bytes:
+    name = b"result" if isinstance(piece, TrialResult) else b"text"
+    return b"event: %b\ndata: %b\n\n" % (name, msgspec.json.encode(piece))
