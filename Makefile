@@ -129,7 +129,7 @@ test-k8s: $(STAMP)  ## the chart and discovery against a real kube-apiserver, bu
 
 demo-fairness: $(STAMP)  ## FIFO against VTC on a published trace, through the gateway, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm
-	$(BIN)/python tests/benchmarks/demos/fairness.py
+	$(BIN)/python -m tests.benchmarks.demos.fairness
 
 demo-slo: $(STAMP)  ## a chat beside a flood of long prompts, by envelopes and without, on a real vLLM
 	PYTHON=$(PYTHON) tests/vllm/install.sh .vllm

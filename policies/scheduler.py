@@ -135,16 +135,15 @@ class Scheduler:
             interrupt_rules=interrupt_rules,
             sessions=sessions,
         )
-        self._parts = parts
-        self._tiers, self._queues, self._arrangement = parts.tiers, parts.queues, parts.arrangement
+        self._parts, self._tiers = parts, parts.tiers
+        self._queues, self._arrangement = parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
         self._ledger, self._accounting, self._attainment = parts.ledger, parts.accounting, parts.attainment
         self._tenants, self._admission, self._admission_rules = parts.tenants, parts.admission, parts.admission_rules
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
         self._key_holds, self._sessions = parts.handover.key_holds, parts.handover.sessions
-        self._unsettled = parts.accounting.unsettled
-        self._interruptions = Interruptions()
+        self._unsettled, self._interruptions = parts.accounting.unsettled, Interruptions()
         self._dispatching = Dispatching(parts, self._interruptions, asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them

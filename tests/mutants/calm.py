@@ -93,12 +93,12 @@ MUTANTS = (
     ),
     Mutant(
         "a long body is read in slices, and its values are counted", "gateway/intake/request_parsing.py",
-        "if len(data) < LONG_BYTES:", "if True:",
+        "if len(received) < LONG_BYTES:", "if True:",
         (f"{GATEWAY_TESTS}/test_gateway_long_bodies.py",), check=11,
     ),
     Mutant(
         "a long body is read in slices, beside other calls", "gateway/intake/request_parsing.py",
-        "if len(data) < LONG_BYTES:", "if True:",
+        "if len(received) < LONG_BYTES:", "if True:",
         calm("test_11_large_prompts.py::test_fifty_at_once_hold_up_no_other_call"), check=11,
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         "compressed bodies are refused", "gateway/intake/request_parsing.py",
-        'if request.headers.get("content-encoding", IDENTITY).lower() != IDENTITY:', "if False:",
+        'if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:', "if False:",
         calm("test_44_compressed_bodies.py"), check=44,
     ),
     Mutant(

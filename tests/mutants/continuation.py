@@ -196,8 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cut inside a head is no loss", "gateway/forwarding/attempt.py",
-        "BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S) from None\n\n    def _headers",
-        "\n\n    def _headers", (GATEWAY,),
+        "except (ConnectFailed, UpstreamAway, UpstreamClosed) as error:", "except ConnectFailed as error:", (GATEWAY,),
     ),
     Mutant(
         "ids have a limit of bytes", "backends/meters/token_ids.py",
@@ -236,7 +235,7 @@ MUTANTS = (
         "return backend.leaving or any(", "return False and any(", (GATEWAY,),
     ),
     Mutant(
-        "a stream goes on with the same model alone", "gateway/forwarding/retry.py",
+        "a stream goes on with the same model alone", "gateway/forwarding/sending.py",
         "return UNKNOWN if own is None or its is None else own.difference(its)", "return None", (GATEWAY,),
     ),
     Mutant(
@@ -277,7 +276,7 @@ MUTANTS = (
     ),
     Mutant(
         "a backend that falls silent is cut", "gateway/forwarding/attempt.py",
-        "exchange.limit_silence(self._silence_s)", "pass", (GATEWAY,),
+        "exchange.limit_silence(self._context.continuation.silence_s)", "pass", (GATEWAY,),
     ),
     Mutant(
         "a header says whether a stream can be continued", "gateway/forwarding/attempt.py",

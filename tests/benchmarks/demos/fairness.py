@@ -1,6 +1,6 @@
 """FIFO against VTC on real traffic: 27 tenants of a chat service share one real vLLM through the gateway.
 
-    python tests/benchmarks/demos/fairness.py [--vllm DIR] [--out DIR] [--budget-s SECONDS]
+    python -m tests.benchmarks.demos.fairness [--vllm DIR] [--out DIR] [--budget-s SECONDS]
 
 The trace is the one behind tables 2 and 3 of the VTC paper (1,500 requests of 600 s, LMSYS Chatbot Arena). The
 engine has the paper's shape: 32 seats, about 10,000 tokens of KV cache. First its capacity is measured through
@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from plot import svg
-from servers import ROOT, gateway, vllm
-
 from backends.simulation.requests import Arrival, RequestRecord
 from policies.accounts.cost import LinearPrice
+from tests.benchmarks.demos.plot import svg
+from tests.benchmarks.demos.servers import ROOT, gateway, vllm
 from tests.simulation.arrivals import from_csv
 from tests.simulation.fairness_metric import (
     ServiceDifference,
