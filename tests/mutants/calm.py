@@ -173,7 +173,8 @@ MUTANTS = (
     ),
     Mutant(
         "compressed bodies are refused", "gateway/intake/request_parsing.py",
-        'if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:', "if False:",
+        'if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:',
+        "if False:",
         calm("test_44_compressed_bodies.py"), check=44,
     ),
     Mutant(
