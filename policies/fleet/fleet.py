@@ -237,14 +237,15 @@ class Fleet:
         closed: Collection[str],
         may_enter: MayEnter | None,
         placement: Placement,
+        home: str = "",
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
         has.
 
-        A continued request goes to the backend that it ran at, if that has room: its blocks may still be in the prefix
-        cache there. `output_tokens` excludes the tokens produced before. Where `is_closed`, or at the backends in
-        `closed`, the request may only enter its tier's reserve. `may_enter` tells, for a candidate with room, whether
-        the request may overtake others that wait.
+        A continued request goes to the backend that it ran at if that has room, any other to its `home`, the backend of
+        its session: its blocks may still be in the prefix cache there. `output_tokens` excludes the tokens produced
+        before. Where `is_closed`, or at the backends in `closed`, the request may only enter its tier's reserve.
+        `may_enter` tells, for a candidate with room, whether the request may overtake others that wait.
         """
         if not candidates:
             return None
@@ -257,10 +258,12 @@ class Fleet:
         if refusals is not None and refusals.refused:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
         fits = self._fits(layouts, needed, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
+        home = request.ran_at if request.produced_tokens else home
         if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
             chosen = asked[0] if fits(asked[0]) else None
         else:
-            chosen = self._ran_at(request, asked, fits) or placement.place(request, asked, fits)
+            at_home = next((each for each in asked if each.id == home and fits(each)), None) if home else None
+            chosen = at_home or placement.place(request, asked, fits)
         if chosen is None:
             if refusals is not None:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
@@ -455,13 +458,6 @@ class Fleet:
             return has_room and (may_enter is None or may_enter(backend, reservation))
 
         return fits
-
-    @staticmethod
-    def _ran_at(request: Request, asked: Sequence[BackendCapacity], fits: Fits) -> BackendCapacity | None:
-        """The backend that an interrupted request ran at, if it is among those asked and has room."""
-        if not request.produced_tokens:
-            return None
-        return next((each for each in asked if each.id == request.ran_at and fits(each)), None)
 
     def _in_slot(self) -> list[BackendCapacity]:
         """The available backends that have a slot."""

@@ -135,7 +135,11 @@ def make_parts(
 
 
 def _session_gate(rules: SessionRules | None, tenants: Tenants, price: Price, wait_s_max: float) -> SessionGate | None:
-    return None if rules is None else SessionGate(rules, tenants, price, wait_s_max)
+    if rules is None:
+        return None
+    gate = SessionGate(rules, tenants, price, wait_s_max)
+    tenants.slot_fitting.home_of = gate.home_of
+    return gate
 
 
 def _pool_admission(

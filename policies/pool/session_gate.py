@@ -127,6 +127,11 @@ class SessionGate:
         at = self.ledger.next_at()
         return at if not self._bound else self._bound_until if at is None else min(at, self._bound_until)
 
+    def home_of(self, request: Request) -> str:
+        """The backend that has the context of the request's session, as far as is known; empty: none has."""
+        session = self.ledger.table.sessions(request.tenant_id).get(request.program_id or "")
+        return session.backend_id if session is not None and session.is_admitted else ""
+
     # -- what runs ---------------------------------------------------------------------------------------------
 
     def sent(self, entry: InFlight) -> None:

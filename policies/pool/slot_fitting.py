@@ -4,7 +4,7 @@ There may be two predictors, one for the order of tenants and one for the size o
 expectation and a safe one differ. Both learn from requests that end.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from policies.accounts.ledger import InFlight
@@ -23,6 +23,8 @@ class SlotFitting:
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
         self.placement: Placement = LeastReserved()
         """The placement, which chooses among the backends with room."""
+        self.home_of: Callable[[Request], str] | None = None
+        """The backend that has the context of a request's session, empty where none has; None: none is known."""
         self.fleet = fleet
         self._prefixes = prefixes
         self._first_sizing = sizing
@@ -107,6 +109,7 @@ class SlotFitting:
             closed=closed,
             may_enter=may_enter,
             placement=self.placement,
+            home="" if self.home_of is None or request.program_id is None else self.home_of(request),
         )
         if slot is None:
             return None

@@ -1,7 +1,8 @@
 """Everything may happen, to a Scheduler that knows of sessions.
 
-`WatchedSessions`: nothing is held, because the ledger of sessions does not see that it pays. `NoSessions`: the ledger
-holds what it can, but no request is of a session. In both a Scheduler without a ledger decides the same, to the digit.
+`WatchedSessions`: nothing is held, because the ledger of sessions does not see that it pays, and turns go where calls
+do. `NoSessions`: the ledger holds what it can, but no request is of a session. In both a Scheduler without a ledger
+decides the same, to the digit.
 `HeldSessions`: the ledger always holds.
 """
 
@@ -25,8 +26,18 @@ class Holding(Scheduler):
             engagement.update = lambda *_, **__: None
 
 
+class Homeless(Scheduler):
+    """A Scheduler that sends turns where it sends calls."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._slot_fitting.home_of = None
+
+
 class WatchedSessions(AnyFacts):
     """The Scheduler of the replay knows of sessions."""
+
+    scheduler_class = Homeless
 
     def begin(self, **options):
         super().begin(**options)

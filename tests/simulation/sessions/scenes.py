@@ -12,7 +12,6 @@ from backends.engine.engine import Engine
 from backends.simulation.session_world import GAPS_S, Agents, Quantiles, SessionWorld, TurnRecord, always
 from backends.simulation.world import KnownSteps
 from policies.facts import Fact
-from policies.placement.longest_prefix import LongestPrefix
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger, TurnEntry
@@ -145,11 +144,7 @@ def play(scene: Scene, way: Way) -> Figures:
     """Play the scene."""
     engines = {f"e{number}": _engine(scene) for number in range(scene.engines)}
     tenants = [Tenant(each.tenant_id) for each in scene.agents]
-    settings: dict[str, Any] = {
-        "admission": (),
-        "wait_s_max": 1e9,
-        "placement": LongestPrefix() if scene.engines > 1 else None,
-    }
+    settings: dict[str, Any] = {"admission": (), "wait_s_max": 1e9}
     scheduler = way.make(tenants=tenants, **settings, sessions=SessionRules(**way.ledger) if way.gate else None)
     held_s: list[float] = []
     if scheduler._sessions is not None:
@@ -228,6 +223,8 @@ SCENES: Mapping[str, Scene] = {
     "cpu-1m-gap-0.3": cpu(gap_s=LONG_GAPS, coefficients=CPU_1M),
     "cpu-1m-published-gaps": cpu(gap_s=GAPS_S, coefficients=CPU_1M),
     **{f"h100-{count}": h100(count) for count in (8, 16, 24, 32, 48, 84)},
+    "h100-16-2-pods": h100(16, engines=2, until_s=1200.0, warm_s=300.0),
+    "h100-84-2-pods": h100(84, engines=2, until_s=1500.0),
     "h100-84-4-pods": h100(84, engines=4, until_s=2400.0),
 }
 WAYS: Mapping[str, Way] = {

@@ -114,6 +114,19 @@ def test_a_turn_goes_to_the_backend_of_its_session_and_waits_for_it():
     assert pool.placed() == {"one-2": home}
 
 
+def test_where_nothing_is_held_a_turn_goes_to_the_backend_of_its_session_if_that_has_room():
+    pool = Agents(backends=2)
+    pool.ledger.engagement.is_on = False
+    home = pool.run("one", "one-1")
+    pool.send("B", "b", backend_ids=frozenset({home}))
+    pool.dispatched()
+    assert pool.run("one", "one-2") == home, "the other one is less full"
+    for number in range(7):
+        pool.send("B", f"b{number}", backend_ids=frozenset({home}))
+    pool.dispatched()
+    assert pool.run("one", "one-3") != home, "it does not wait for it"
+
+
 def test_a_turn_that_waits_for_the_backend_of_its_session_goes_elsewhere_when_that_is_gone_or_it_has_waited_long():
     for event in ("gone", "unavailable", "long"):
         pool = Agents(backends=2)
