@@ -419,6 +419,7 @@ class Gateway:
             policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
             tiers=self._tiers,
             groups=self._groups,
+            find_tenant=self._find_tenant,
             backends=self.backends,
             gaps=self.metrics.gaps,
             pace_of=self._clients.measured_pace,

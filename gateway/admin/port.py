@@ -45,7 +45,7 @@ from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
-from gateway.identity.key_use import KeyUse
+from gateway.identity.last_use import LastUse
 from gateway.live.history.history import HistoryReader
 from gateway.live.live import Live
 from gateway.live.schema import ClusterView
@@ -175,6 +175,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         address_allowlist=parts.address_allowlist,
     ).collection()
     collections = [*declared.collections(registry), backends]
+    use = LastUse(parts.store, clock=parts.clock, today=lambda: datetime.now(UTC).date().isoformat())
     pools = PoolRoutes(registry=registry, pools=parts.pools, in_force=parts.in_force)
     files = ResourceFileRoutes(registry=registry, collections={each.kind: each for each in collections}, pools=pools)
     found = [
@@ -185,7 +186,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
             registry=registry,
             hmac_hex=hmac_hex,
             checks_tenants=parts.tenant_keys is not None,
-            use=KeyUse(parts.store, clock=parts.clock, today=lambda: datetime.now(UTC).date().isoformat()),
+            use=use,
         ).routes(),
         *LiveRoutes(
             registry=registry,
@@ -202,7 +203,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
         *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
         *TrialRoutes(registry=registry, trials=parts.steering.trials).routes(),
-        *UsageRoutes(registry=registry, store=parts.store, prices=parts.prices, clock=time.time).routes(),
+        *UsageRoutes(registry=registry, store=parts.store, use=use, prices=parts.prices, clock=time.time).routes(),
         *AuditRoutes(registry=registry).routes(),
     ]
     return _with_document(found)

@@ -6,9 +6,9 @@ them. What takes a long window is computed anew only when that window has moved.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ from policies.types import Group, SessionState, SessionsView, SessionView, Snaps
 
 SLICE_TENANTS: Final = 100
 SHORT, LONG = 0, -1  # windows by number
+IDLE: Final = TenantView(0, 0, 0, 0, 0.0, 0.0, 0.0)
 FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 """Reasons to wait that lie in the backends."""
 
@@ -66,6 +67,7 @@ class Sources:
     policy_of: Callable[[str], str]
     tiers: Mapping[str, Tier]
     groups: Mapping[str, Group]
+    find_tenant: Callable[[str], Tenant | None]
     backends: BackendPool
     gaps: Callable[[str], Mapping[str, TierGap]]
     pace_of: Callable[[str], float | None]
@@ -184,10 +186,12 @@ class LiveDocument:
     ) -> dict[str, LivePageTenant]:
         """The tenants that have anything to show, which are added to `sums`; with turns of the event loop."""
         rows, ended, short, long = {}, self._from.ended, record.windows[SHORT], record.windows[LONG]
-        members, per_s = iter(record.tenants.items()), 1 / (short.covered_s or inf)
+        members, per_s = chain(record.tenants.items(), self._refused_only(pool, record)), 1 / (short.covered_s or inf)
         while some := list(islice(members, SLICE_TENANTS)):
             for tenant_id, (tenant, view) in some:
-                if not view.queued_requests and not view.in_flight_requests and tenant_id not in long.amounts:
+                refused = ended.refused_of(pool, tenant_id)
+                is_served = view.queued_requests or view.in_flight_requests or tenant_id in long.amounts
+                if not is_served and not refused:
                     continue
                 lately, longer = short.amounts.get(tenant_id, NOTHING), long.amounts.get(tenant_id, NOTHING)
                 sums.add(tenant, view, lately)
@@ -210,12 +214,19 @@ class LiveDocument:
                     tpot_s=tpot_s,
                     cached_ratio=_ratio(longer[CACHED_TOKENS], longer[PROMPT_TOKENS]),
                     attainment_ratio=_ratio(longer[SLO_MET], longer[SLO_REQUESTS]),
-                    refused=ended.refused_of(pool, tenant_id),
+                    refused=sum(refused.values()),
+                    refused_by=dict(refused),
                     waits=view.waits,
                     sessions=[_session(each) for each in view.sessions],
                 )
             await asyncio.sleep(0)
         return rows
+
+    def _refused_only(self, pool: str, record: PoolRecord) -> Iterator[tuple[str, tuple[Tenant, TenantView]]]:
+        """Tenants whose calls were all refused before the scheduler was told of any."""
+        for tenant_id in self._from.ended.refused_tenants(pool):
+            if tenant_id not in record.tenants and (tenant := self._from.find_tenant(tenant_id)) is not None:
+                yield tenant_id, (tenant, IDLE)
 
     async def _shares(self, pool: str, record: PoolRecord, tier_weights: Mapping[str, float]) -> list[WindowShares]:
         """The shares of every window; those of a window that was not read since are as they were."""

@@ -8,7 +8,7 @@ has changed since it asked last (`changes`, `EndedElsewhere`), and only while th
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from gateway.live.recent_counts import K, RecentCounts, bucket_of, quantiles, summed
@@ -30,13 +30,13 @@ Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in secon
 
 
 class EndedRow(NamedTuple):
-    """One tenant in one pool: TTFT and TPOT by bucket, and how many of its calls were refused."""
+    """One tenant in one pool: TTFT and TPOT by bucket, and how many of its calls were refused by reason."""
 
     pool: str
     tenant: str
     ttft: dict[int, int]
     tpot: dict[int, int]
-    refused: int
+    refused: dict[str, int]
 
 
 class EndedChanges(NamedTuple):
@@ -63,8 +63,12 @@ class EndedView(Protocol):
         """How many calls went on from this pool to another in the last minute, by alias and reason."""
         ...
 
-    def refused_of(self, pool: str, tenant_id: str) -> int:
-        """How many calls of this tenant were refused."""
+    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
+        """How many calls of this tenant were refused in the last minute, by reason."""
+        ...
+
+    def refused_tenants(self, pool: str) -> Collection[str]:
+        """The tenants of which any call was refused."""
         ...
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
@@ -80,7 +84,7 @@ class _EndedOfTenant:
     def __init__(self) -> None:
         self.ttft: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
         self.tpot: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
-        self.refused: RecentCounts[None] = RecentCounts(REFUSAL_PARTS)
+        self.refused: RecentCounts[str] = RecentCounts(REFUSAL_PARTS)
         self.changed_at = 0
         self.shown: Latencies | None = None  # None: to be computed
         self.shown_at = 0.0
@@ -121,8 +125,9 @@ class EndedCalls:
             return
         now, ended_s = self._clock(), time.perf_counter()
         if outcome == REFUSED:
-            row.refused.count(None, int(now / REFUSAL_PART_S))
-            self._count(self._refused, pool, str(trace.reason or ""))
+            why = str(trace.reason or "")
+            row.refused.count(why, int(now / REFUSAL_PART_S))
+            self._count(self._refused, pool, why)
         if first_s is not None and usage is not None:
             part = int(now / LATENCY_PART_S)
             row.ttft.count(bucket_of(first_s - trace.started_s), part)
@@ -146,9 +151,12 @@ class EndedCalls:
                 of_aliases.setdefault(alias, {})[reason] = count
         return of_aliases
 
-    def refused_of(self, pool: str, tenant_id: str) -> int:
+    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
         row = self._rows.get((pool, tenant_id))
-        return 0 if row is None else row.refused.counts.get(None, 0)
+        return {} if row is None else dict(row.refused.counts)
+
+    def refused_tenants(self, pool: str) -> Collection[str]:
+        return {tenant for (of_pool, tenant), row in self._rows.items() if of_pool == pool and row.refused.counts}
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
         row = self._rows.get((pool, tenant_id))
@@ -165,7 +173,7 @@ class EndedCalls:
     def row(self, pool: str, tenant_id: str) -> EndedRow:
         """What is counted of this tenant."""
         row = self._rows.get((pool, tenant_id)) or _EndedOfTenant()
-        return EndedRow(pool, tenant_id, row.ttft.counts, row.tpot.counts, row.refused.counts.get(None, 0))
+        return EndedRow(pool, tenant_id, row.ttft.counts, row.tpot.counts, row.refused.counts)
 
     def changes(self, since: int) -> EndedChanges:
         """What has changed since then; all that there is where `since` is not a number of this process."""
@@ -261,9 +269,13 @@ class EndedElsewhere:
         members = [self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())]
         return {alias: summed(each.get(alias, {}) for each in members) for alias in set().union(*members)}
 
-    def refused_of(self, pool: str, tenant_id: str) -> int:
+    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
         own = self._own.refused_of(pool, tenant_id)
-        return own + sum(row.refused for row in self._of(pool, tenant_id)) if self._rows else own
+        return summed([own, *(row.refused for row in self._of(pool, tenant_id))]) if self._rows else own
+
+    def refused_tenants(self, pool: str) -> Collection[str]:
+        told = (row for rows in self._rows.values() for row in rows.values())
+        return {*self._own.refused_tenants(pool), *(row.tenant for row in told if row.pool == pool and row.refused)}
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
         rows = list(self._of(pool, tenant_id)) if self._rows else []

@@ -207,8 +207,8 @@ class LivePageTenant(Struct, kw_only=True):
     `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median and the 99th
     percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was cached, and
     `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15 minutes;
-    `refused` calls of the last minute. `waits`: why its oldest request waits. `sessions`: its agents' that were used
-    last, the last one first.
+    `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request waits. `sessions`: its
+    agents' that were used last, the last one first.
     """
 
     tier: str
@@ -231,6 +231,7 @@ class LivePageTenant(Struct, kw_only=True):
     refused: int
     waits: Wait | None
     sessions: list[LivePageSession] = []
+    refused_by: dict[str, int] = {}
 
 
 class LivePageGroup(LivePageMember, kw_only=True):
@@ -242,8 +243,8 @@ class LivePageGroup(LivePageMember, kw_only=True):
 class LivePagePool(Struct, kw_only=True):
     """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
     `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
-    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes;
-    `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
+    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes,
+    or refused within one; `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
     """
 
     policy: str

@@ -6,7 +6,18 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from gateway.others import Others, Service
-from gateway.store.base import AuditEntry, Change, Document, Learnt, News, Store, StoreUnavailable, UsageQuery, UsageRow
+from gateway.store.base import (
+    AuditEntry,
+    Change,
+    Document,
+    Holder,
+    Learnt,
+    News,
+    Store,
+    StoreUnavailable,
+    UsageQuery,
+    UsageRow,
+)
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _ASKED: Final[Mapping[str, msgspec.msgpack.Decoder[Any]]] = {
@@ -70,7 +81,7 @@ class LeaderStore:
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
         _only_leader()
 
-    async def last_days(self, since: str) -> dict[str, str]:
+    async def last_days(self, since: str) -> dict[Holder, str]:
         _only_leader()
 
     async def audit(

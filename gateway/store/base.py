@@ -108,6 +108,10 @@ class Totals(NamedTuple):
     output_tokens: int = 0
 
 
+Holder = tuple[str, str]
+"""A tenant and the id of one of its API keys, "" without one."""
+
+
 class UsageKey(NamedTuple):
     """The key of a usage row. `key` is the id of an API key, "" without one; `day` is like 2026-11-20, in UTC."""
 
@@ -251,8 +255,8 @@ class Store(Protocol):
         """
         ...
 
-    async def last_days(self, since: str) -> dict[str, str]:
-        """The last day with usage of each API key that has any on `since` or later, by the key's id."""
+    async def last_days(self, since: str) -> dict[Holder, str]:
+        """The last day with usage of each tenant's keys that have any on `since` or later."""
         ...
 
     async def put_learnt(self, learnt: Learnt) -> None:

@@ -33,6 +33,7 @@ from gateway.store.base import (
     AuditEntry,
     Change,
     Document,
+    Holder,
     Learnt,
     News,
     StoreFull,
@@ -223,11 +224,11 @@ class RedisStore:
                 raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
         return tuple(rows[:limit])
 
-    async def last_days(self, since: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+    async def last_days(self, since: str) -> dict[Holder, str]:
+        found: dict[Holder, str] = {}
         for day in map(bytes.decode, await self._ask("ZRANGEBYSCORE", "days", _day_number(since or "0"), "+inf")):
             rows = (_usage_row(day, field, NO_TOTALS) for field in await self._ask("HKEYS", f"usage:{day}"))
-            found |= {row.of.key: day for row in rows if row.of.key}
+            found |= {(row.of.tenant, row.of.key): day for row in rows}
         return found
 
     async def put_learnt(self, learnt: Learnt) -> None:

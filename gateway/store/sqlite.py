@@ -24,6 +24,7 @@ from gateway.store.base import (
     AuditEntry,
     Change,
     Document,
+    Holder,
     Learnt,
     News,
     StoreFull,
@@ -121,8 +122,9 @@ class SqliteStore:
             raise StoreFull(f"more than {USAGE_ROWS_MAX} rows of usage: ask for fewer days")
         return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
 
-    async def last_days(self, since: str) -> dict[str, str]:
-        return await self._run(lambda database: dict(database.execute(READ_LAST_DAYS, (since,)).fetchall()))
+    async def last_days(self, since: str) -> dict[Holder, str]:
+        rows = await self._run(lambda database: database.execute(READ_LAST_DAYS, (since,)).fetchall())
+        return {(tenant, key): day for tenant, key, day in rows}
 
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:
@@ -299,7 +301,7 @@ READ_USAGE = (
 # As a row value the place is looked up in the primary key, where no other condition is a lower bound: a page costs as
 # much wherever it begins.
 BEHIND_PLACE = "(day, tenant, key, model, writer) > (?, ?, ?, ?, ?)"
-READ_LAST_DAYS = "SELECT key, max(day) FROM usage WHERE day >= ? AND key != '' GROUP BY key"
+READ_LAST_DAYS = "SELECT tenant, key, max(day) FROM usage WHERE day >= ? GROUP BY tenant, key"
 READ_NEWS = "SELECT kind, name, version, body, arrival FROM documents WHERE arrival > ? ORDER BY arrival"
 
 WRITE_DOCUMENT = "INSERT OR REPLACE INTO documents (kind, name, version, body, arrival) VALUES (?, ?, ?, ?, ?)"

@@ -9,6 +9,7 @@ AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text(encoding="utf-8")
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 VIEWS = {
     "now": ("now",),
+    "tenants": ("tenants",),
     "tenant": ("tenant", "flood"),
     "tier": ("tier", "batch"),
     "backend": ("backend", "vllm-0"),

@@ -18,6 +18,7 @@ HOSTILE = [
 WINDOWS = [0.5, 0.5, 0.5]
 VIEWS = [
     ("now",),
+    ("tenants",),
     ("tenant", "one"),
     ("tier", "one"),
     ("requests?state=queued",),

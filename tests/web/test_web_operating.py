@@ -98,7 +98,7 @@ def test_ended_requests_have_their_time_cost_key_and_words_and_are_found_by_them
     operator.see("requests?state=ended")
     page.get_by_role("form", name="Filters").get_by_role("combobox").select_option("rate_limited")
     page.get_by_role("button", name="Show", exact=True).click()
-    expect(rows.first).to_contain_text("refused: over its limit per minute")
+    expect(rows.first).to_contain_text("refused: over its rate limit")
     expect(rows.filter(has_text="mine-1")).to_have_count(0)
     operator.see("request", "mine-1")
     expect(page.locator("main")).to_contain_text("permanent link")

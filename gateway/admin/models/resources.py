@@ -134,6 +134,13 @@ class UsageSumResource(Fields):
     currency: str | None
 
 
+class LastDayResource(Fields):
+    """The last day with usage of a tenant, in UTC, like 2026-11-20."""
+
+    tenant: str
+    last_used_on: str
+
+
 class AuditResource(Fields):
     """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
     recorded.
@@ -238,6 +245,10 @@ class PoolList(ResourceList):
 
 class UsageList(ResourceList):
     items: list[UsageResource]
+
+
+class LastDayList(ResourceList):
+    items: list[LastDayResource]
 
 
 class UsageSumList(ResourceList):

@@ -18,7 +18,7 @@ from gateway.admin.resources.group_scope import GroupScope, check_deletes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.config.value_types import NAME_PATTERN
-from gateway.identity.key_use import KeyUse
+from gateway.identity.last_use import LastUse
 from gateway.registry.entries import Entry
 from gateway.registry.merge_patch import merged
 from gateway.registry.registry import NOT_THERE, Edit, Registry
@@ -39,7 +39,7 @@ class KeyRoutes:
     registry: Registry
     hmac_hex: Callable[[str], str]
     checks_tenants: bool
-    use: KeyUse
+    use: LastUse
     clock: Callable[[], float] = time.time
 
     def routes(self) -> Iterator[Route]:
@@ -154,7 +154,7 @@ class KeyRoutes:
     async def _last_days(self) -> Mapping[str, str]:
         """The days of last use; none where the store cannot be read, because the keys are known without it."""
         try:
-            return await self.use.last_days()
+            return await self.use.of_keys()
         except StoreUnavailable:
             return {}
 

@@ -17,6 +17,7 @@ from gateway.admin.models import resources as models
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.identity.last_use import LastUse
 from gateway.money import focus, sums
 from gateway.money.amounts import to_text
 from gateway.money.focus import Row, focus_rows
@@ -34,6 +35,7 @@ Used = list[tuple[UsageKey, Totals]]
 class UsageRoutes:
     registry: Registry
     store: Store
+    use: LastUse
     prices: PriceBook
     clock: Callable[[], float] = time.time
 
@@ -47,6 +49,11 @@ class UsageRoutes:
             summary="What was spent: usage and its cost by group, tenant, key or model, by day or month, and in all.",
             run=self.summed, query=models.UsageSumsPage, answer=models.UsageSumList, stored=True, for_groups=True,
             conflicts="There is no such day, or there would be too many rows.",
+        )  # fmt: skip
+        yield Route(
+            method="GET", path="/usage/last-days", role=Role.VIEWER,
+            summary="Every tenant with usage in the days that are kept, and the last day of it, by tenant.",
+            run=self.last_days, query=models.Page, answer=models.LastDayList, stored=True,
         )  # fmt: skip
         yield Route(
             method="GET", path="/usage/export", role=Role.VIEWER,
@@ -96,6 +103,15 @@ class UsageRoutes:
                 total=self._sum_resource(SumKey(), total),
             )
         )
+
+    async def last_days(self, asked: AdminRequest) -> AdminAnswer:
+        query: models.Page = asked.query
+        days = await self.use.of_tenants()
+        names = sorted(name for name in days if name > (query.cursor or ""))
+        shown = names[: query.limit]
+        items = [models.LastDayResource.model_construct(tenant=name, last_used_on=days[name]) for name in shown]
+        more = len(names) > len(shown)
+        return AdminAnswer(models.LastDayList.model_construct(items=items, next_cursor=shown[-1] if more else None))
 
     def _sum_resource(self, key: SumKey, of: UsageSum) -> models.UsageSumResource:
         return models.UsageSumResource.model_construct(

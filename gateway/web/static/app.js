@@ -14,6 +14,7 @@ import { Now } from "./views/now.js";
 import { OneRequest, Requests } from "./views/requests.js";
 import { SignIn } from "./views/sign-in.js";
 import { Tenant } from "./views/tenant.js";
+import { AllTenants } from "./views/tenants.js";
 import { Tier } from "./views/tier.js";
 import { TryIt } from "./views/try-it.js";
 import { Usage } from "./views/usage.js";
@@ -21,7 +22,7 @@ import { WhatIf } from "./views/what-if.js";
 
 const THEME = "fairlead.theme";
 const THEMES = { auto: "light dark", light: "light", dark: "dark" };
-const VIEWS = [["now", "Now"], ["requests", "Requests"], ["engines", "Engines"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"], ["try", "Try it"], ["audit", "Changes"]];
+const VIEWS = [["now", "Now"], ["tenants", "Tenants"], ["requests", "Requests"], ["engines", "Engines"], ["groups", "Groups"], ["models", "Models"], ["usage", "Usage"], ["what-if", "What if"], ["try", "Try it"], ["audit", "Changes"]];
 const OF_GROUP = [["now", "Now"], ["usage", "Usage"], ["try", "Try it"]]; // of the administrator of a group, for which "now" is its group
 const FOR_GROUP = ["now", "group", "tenant", "usage", "try"];
 const views = () => (ownGroup() === null ? VIEWS : OF_GROUP);
@@ -69,6 +70,8 @@ function View({ view, parts, query }) {
       return html`<${Engines} />`;
     case "audit":
       return html`<${Audit} query=${query} />`;
+    case "tenants":
+      return html`<${AllTenants} query=${query} />`;
     case "backend":
       return html`<${Backend} id=${parts[1] || ""} />`;
     case "tier":

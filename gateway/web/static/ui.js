@@ -166,6 +166,21 @@ export function Notices() {
   )}</div>`;
 }
 
+/** A button that puts text into the clipboard. */
+export function Copy({ text, label = "Copy" }) {
+  const [isDone, setDone] = useState(false);
+  const act = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      notify("This browser gives no clipboard to a page without TLS: mark the text and copy it.", { tone: "bad" });
+      return;
+    }
+    setDone(true);
+  };
+  return html`<button type="button" onClick=${act}>${isDone ? "Copied" : label}</button>`;
+}
+
 /** Run what may be refused, and say what was. */
 export async function attempt(action) {
   try {

@@ -92,26 +92,6 @@ const WAITS = {
   no_room: "no backend has room",
 };
 
-/** How a request ended (policies/types.py, Outcome and Reason). */
-const OUTCOMES = {
-  completed: "answered",
-  client_gone: "its client left",
-  backend_failed: "its backend failed",
-  tenant_queue_full: "refused: its tenant's queue was full",
-  queue_full: "refused: all queues were full",
-  queue_timeout: "refused: it waited too long",
-  rate_limited: "refused: over its limit per minute",
-  too_many_at_once: "refused: too many at once",
-  budget_spent: "refused: its budget was spent",
-  request_too_large: "refused: too large for any backend",
-  tenant_unknown: "refused: no such tenant",
-  no_backend: "refused: no backend was available",
-  slo_unreachable: "refused: it would have been late",
-  shed: "refused: it gave way to others",
-  draining: "refused: the gateway was shutting down",
-  cancelled: "cancelled by an operator",
-};
-
 /** Why a share is due (gateway/live/shares.py). */
 const DUES = { asks: "all it asks for", weight: "what its weight gives", limit: "what its limit allows" };
 
@@ -127,12 +107,31 @@ const ORDERS = {
   justitia: "the tenant that would be done first, were the backends shared evenly (justitia)",
 };
 
+/** Why a call was refused (policies/types.py, Reason). */
+const REFUSALS = {
+  tenant_queue_full: "its queue is full",
+  queue_full: "all queues together are full",
+  queue_timeout: "no room in time",
+  rate_limited: "over its rate limit",
+  too_many_at_once: "too many such calls at once",
+  budget_spent: "its budget is spent",
+  request_too_large: "too large for every backend",
+  tenant_unknown: "an unknown tenant",
+  no_backend: "no backend is available",
+  slo_unreachable: "too late for its target",
+  shed: "shed for more urgent requests",
+  draining: "the gateway stops",
+};
+
+/** How a call ended that was not refused (policies/types.py, Outcome). */
+const OUTCOMES = { completed: "answered", client_gone: "its client left", backend_failed: "its backend failed", cancelled: "cancelled by an operator" };
+
 const said = (sentences, reason) => (Object.hasOwn(sentences, reason) ? sentences[reason] : plain(reason));
 
 export const bound = (reason) => (reason == null ? "it takes more" : said(BOUNDS, reason));
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
 export const due = (reason) => (reason == null ? NONE : said(DUES, reason));
-export const outcome = (word) => (word == null ? NONE : said(OUTCOMES, word));
-export const OUTCOME_NAMES = Object.entries(OUTCOMES);
-export const refusal = plain;
+export const refusal = (reason) => said(REFUSALS, reason);
+export const outcome = (code) => (code == null ? NONE : Object.hasOwn(REFUSALS, code) ? `refused: ${REFUSALS[code]}` : said(OUTCOMES, code));
+export const OUTCOME_NAMES = [...Object.keys(OUTCOMES), ...Object.keys(REFUSALS)].map((code) => [code, outcome(code)]);

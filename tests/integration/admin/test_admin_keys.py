@@ -6,7 +6,7 @@ import pytest
 from admin_rig import SECRET, admin, within
 from gateway_rig import PATIENCE_S, bearer, scripted
 
-from gateway.identity import key_use
+from gateway.identity import last_use
 from gateway.store.base import StoreUnavailable
 
 EXACT_S = 10.0  # times are told in whole seconds, and a machine may be busy
@@ -89,7 +89,7 @@ async def test_where_every_key_is_let_in_only_keys_of_roles_are_made(tmp_path):
 
 
 async def test_a_key_says_when_it_was_used_last_and_one_that_was_not_says_so(api, monkeypatch):
-    monkeypatch.setattr(key_use, "REFRESH_S", 0.0)
+    monkeypatch.setattr(last_use, "REFRESH_S", 0.0)
     used, unused = await made(api), await made(api)
     assert (await api.get(f"/keys/{used['id']}")).json["last_used_on"] is None
     assert (await api.rig.post(headers=bearer(used["secret"]))).status == 200

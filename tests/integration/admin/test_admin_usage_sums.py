@@ -170,3 +170,12 @@ async def test_the_shell_prints_the_sums_and_their_total(api, tmp_path, monkeypa
 async def test_a_wrong_question_is_said_to_be_one_by_its_field(api, query, status, said):
     refused = await api.get(f"/usage/sums?{query}")
     assert (refused.status, refused.json["detail"]) == (status, said)
+
+
+async def test_every_tenant_with_usage_has_its_last_day_page_by_page(api):
+    first = (await api.get("/usage/last-days?limit=3")).json
+    rest = (await api.get(f"/usage/last-days?cursor={first['next_cursor']}")).json
+    assert [len(each["items"]) for each in (first, rest)] == [3, 2]
+    assert rest["next_cursor"] is None
+    days = {each["tenant"]: each["last_used_on"] for each in first["items"] + rest["items"]}
+    assert days == dict.fromkeys(("red/a", "red/b", "blue/c", "free", "gone"), day())

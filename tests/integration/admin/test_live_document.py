@@ -63,7 +63,7 @@ async def test_the_document_shows_queues_shares_waits_backends_and_what_ended(tm
     waiting = tenants["bob"] if tenants["bob"]["queued"] else tenants["alice"]
     assert waiting["waits"] == "no_room"
     assert waiting["oldest_wait_s"] >= 0
-    assert tenants["bob"]["refused"] == 1
+    assert (tenants["bob"]["refused"], tenants["bob"]["refused_by"]) == (1, {"tenant_queue_full": 1})
     assert tenants["alice"]["weight"] == 3
     assert sum(each["share"][2] for each in tenants.values()) > 0.99
     median, high = tenants["alice"]["ttft_s"]
@@ -148,3 +148,17 @@ async def keep_calling(api, key):
 
 def has_gap(document):
     return any(tier.get("gap") is not None for pool in document["pools"].values() for tier in pool["tiers"].values())
+
+
+async def test_a_tenant_whose_calls_are_all_refused_is_in_the_document(tmp_path):
+    """Its budget refuses them before the scheduler is told of any."""
+    async with engine() as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api:
+        await api.post("/tenants", {"id": "poor", "tokens_per_day_max": 1})
+        poor = bearer(await api.key_for("poor"))
+        assert (await api.rig.post(call(), headers=poor)).status == 429
+        async with stream(api) as response:
+            shown = await Viewer(response).until(
+                lambda it: any("poor" in pool["tenants"] for pool in it["pools"].values())
+            )
+    (pool,) = shown["pools"].values()
+    assert pool["tenants"]["poor"]["refused_by"] == {"budget_spent": 1}

@@ -221,7 +221,7 @@ async def test_usage_is_kept_by_writer_day_tenant_key_and_model(store):
     assert await store.usage(UsageQuery("2026-11-21", "2026-11-21")) == (others[1],)
 
 
-async def test_the_last_day_of_each_key_is_told_over_writers_and_tenants(store):
+async def test_the_last_day_of_each_tenants_keys_is_told_over_writers_and_models(store):
     rows = [
         usage_row((1, 1, 1, 1), **other)
         for other in (
@@ -230,8 +230,9 @@ async def test_the_last_day_of_each_key_is_told_over_writers_and_tenants(store):
         )
     ]  # fmt: skip
     await store.put_usage(rows)
-    assert await store.last_days("") == {"k1": "2026-11-20", "k2": "2026-11-18", "k3": "2026-11-19"}
-    assert await store.last_days("2026-11-19") == {"k1": "2026-11-20", "k3": "2026-11-19"}
+    recent = {("alice", "k1"): "2026-11-20", ("alice", ""): "2026-11-20", ("bob", "k3"): "2026-11-19"}
+    assert await store.last_days("") == {**recent, ("alice", "k2"): "2026-11-18"}
+    assert await store.last_days("2026-11-19") == recent
     assert await store.last_days("2026-11-21") == {}
 
 

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { all, patch, path, post } from "../api.js";
 import { FIELDS } from "../fields.js";
 import { mayChange } from "../session.js";
-import { attempt, html, notify, Table, usePolled } from "../ui.js";
+import { attempt, Copy, html, notify, Table, usePolled } from "../ui.js";
 import { time } from "../words.js";
 import { Sure } from "./making.js";
 
@@ -41,7 +41,8 @@ export function Keys({ tenant = null, group = null }) {
   return html`<h2>Keys${group === null ? "" : html` <small class="dim">of its administrators</small>`}</h2>
     <${Table} label="Keys" columns=${columns} rows=${keys.value} keyOf=${(each) => each.id} sort=${{ id: "made", down: true }}
       empty="No key was made for it here. Keys of a file, and tokens of an identity provider, are not listed." />
-    ${secret === null ? null : html`<div class="verdict" role="status"><p>The new key, which is shown this once: <code class="secret">${secret}</code>
+    ${secret === null ? null : html`<div class="verdict" role="status"><p>The new key, which is shown this once: <code class="secret">${secret}</code>${" "}
+      <${Copy} text=${secret} />
       <button class="quiet" onClick=${() => setSecret(null)}>Hide it</button></p></div>`}
     ${mayChange("keys") ? html`<${NewKey} of=${group === null ? { tenant } : { role: "group-admin", group }} made=${made} />` : null}`;
 }

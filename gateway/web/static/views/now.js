@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { History } from "./history.js";
+import { Hurt, hurtOf, isHeldShort, isShort, shareOf, whoIsHurt } from "./hurt.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
 import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
@@ -71,19 +72,15 @@ function Pool({ name, pool }) {
   </section>`;
 }
 
-/** Who gets the most and why that is right; which backend is the bottleneck: as sentences. */
+/** Which tenants are hurt; who gets the most and why that is right; which backend is the bottleneck: as sentences. */
 function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
+    ${whoIsHurt(tenants)}
     <p>${mostServed(tenants, tiers)}</p>
     <p>${gapOf(tiers, tenants)}</p>
     <p>${bottleneck(backends, pool.bottleneck)}</p>
   </div>`;
 }
-
-const isShort = (got, part) => part != null && (got || 0) < part - Math.max(0.01, 0.1 * part);
-const shareOf = (each) => each.share?.[MINUTE] || 0;
-/** Whether it waits although it got less than its due of the last minute. */
-const isHeldShort = (each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]);
 
 /** Why its share is due: asks (it gets all it asks for), weight, or limit. Null: the gateway does not say. */
 export const dueBy = (each, at = MINUTE) => each.due_by?.[at] ?? null;
@@ -226,7 +223,7 @@ export function WaitCause({ tenant }) {
 }
 
 const TENANT_COLUMNS = [
-  { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
+  { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} /><${Hurt} hurt=${hurtOf(each)} />` },
   { id: "tier", label: "Tier", value: (each) => each.tier, cell: (each) => each.tier },
   { id: "weight", label: "Weight", kind: "number", hide: "middle", value: (each) => each.weight, cell: (each) => decimal(each.weight) },
   ...shareColumns(["long", "", "long"]), // a tenant's own page has all three at any width

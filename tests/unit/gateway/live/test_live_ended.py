@@ -80,12 +80,14 @@ def test_refusals_are_counted_by_reason_for_a_minute():
     calls.ended(refusal("b", Reason.SHED, model="other"))
     assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
     assert calls.refused("q") == {"shed": 1}
-    assert (calls.refused_of("p", "a"), calls.refused_of("p", "b"), calls.refused_of("q", "b")) == (3, 0, 1)
+    assert calls.refused_of("p", "a") == {"queue_full": 2, "rate_limited": 1}
+    assert (calls.refused_of("p", "b"), calls.refused_of("q", "b")) == ({}, {"shed": 1})
+    assert (calls.refused_tenants("p"), calls.refused_tenants("q")) == ({"a"}, {"b"})
     clock.now += 59
     assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
     clock.now += 1 + 2 * REFUSAL_PART_S
     assert calls.refused("p") == {}
-    assert calls.refused_of("p", "a") == 0
+    assert calls.refused_of("p", "a") == {}
 
 
 def test_a_call_that_found_no_pool_is_counted_nowhere():
@@ -144,7 +146,7 @@ def test_the_leader_has_the_latencies_and_refusals_of_all_members():
     (median, high), _ = here.latencies("p", "a")
     assert (median, high) == (pytest.approx(0.2, rel=0.1), pytest.approx(3.0, rel=0.1))
     assert here.refused("p") == {"queue_full": 3}
-    assert here.refused_of("p", "a") == 3
+    assert here.refused_of("p", "a") == {"queue_full": 3}
     here.retain(["m2"])
     assert here.refused("p") == {"queue_full": 2}
 
@@ -158,10 +160,11 @@ def test_a_member_tells_only_what_has_changed_and_that_something_is_over():
     assert tell(here, "m", calls).rows == []
     calls.ended(refusal("b"))
     assert [row.tenant for row in tell(here, "m", calls).rows] == ["b"]
-    assert here.refused_of("p", "b") == 2
+    assert here.refused_of("p", "b") == {"queue_full": 2}
+    assert here.refused_tenants("p") == {"a", "b"}
     clock.now += 100.0
     tell(here, "m", calls)
-    assert (here.refused("p"), here.refused_of("p", "b")) == ({}, 0)
+    assert (here.refused("p"), here.refused_of("p", "b")) == ({}, {})
 
 
 def test_a_process_that_takes_the_place_of_another_of_its_name_replaces_what_that_told():
@@ -171,7 +174,7 @@ def test_a_process_that_takes_the_place_of_another_of_its_name_replaces_what_tha
     second = make()
     second.ended(refusal("b"))
     tell(here, "m", second)
-    assert (here.refused_of("p", "a"), here.refused_of("p", "b")) == (0, 1)
+    assert (here.refused_of("p", "a"), here.refused_of("p", "b")) == ({}, {"queue_full": 1})
 
 
 def test_calls_that_went_on_count_for_a_minute_where_they_were_not_served_at_any_member():

@@ -1,30 +1,37 @@
-"""KeyUse: the day on which each API key was last used, by the stored usage of all gateways that share the state.
+"""LastUse: the day on which each API key and each tenant was last used, by the usage of all gateways of one state.
 
 All days are read once; after that, only the days that can still change, at most every REFRESH_S.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
 
-from gateway.store.base import Store
+from gateway.store.base import Holder, Store
 
 REFRESH_S = 5.0
 
 
-class KeyUse:
-    """The days of last use of all keys. Mutable; used on one loop."""
+class LastUse:
+    """The days of last use. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float], today: Callable[[], str]) -> None:
         """`clock` gives seconds of any clock that only grows; `today` gives the day in UTC."""
         self._store = store
         self._clock = clock
         self._today = today
-        self._days: dict[str, str] = {}
+        self._days: dict[Holder, str] = {}
         self._since = ""  # usage of earlier days does not change
         self._read_at: float | None = None
 
-    async def last_days(self) -> Mapping[str, str]:
+    async def of_keys(self) -> Mapping[str, str]:
         """The last day of use (UTC, like 2026-11-20) by key, for keys in the stored usage. Raises StoreUnavailable."""
+        return _latest((key, day) for (_, key), day in (await self._read()).items() if key)
+
+    async def of_tenants(self) -> Mapping[str, str]:
+        """The same by tenant, whether it used a key or none."""
+        return _latest((tenant, day) for (tenant, _), day in (await self._read()).items())
+
+    async def _read(self) -> Mapping[Holder, str]:
         now = self._clock()
         if self._read_at is None or now - self._read_at >= REFRESH_S:
             today = date.fromisoformat(self._today())
@@ -32,3 +39,10 @@ class KeyUse:
             self._read_at = now
             self._since = (today - timedelta(days=1)).isoformat()  # of yesterday some may still arrive
         return self._days
+
+
+def _latest(days: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, day in days:
+        found[name] = max(day, found.get(name, ""))
+    return found
