@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from backends.address_allowlist import AddressAllowlist
 from backends.spec import BackendSpec
-from backends.upstream import Upstream, UpstreamError
+from backends.upstream import ConnectFailed, Upstream, UpstreamError
 
 IDLE_S_MAX = 15.0  # of a connection: polls come every second, and models are asked for twice a minute
 IDLE_CONNECTIONS_MAX = 4  # of one backend: as many polls as there are at once
@@ -72,6 +72,8 @@ class Poller:
                 return bytes(await response.read(bytes_max)) if bytes_max else b""
         except TimeoutError:
             raise UnansweredError(f"{path}: no answer in {self._timeout_s:g} s") from None
+        except ConnectFailed as error:
+            raise UnansweredError(f"{path}: cannot connect: {error}") from error
         except (UpstreamError, OSError, ValueError) as error:
             raise UnansweredError(f"{path}: {error or type(error).__name__}") from error
 

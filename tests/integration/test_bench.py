@@ -146,7 +146,7 @@ async def test_a_gateway_of_its_own_takes_nothing_from_the_environment(monkeypat
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["ftp://x"], "must be like http://host:port"), (["http://127.0.0.1:9"], "Cannot connect"), ([], "URL")],
+    [(["ftp://x"], "must be like http://host:port"), (["http://127.0.0.1:9"], "cannot connect"), ([], "URL")],
 )
 def test_what_is_wrong_with_a_call_is_said_in_a_line(arguments, said):
     invoked = CliRunner().invoke(app, ["bench", *arguments])

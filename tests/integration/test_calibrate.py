@@ -196,7 +196,7 @@ def test_too_little_to_learn_from_is_said():
     ("arguments", "said"),
     [
         (["--backend", "ftp://x"], "must be like http://host:port"),
-        (["--backend", "http://127.0.0.1:9"], "Cannot connect"),
+        (["--backend", "http://127.0.0.1:9"], "cannot connect"),
         (["--backend", "http://127.0.0.1:9", "--api-key-file", "nowhere"], "the file nowhere cannot be read"),
     ],
 )

@@ -183,7 +183,8 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("set", "pools", "tiny", "fairness.policy=vtc")
     await shell("state")
     await shell("state", "--tenants", "--pool", "tiny")
-    await shell("requests", "--state", "ended", "--tenant", "x", "--pool", "tiny")
+    ended = ("--state", "ended", "--tenant", "x", "--pool", "tiny", "--key", "k", "--model", "m")
+    await shell("requests", *ended, "--backend", "b", "--outcome", "completed")
     for command in ("request", "cancel"):
         await shell(command, "never", exit_code=1)
     await shell("cluster")

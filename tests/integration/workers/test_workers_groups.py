@@ -36,7 +36,7 @@ async def test_limits_and_money_of_a_group_are_one_for_all_workers(tmp_path):
 
 
 async def test_an_alias_is_the_same_at_all_workers_and_a_change_is_in_force_at_all(tmp_path):
-    half = {"models": [BIG], "split": {BIG: 50, SMALL: 50}}
+    half = {"models": [BIG], "sticky": "tenant", "split": {BIG: 50, SMALL: 50}}
     expected = AliasTable({"chat": AliasSection.model_validate(half)})
     async with (
         engine(**{**FAST, "model": BIG}) as big,
