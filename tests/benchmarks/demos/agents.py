@@ -47,7 +47,7 @@ class Row:
     is_final_told: bool = False
 
 
-OFF, ON = {"sessions": {"enabled": False}}, {"sessions": {"enabled": True}}
+OFF, ON = {"hold_sessions": False}, {"hold_sessions": True}
 ROWS = {
     "direct": Row("no gateway", None),
     "vtc": Row("vtc, sessions not held", {"fairness": "vtc", **OFF}),
@@ -99,9 +99,7 @@ def entrance(engine: Any, row: Row, folder: Path) -> Iterator[Any]:
         yield engine
         return
     backends = {"requests_running_max": SEATS}
-    # Without the section where it says what is so anyway: the row of a gateway that does not know it yet.
-    scheduling = {name: value for name, value in row.scheduling.items() if value != OFF["sessions"]}
-    with gateway(backend=engine, name="agents", folder=folder, scheduling=scheduling, backends=backends) as server:
+    with gateway(backend=engine, name="agents", folder=folder, scheduling=row.scheduling, backends=backends) as server:
         yield server
 
 
