@@ -48,6 +48,8 @@ class AgentSession:
     """How many blocks the prompt of its last turn has, and the hash of the last of them."""
     shared: tuple[tuple[int, int], ...] = ()
     """Hashes of beginnings of its first prompt, each with the tokens since the one before (working_set.py)."""
+    shared_tokens: int = 0
+    """Their sum, while it is admitted."""
     turns: int = 0
     sides: int = 0
     """Turns since the last one that went on from its context."""

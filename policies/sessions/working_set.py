@@ -80,7 +80,9 @@ class WorkingSet:
         """Count the session's context from now on."""
         assert not session.is_admitted, "admitted once"
         session.is_admitted, session.backend_id, session.used_s = True, self.id, 0.0
+        session.shared_tokens = 0
         for block, part in session.shared:
+            session.shared_tokens += part
             holders = self._holders.get(block, 0)
             self._holders[block] = holders + 1
             if not holders:
@@ -108,8 +110,9 @@ class WorkingSet:
 
     def resize(self, session: AgentSession) -> None:
         """Count what an admitted session has now."""
-        own = max(0, session.context - sum(part for _, part in session.shared))
-        counted = own + sum(turn.tokens for turn in session.running.values())
+        counted = max(0, session.context - session.shared_tokens)
+        for turn in session.running.values():
+            counted += turn.tokens
         self.tokens += counted - session.counted
         session.counted = counted
 
