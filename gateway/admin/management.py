@@ -338,6 +338,7 @@ class Administration:
             parts,
             secret=secret,
             tokens=self._tokens,
+            issuers=self._config.jwt.admin,
             render_metrics=render_metrics,
             has_first_key=not self._config.is_trial,
         )

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import orjson
 from aiohttp import web
 
 from backends.address_allowlist import AddressAllowlist
@@ -59,9 +60,11 @@ from gateway.store.base import Store
 from gateway.web.files import StaticFiles
 
 if TYPE_CHECKING:
+    from gateway.admin.access.oidc import Oidc
     from gateway.identity.tokens import Tokens
 
 FIRST_KEY, LOCAL_KEY = "key-file", "local"  # names of their callers in the audit log
+PROVIDERS = "providers.js"
 STOP_S_MAX = 1.0
 
 log = logging.getLogger(__name__)
@@ -98,6 +101,7 @@ class AdminPort:
         *,
         secret: bytes,
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
+        issuers: Sequence[AdminIssuer] = (),
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
         has_first_key: bool = True,
     ) -> None:
@@ -114,11 +118,19 @@ class AdminPort:
         self._local: LocalAccess | None = None
         self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
         self._unsubscribe = parts.registry.subscribe(self._keys_changed)
-        sign_in = SignIn(admin_keys=self._ring, tenant_keys=parts.tenant_keys, clock=parts.clock, tokens=tokens)
+        oidc = _make_oidc(issuers, tokens, secret)
+        sign_in = SignIn(
+            admin_keys=self._ring,
+            tenant_keys=parts.tenant_keys,
+            clock=parts.clock,
+            tokens=tokens,
+            **({} if oidc is None else {"session_of": oidc.caller}),
+        )
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
-        self._server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made={MODULE: fields_module()}))
+        made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}
+        self._server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made=made), oidc=oidc)
         self._listener = Listener(
             self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
         )
@@ -162,6 +174,22 @@ class AdminPort:
             if isinstance(key, ApiKey) and key.role is not None and not key.revoked:
                 expires_at_s = None if key.expires_at is None else key.expires_at.timestamp()
                 self._ring.put(name, key.hmac, Caller(name, ROLES[key.role], key.group), expires_at_s=expires_at_s)
+
+
+def _make_oidc(
+    issuers: Sequence[AdminIssuer], tokens: "Tokens[AdminIssuer, Caller] | None", secret: bytes
+) -> "Oidc | None":
+    """None where no identity provider has the gateway as a client."""
+    if tokens is None or all(each.sign_in is None for each in issuers):
+        return None
+    from gateway.admin.access.oidc import Oidc  # noqa: PLC0415
+
+    return Oidc(issuers, tokens, secret)
+
+
+def _providers_module(labels: Sequence[str]) -> bytes:
+    """The module of the page that names the providers to sign in at."""
+    return b"export const PROVIDERS = %b;\n" % orjson.dumps(labels)
 
 
 def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes) -> list[Route]:

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import orjson
@@ -42,7 +42,11 @@ HEADERS: Mapping[str, str] = {
 JSON = "application/json"
 EVENTS = "text/event-stream"
 ACCEPTED = 202  # RFC 9110, 15.3.3: Location is where to ask how far it is
+OIDC = "/oidc/"  # for a browser on its way to a session: no part of the API
 NOT_SIGNED_IN = Caller("", Role.VIEWER)
+
+if TYPE_CHECKING:  # loaded only where it is configured
+    from gateway.admin.access.oidc import Oidc
 
 _KEY = re.compile(KEY_PATTERN)
 
@@ -68,6 +72,8 @@ class AdminServer(web.Server):
         ask_leader: AskLeader,
         pages: Mapping[str, Page] | None = None,
         files: StaticFiles | None = None,
+        *,
+        oidc: "Oidc | None" = None,
     ) -> None:
         super().__init__(
             self._handle,
@@ -83,6 +89,7 @@ class AdminServer(web.Server):
         self._pages = pages or {}
         self._ask_leader = ask_leader
         self._files = files
+        self._oidc = oidc
         self._repeats = Repeats(time.monotonic)
         self._change_rate = ChangeRate()
 
@@ -97,7 +104,12 @@ class AdminServer(web.Server):
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             file = None if self._files is None else self._files.find(request)
-            response = await self._answer(request) if file is None else file
+            if file is not None:
+                response: web.StreamResponse = file
+            elif self._oidc is not None and request.path.startswith(OIDC):
+                response = await self._oidc.answer(request)
+            else:
+                response = await self._answer(request)
         except AdminProblem as problem:
             response = to_problem(problem)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers

@@ -50,14 +50,28 @@ class TenantIssuer(Issuer):
     tenant_claim: Claim = "tenant"
 
 
+class SignInClient(Section):
+    """The gateway as a client of an identity provider (OpenID Connect, code flow with PKCE). `page_url` is where
+    browsers open the page; its path `/oidc/callback` is to be registered at the provider. Without a
+    `client_secret_file` it is a public client. `scopes` are asked for besides openid.
+    """
+
+    client_id: Annotated[str, Field(min_length=1, max_length=256)]
+    client_secret_file: Path | None = None
+    page_url: Url
+    scopes: tuple[Claim, ...] = ()
+    label: Claim = "single sign-on"
+
+
 class AdminIssuer(Issuer):
     """The identity providers of the admin port: `role_claim` holds names that `roles` maps to roles. The highest role
-    counts. A group-admin's token names its group in `group_claim`.
+    counts. A group-admin's token names its group in `group_claim`. With `sign_in` the page offers to sign in there.
     """
 
     role_claim: Claim = "roles"
     group_claim: Claim = "group"
     roles: Annotated[dict[str, Role], Field(min_length=1)] = Field(default_factory=lambda: {**ROLES})
+    sign_in: SignInClient | None = None
 
 
 class Jwt(Section):

@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +28,7 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
-from gateway.config.sections import BackendSection, PromptTokens
+from gateway.config.sections import BackendSection, PromptTokens, file_text
 from gateway.config.step_time import read_configured_step_time
 from gateway.config.tls import server_context
 
@@ -116,11 +116,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append((("backends", index, "step_time_file"), partial(read_configured_step_time, backend)))
         checks.append((("backends", index, "ca_file"), partial(_certificates, backend.ca_file)))
         checks.append((("backends", index, "cert_file"), partial(_client_certificate, backend)))
-    for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
-        checks += [
-            (("jwt", port, index, "ca_file"), partial(_certificates, each.ca_file))
-            for index, each in enumerate(issuers)
-        ]
+    checks += _checks_of_issuers(config)
     if config.state.redis is not None:
         checks.append((("state", "redis", "ca_file"), partial(_certificates, config.state.redis.ca_file)))
     checks += _checks_of_places(config)
@@ -141,6 +137,16 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         check = partial(_encoding, config.prompt_tokens, config.prompt_tokens.ranks_file)
         checks.append((("prompt_tokens", "ranks_file"), check))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
+
+
+def _checks_of_issuers(config: Config) -> Iterator[tuple[Loc, Callable[[], object]]]:
+    for port, issuers in (("data", config.jwt.data), ("admin", config.jwt.admin)):
+        for index, each in enumerate(issuers):
+            yield ("jwt", port, index, "ca_file"), partial(_certificates, each.ca_file)
+    for index, issuer in enumerate(config.jwt.admin):
+        file = None if issuer.sign_in is None else issuer.sign_in.client_secret_file
+        if file is not None:
+            yield ("jwt", "admin", index, "sign_in", "client_secret_file"), partial(file_text, file)
 
 
 def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:

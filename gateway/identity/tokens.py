@@ -13,6 +13,7 @@ import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 import aiohttp
@@ -89,11 +90,19 @@ class Tokens(Generic[I, T]):
                 self._remembered.popitem(last=False)
         return found
 
+    def claims(self, issuer: str, token: str, *, audience: str) -> Mapping[str, Any] | None:
+        """The claims of this issuer's token for another audience than its own; None where the token is invalid."""
+        try:
+            claims, keys = self._claims(token, audience)
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return claims if keys.issuer.issuer == issuer else None
+
     def _forget(self) -> None:
         """Clear the cache, because an issuer has changed its keys."""
         self._remembered.clear()
 
-    def _claims(self, token: str) -> tuple[dict[str, Any], "_Keys[I]"]:
+    def _claims(self, token: str, audience: str | None = None) -> tuple[dict[str, Any], "_Keys[I]"]:
         """The claims of a valid token, and the keys of its issuer. Raises PyJWTError; KeyError for an unknown issuer or
         key.
         """
@@ -106,7 +115,7 @@ class Tokens(Generic[I, T]):
             token,
             keys.find(header.get("kid"), header["alg"]),
             algorithms=[header["alg"]],
-            audience=issuer.audience,
+            audience=audience or issuer.audience,
             issuer=issuer.issuer,
             leeway=LEEWAY_S,
             options={"require": ["exp", "iss", "aud"]},
@@ -120,7 +129,7 @@ class _Keys(Generic[I]):
     def __init__(self, issuer: I, on_change: Callable[[], None]) -> None:
         self.issuer = issuer
         self._on_change = on_change
-        self._tls: ssl.SSLContext | bool = True if issuer.ca_file is None else tls_context(issuer.ca_file)
+        self._tls = tls_of(issuer)
         self._jwks: dict[str | None, dict[str, Any]] = {}
         self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}  # by id and algorithm
         self._wanted = asyncio.Event()
@@ -185,26 +194,43 @@ class _Keys(Generic[I]):
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=FETCH_S_MAX)) as session:
                 url = issuer.jwks_url
                 if url is None:
-                    found = await self._get(session, issuer.issuer.rstrip("/") + DISCOVERY)
-                    # OpenID Connect Discovery 1.0, 4.3: the document must name this issuer.
-                    if found.get("issuer") != issuer.issuer or not isinstance(found.get("jwks_uri"), str):
-                        raise KeysUnavailableError("its discovery document is not about it")
-                    url = found["jwks_uri"]
-                return await self._get(session, url)
+                    url = (await discovered(session, issuer, "jwks_uri", tls=self._tls))["jwks_uri"]
+                return await asked(session.get(url, allow_redirects=False, ssl=self._tls))
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
             raise KeysUnavailableError(str(error) or type(error).__name__) from error
 
-    async def _get(self, session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
-        async with session.get(url, allow_redirects=False, ssl=self._tls) as response:
-            body = bytearray()
-            while len(body) <= JWKS_BYTES_MAX and (chunk := await response.content.readany()):
-                body += chunk
-            if response.status != 200 or len(body) > JWKS_BYTES_MAX:
-                raise KeysUnavailableError(f"{url}: status {response.status}, {len(body)} bytes")
-        value = orjson.loads(bytes(body))
-        if not isinstance(value, dict):
-            raise KeysUnavailableError(f"{url}: not an object")
-        return value
+
+def tls_of(issuer: Issuer) -> ssl.SSLContext | bool:
+    """How connections to an issuer are verified. Raises ValueError where its file of CA certificates cannot be read."""
+    return True if issuer.ca_file is None else tls_context(issuer.ca_file)
+
+
+async def discovered(
+    session: aiohttp.ClientSession, issuer: Issuer, *names: str, tls: ssl.SSLContext | bool
+) -> Mapping[str, Any]:
+    """The discovery document of an issuer, which has these members as text. Raises KeysUnavailableError, and what a
+    request raises.
+    """
+    url = issuer.issuer.rstrip("/") + DISCOVERY
+    found = await asked(session.get(url, allow_redirects=False, ssl=tls))
+    # OpenID Connect Discovery 1.0, 4.3: the document must name this issuer.
+    if found.get("issuer") != issuer.issuer or not all(isinstance(found.get(name), str) for name in names):
+        raise KeysUnavailableError("its discovery document is not about it")
+    return found
+
+
+async def asked(request: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> Mapping[str, Any]:
+    """The object that an issuer answers. Raises KeysUnavailableError, and what a request raises."""
+    async with request as response:
+        body = bytearray()
+        while len(body) <= JWKS_BYTES_MAX and (chunk := await response.content.readany()):
+            body += chunk
+        if response.status != 200 or len(body) > JWKS_BYTES_MAX:
+            raise KeysUnavailableError(f"{response.url}: status {response.status}, {len(body)} bytes")
+    value = orjson.loads(bytes(body))
+    if not isinstance(value, dict):
+        raise KeysUnavailableError(f"{response.url}: not an object")
+    return value
 
 
 def _parsed(jwks: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:

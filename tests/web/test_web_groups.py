@@ -65,7 +65,7 @@ def test_its_administrator_sees_its_group_and_nothing_of_others_and_asks_for_not
     found = refused(visitor.page)
     page = visitor.sign_in(lead)
     expect(page.locator(".caller")).to_contain_text("role group-admin, group red")
-    expect(page.get_by_role("navigation", name="Views").get_by_role("link")).to_have_text(["Now", "Usage"])
+    expect(page.get_by_role("navigation", name="Views").get_by_role("link")).to_have_text(["Now", "Usage", "Try it"])
     expect(page.get_by_role("heading", level=1)).to_contain_text("red")
     live = page.get_by_role("region", name="Tenants", exact=True)
     expect(live.get_by_role("link", name="red/a")).to_be_visible()
@@ -140,7 +140,7 @@ def test_it_makes_a_tenant_and_a_key_rotates_and_revokes_it_and_removes_the_tena
     assert ask_once(gateway, secret) == 401
     page.get_by_role("button", name="Remove red/new").click()
     page.get_by_role("button", name="Really remove red/new").click()
-    expect(page).to_have_url(re.compile("#/now$"))
+    expect(page).to_have_url(re.compile(r"#/now(\?range=1h)?$"))
     assert gateway.ask("GET", "/tenants/red%2Fnew")[0] == 404
 
 

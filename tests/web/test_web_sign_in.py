@@ -1,9 +1,10 @@
-"""Who may see the page: by key, token or one-time link, each with the controls of its role, and never by a cookie."""
+"""Who may see the page: by key, token, one-time link or identity provider, each with the controls of its role."""
 
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import jwt
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
+from oidc_provider import CLIENT_SECRET, OidcProvider
 from playwright.sync_api import expect
 from web_rig import ROOT, START_S_MAX, serving
 
@@ -105,6 +107,51 @@ def test_a_token_of_the_identity_provider_signs_in(visit, background, engines, t
     background.run(runner.cleanup())
 
 
+def test_a_browser_signs_in_at_the_provider_and_out(visit, background, engines, tmp_path):
+    """The page's own cookie, which no script can read; a reload and another tab have the session, too."""
+    provider = OidcProvider()
+    provider.url, runner = background.run(serving_at(provider.serve))
+    secret = tmp_path / "client-secret"
+    secret.write_text(CLIENT_SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    admin = {"enabled": True, "port": port, "key_file": str(tmp_path / "admin-key")}
+    issuer = provider.issuer(f"http://127.0.0.1:{port}", secret)
+    backends = [{"name": "vllm-0", "url": engines[0].url}]
+    with serving(tmp_path, backends, jwt={"admin": [issuer]}, admin=admin) as gateway:
+        visitor = visit(gateway)
+        page = visitor.open()
+        page.get_by_role("link", name="Sign in with Dex").click()
+        expect(page.locator(".caller")).to_contain_text("carol@")
+        expect(page.locator(".caller")).to_contain_text("role operator")
+        assert page.evaluate("document.cookie") == ""
+        assert page.evaluate("Object.keys(sessionStorage)") == []
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        page.reload()
+        expect(page.locator(".caller")).to_be_visible()
+        other = page.context.new_page()
+        other.goto("/#/tenant/x")
+        expect(other.locator(".caller")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.locator("#key")).to_be_visible()
+        page.reload()
+        expect(page.locator("#key")).to_be_visible()
+        assert page.context.cookies() == []
+        provider.claims = {"sub": "eve", "roles": ["guest"]}
+        page.get_by_role("link", name="Sign in with Dex").click()
+        expect(page.get_by_role("alert")).to_contain_text("none of your roles has one here")
+        visitor.asked = [url for url in visitor.asked if not url.startswith(provider.url)]
+    background.run(runner.cleanup())
+
+
+async def serving_at(answer):
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"http://127.0.0.1:{runner.addresses[0][1]}", runner
+
+
 async def provider(private):
     """Publishes the key by which it signs."""
     public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(private.public_key()))
@@ -114,10 +161,7 @@ async def provider(private):
             return web.json_response({"issuer": str(request.url.origin()), "jwks_uri": f"{request.url.origin()}/jwks"})
         return web.json_response({"keys": [{**public, "kid": "one", "use": "sig", "alg": "ES256"}]})
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return f"http://127.0.0.1:{runner.addresses[0][1]}", runner
+    return await serving_at(answer)
 
 
 @pytest.fixture

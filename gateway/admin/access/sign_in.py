@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from aiohttp import hdrs
+
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import ROLES, Caller, Role
 from gateway.config.jwt import AdminIssuer
@@ -32,8 +34,12 @@ class SignIn:
         tenant_keys: KeyRing[Identity] | None,
         clock: Callable[[], float],
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
+        session_of: Callable[[Mapping[str, str]], Caller | None] = lambda _headers: None,
     ) -> None:
-        """`tenant_keys` None: tenants' keys are not checked. `clock` gives monotonic seconds."""
+        """`tenant_keys` None: tenants' keys are not checked. `clock` gives monotonic seconds. `session_of` finds the
+        caller of a browser's session, for a request without a key.
+        """
+        self._session_of = session_of
         self._tokens = tokens
         self._admin_keys = admin_keys
         self._tenant_keys = tenant_keys
@@ -47,6 +53,8 @@ class SignIn:
             found = self._tokens.find(token)
             if found is not None:
                 return found
+        if hdrs.AUTHORIZATION not in headers and (found := self._session_of(headers)) is not None:
+            return found
         try:
             key = given_key(headers) or ""
         except Unauthorized:

@@ -1,9 +1,14 @@
-// Who is signed in. The key is in memory and in this tab's sessionStorage; there is no cookie, so a request from another
-// page carries no key.
+// Who is signed in. A key is in memory and in this tab's sessionStorage. After a sign-in at an identity provider there is a
+// cookie in its place, which no script can read and which counts for requests of this page alone (api.js).
 
 import { Problem, get, post, useKey } from "./api.js";
 
 const STORED = "fairlead.key";
+const BY_COOKIE = "fairlead.by-cookie"; // that there may be a session, for all tabs
+const REFUSALS = {
+  "no-role": "The identity provider knows you, but none of your roles has one here.",
+  failed: "The identity provider does not answer the gateway. Try it again, or sign in by a key.",
+};
 const ROLES = { viewer: 1, operator: 2, admin: 3 };
 /** Which role changes entries of a kind; a group's administrator changes the tenants of its group, and their keys. */
 const CHANGED_BY = { tenants: "operator", groups: "operator", tiers: "operator", aliases: "operator", prices: "operator", backends: "operator", keys: "admin" };
@@ -52,7 +57,25 @@ export async function signIn(key) {
   }
 }
 
+/** Sign in by the session of a cookie; null where it is over. */
+async function signInByCookie(isNew = false) {
+  useKey(null);
+  try {
+    const { body } = await get("/me");
+    localStorage.setItem(BY_COOKIE, "1");
+    useKey(null, () => signOut("Your session is over. Sign in again."));
+    changed({ caller: body, isBusy: false });
+  } catch (error) {
+    if (error.status === 401) localStorage.removeItem(BY_COOKIE);
+    changed({ caller: null, isBusy: false, error: error.status !== 401 ? error.message : isNew ? "The browser did not keep the session: are cookies off?" : null });
+  }
+}
+
 export function signOut(error = null) {
+  if (localStorage.getItem(BY_COOKIE) !== null) {
+    localStorage.removeItem(BY_COOKIE);
+    fetch("/oidc/sign-out", { method: "POST", headers: { "X-Fairlead-Page": "1" } }).catch(() => {});
+  }
   sessionStorage.removeItem(STORED);
   useKey(null);
   changed({ caller: null, error, isBusy: false });
@@ -71,9 +94,14 @@ export async function resume() {
     }
     return;
   }
+  const way = /^#sign-in=([a-z-]+)$/.exec(location.hash)?.[1];
+  if (way !== undefined) history.replaceState(null, "", location.pathname);
   const stored = sessionStorage.getItem(STORED);
-  if (stored === null) changed({ isBusy: false });
-  else await signIn(stored);
+  if (way === "done") await signInByCookie(true);
+  else if (way !== undefined) changed({ isBusy: false, error: REFUSALS[way] ?? "The sign-in was refused, or took longer than ten minutes. Try it again." });
+  else if (stored !== null) await signIn(stored);
+  else if (localStorage.getItem(BY_COOKIE) !== null) await signInByCookie();
+  else changed({ isBusy: false });
 }
 
 function refusal(error) {

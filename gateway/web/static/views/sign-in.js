@@ -1,6 +1,7 @@
-// Sign-in by an admin key or a token of the admin port's identity provider.
+// Sign-in at an identity provider, or by an admin key or a token.
 
 import { useState } from "preact/hooks";
+import { PROVIDERS } from "../providers.js";
 import { html } from "../ui.js";
 import { session, signIn } from "../session.js";
 
@@ -12,6 +13,7 @@ export function SignIn() {
   };
   return html`<main class="sign-in" id="main">
     <h1>fairlead</h1>
+    ${PROVIDERS.map((label, number) => html`<p key=${number}><a class="button" href=${`/oidc/begin?provider=${number}`}>Sign in with ${label}</a></p>`)}
     <form onSubmit=${submit}>
       <label for="key">Admin key or token (JWT)</label>
       <input id="key" name="key" type="password" autocomplete="current-password" spellcheck=${false} required autofocus
