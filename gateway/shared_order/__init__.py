@@ -1,5 +1,6 @@
 """One process's part in an order that several processes share (gateway/cluster), on its event loop.
 
-order.py drives the Member; transport.py carries frames; dispatching.py is a pool's Dispatcher over it; backends.py
-tells followers of the leader's backends; services.py and sharing.py are what processes ask each other besides.
+order.py drives the Member; following.py connects to the leader, store_election.py to the store that elects;
+transport.py carries frames; deciding.py decides for a pool in turns of the order; backends.py tells followers of the
+leader's backends; services.py is what processes ask each other besides.
 """
