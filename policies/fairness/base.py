@@ -109,8 +109,8 @@ class Fairness(Protocol):
         ...
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        """The tenant starts to wait while no other waits, is charged these amounts, and has no more waiting requests. An
-        order that needs facts of requests is not told in this way.
+        """The tenant starts to wait while no other waits, is charged these amounts, and has no more waiting requests.
+        An order that needs facts of requests is not told in this way.
         """
         ...
 

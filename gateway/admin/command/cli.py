@@ -231,6 +231,22 @@ def cancel(context: typer.Context, id_: RequestArgument) -> None:
     ask(context, "DELETE", f"/requests/{quote(id_, safe='')}")
 
 
+@app.command("try")
+def try_(
+    context: typer.Context,
+    tenant: Annotated[str, typer.Argument(help="Whose limits hold, and which pays.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="A model, or an alias.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(help="What to ask.", show_default=False)],
+    *,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one prompt to one model as a tenant, and print the answer with its waits, its cost and its trace."""
+    asked = {"tenant": tenant, "model": model, "prompt": prompt, "max_tokens": max_tokens}
+    print_one(ask(context, "POST", "/trials", asked).body, form_of(output, as_json=as_json))
+
+
 @app.command()
 def cluster(context: typer.Context, output: OutputOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
     """Print which processes share one order, and which of them leads, as the one that is asked sees it."""

@@ -75,6 +75,12 @@ def _query(**given: str | None) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
+@app.command("last-days")
+def last_days(context: typer.Context, output: OutputOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
+    """Print every tenant that was ever served, with the last day on which it was."""
+    print_list(items(context, "/usage/last-days", {}), form_of(output, as_json=as_json), "last-days")
+
+
 @app.command("export")
 def usage_export(
     context: typer.Context,

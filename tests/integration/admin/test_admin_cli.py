@@ -187,6 +187,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     await shell("requests", *ended, "--backend", "b", "--outcome", "completed")
     for command in ("request", "cancel"):
         await shell(command, "never", exit_code=1)
+    await shell("try", "x", "tiny", "Say hello.", "--max-tokens", "4")
     await shell("cluster")
     if "/admin/v1/state/budgets" in document["paths"]:
         await shell("state", "--budgets")
@@ -195,6 +196,7 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     days = ("--first-day", "2026-11-01", "--last-day", "2026-11-02")
     parts = ("--by", "key", "--period", "day", "--group", "g", "--tenant", "x", "--key", "k", "--model", "m")
     await shell("usage", *parts, *days)
+    await shell("usage", "last-days")
     await shell("usage", "export", *parts, *days, "--format", "csv")
     (tmp_path / "file").write_text("tiers: {y: {weight: 2}}")
     await shell("apply", "-f", str(tmp_path / "file"))
