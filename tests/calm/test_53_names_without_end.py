@@ -17,16 +17,19 @@ NAMES = 100_000  # of each kind
 CONNECTIONS = 4
 PIPELINED = 100
 RISE_MAX = 20 * MIB
-# Mode open, for trying out, serves them, and keeps 10,000 tenants, a day's usage of 100,000 and the last 50,000 calls.
-# With a small part of each, all is full after half of the calls; the others are held to their part of the target.
+# Mode open, for trying out, serves them, and keeps 10,000 tenants, a day's usage of 100,000, the history of 5,000 and
+# the last 50,000 calls. With a small part of each, all is full after half of the calls; the others are held to their
+# part of the target.
 SCALE = 25
 SERVED, SLICE = 40_000, 2_500
 SCALED = f"""
 from gateway.cli import main
 from gateway.budgets import usage
 from gateway.identity.tenants import OpenTenants
+from gateway.live.history import recorder
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 usage.ROWS_MAX //= {SCALE}
+recorder.NAMES_MAX //= {SCALE}
 OpenTenants.__init__.__kwdefaults__["open_tenants_max"] //= {SCALE}
 RecordedCalls.__init__.__kwdefaults__["calls_max"] //= {SCALE}
 main()

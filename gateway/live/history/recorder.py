@@ -119,22 +119,45 @@ class _EngineSlot:
         return coded(ENGINE, [each / self.looks for each in self.sums])
 
 
+class _Uses:
+    """What all tenants of one pool did in the present slot. Mutable.
+
+    Names have no end where each call may bring another one: those beyond NAMES_MAX count together, by tier and group.
+    """
+
+    def __init__(self, find_tenant: Callable[[str], Tenant | None]) -> None:
+        self._find_tenant = find_tenant
+        self.by_name: dict[str, _UseSlot] = {}
+        self.beyond: dict[tuple[str, str | None] | None, _UseSlot] = {}
+
+    def of(self, name: str) -> _UseSlot:
+        found = self.by_name.get(name)
+        if found is not None:
+            return found
+        if len(self.by_name) < NAMES_MAX:
+            return self.by_name.setdefault(name, _UseSlot())
+        return self.beyond.setdefault(self._part(name), _UseSlot())
+
+    def parts(self) -> Iterator[tuple[tuple[str, str | None] | None, _UseSlot]]:
+        """Each use, with the tier and the group in whose sums it counts; None: its tenant is gone."""
+        yield from ((self._part(name), use) for name, use in self.by_name.items())
+        yield from self.beyond.items()
+
+    def _part(self, name: str) -> tuple[str, str | None] | None:
+        tenant = self._find_tenant(name)
+        return None if tenant is None else (tenant.tier_id, tenant.group_id)
+
+
 class _PoolSlot:
     """One pool in the present slot. Mutable."""
 
-    def __init__(self, uses: dict[str, _UseSlot] | None = None) -> None:
-        self.uses = uses or {}
+    def __init__(self, uses: _Uses) -> None:
+        self.uses = uses
         self.engines: dict[str, _EngineSlot] = {}
         self.before: dict[str, tuple[float, int]] = {}  # each tenant's service and tokens at the last reading
         self.seen: dict[str, tuple[float, int]] = {}
         self.is_first = True  # there was no reading of these Schedulers yet
         self.is_up: dict[str, bool] = {}
-
-    def use(self, name: str) -> _UseSlot:
-        found = self.uses.get(name)
-        if found is None:
-            found = self.uses[name] = _UseSlot()
-        return found
 
 
 class _TotalsReading:
@@ -156,7 +179,7 @@ class _TotalsReading:
                 before = total if pool.is_first else (0.0, 0)
             wait_s = 0.0 if view.oldest_at is None else self._now - view.oldest_at
             if total != before or wait_s > 0.0:
-                use = pool.use(tenant_id)
+                use = pool.uses.of(tenant_id)
                 use.service += total[0] - before[0]
                 use.tokens += max(0, total[1] - before[1])
                 use.wait_s = max(use.wait_s, wait_s)
@@ -197,7 +220,7 @@ class HistoryRecorder:
         pool_id = None if trace.tier_id is None else self._pool_of(trace.model or "")
         if pool_id is None or trace.tenant_id is None:
             return
-        use = self._pool(pool_id).use(trace.tenant_id)
+        use = self._pool(pool_id).uses.of(trace.tenant_id)
         if outcome_of(trace) == REFUSED:
             use.refused += 1
         if trace.first_token_s is not None and trace.stream:
@@ -242,7 +265,7 @@ class HistoryRecorder:
         scale = STEP_S / elapsed_s if elapsed_s > 1.5 * STEP_S else 1.0
         taken = {name: (pool.uses, pool.engines) for name, pool in self._pools.items()}
         for pool in self._pools.values():
-            pool.uses, pool.engines = {}, {}
+            pool.uses, pool.engines = _Uses(self._find_tenant), {}
         for name, (uses, engines) in taken.items():
             await self._write(name, slot - 1, uses, engines, scale)
             for minute in sorted({before // PARTS, (slot - 1) // PARTS}):
@@ -253,22 +276,20 @@ class HistoryRecorder:
                 rings.compress()
                 await asyncio.sleep(0)
 
-    async def _write(
-        self, pool: str, slot: int, uses: Mapping[str, _UseSlot], engines: Mapping[str, _EngineSlot], scale: float
-    ) -> None:
+    async def _write(self, pool: str, slot: int, uses: _Uses, engines: Mapping[str, _EngineSlot], scale: float) -> None:
         whole, tiers, groups = _UseSlot(), dict[str, _UseSlot](), dict[str, _UseSlot]()
-        for part in slices(uses.items()):
-            for tenant_id, use in part:
+        for some_uses in slices(uses.parts()):
+            for part, use in some_uses:
                 whole.add(use)
-                tenant = self._find_tenant(tenant_id)
-                if tenant is not None:
-                    tiers.setdefault(tenant.tier_id, _UseSlot()).add(use)
-                    if tenant.group_id is not None:
-                        groups.setdefault(tenant.group_id, _UseSlot()).add(use)
+                if part is not None:
+                    tier_id, group_id = part
+                    tiers.setdefault(tier_id, _UseSlot()).add(use)
+                    if group_id is not None:
+                        groups.setdefault(group_id, _UseSlot()).add(use)
             await asyncio.sleep(0)
         sums: list[tuple[str, Iterable[tuple[str, _UseSlot]]]] = [
             (POOL, [(pool, whole)]), (TIER, tiers.items()), (GROUP, groups.items()),
-            (TENANT, sorted(uses.items(), key=itemgetter(0))),  # in the same order, as far as they are the same
+            (TENANT, sorted(uses.by_name.items(), key=itemgetter(0))),  # in the same order, as far as they are the same
         ]  # fmt: skip
         for kind, of_kind in sums:
             ring = self._rings(pool, kind).by_step[STEP_S]
@@ -299,7 +320,7 @@ class HistoryRecorder:
     def _pool(self, pool: str) -> _PoolSlot:
         found = self._pools.get(pool)
         if found is None:
-            found = self._pools[pool] = _PoolSlot()
+            found = self._pools[pool] = _PoolSlot(_Uses(self._find_tenant))
         return found
 
     def _rings(self, pool: str, kind: str) -> Rings:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.live.history import recorder
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import HistoryRecorder
 from gateway.observability.telemetry import CallTrace
@@ -218,6 +219,21 @@ async def test_a_call_that_belongs_to_no_pool_or_tenant_is_not_counted():
     anonymous = call()
     anonymous.tenant_id = None
     process.recorder.ended(anonymous)
-    assert process.recorder._pools["p"].uses.keys() == {"a"}
+    assert process.recorder._pools["p"].uses.by_name.keys() == {"a"}
     with pytest.raises(StoreUnavailable):
         await process.others.ask("x", "history")
+
+
+async def test_names_beyond_the_limit_take_no_room_in_a_slot_and_count_in_sums(monkeypatch):
+    monkeypatch.setattr(recorder, "NAMES_MAX", 2)
+    process = Process()
+    await process.look(1)
+    for name in ("b", "c", "a", "d", "e"):
+        process.recorder.ended(call(name, reason=Reason.QUEUE_FULL))
+    uses = process.recorder._pools["p"].uses
+    assert (len(uses.by_name), len(uses.beyond)) == (2, 2), "one tenant's tier and group, and no tier"
+    await process.look(10)
+    assert await process.series("pool:p", "refused") == {0: 5}
+    assert await process.series("group:red", "refused") == {0: 1}
+    assert await process.series("tenant:b", "refused") == {0: 1}
+    assert (await process.of("tenant:a")).pools == {}
