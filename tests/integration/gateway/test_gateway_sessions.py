@@ -65,3 +65,56 @@ async def test_sessions_are_not_known_where_they_are_not_to_be_held(tmp_path):
             assert "x-fairlead-expected-cached-tokens" not in reply.headers
         (pool,) = (await api.get("/live")).json["pools"].values()
         assert pool.get("sessions") is None
+
+
+POOL, AGENTS, LASTS_S = 8192, 14, 30.0
+
+
+async def agent(api, name, headers, until_s, done):
+    """Turns of one session after another, each of which sends all before it."""
+    loop, number = asyncio.get_running_loop(), 0
+    while loop.time() < until_s:
+        number += 1
+        messages = [{"role": "user", "content": f"{name}-{number} " * 400}]
+        for _ in range(8):
+            body = call(max_tokens=8, messages=messages)
+            reply = await api.rig.post(body, headers={**headers, "x-session-id": f"{name}-{number}"})
+            assert reply.status == 200, reply
+            done.append(reply.json["usage"])
+            messages += [reply.json["choices"][0]["message"], {"role": "user", "content": f"and {number} " * 20}]
+            await asyncio.sleep(0.05)
+
+
+def folder(parent, name):
+    (parent / name).mkdir()
+    return parent / name
+
+
+async def turns_of(tmp_path, *, hold):
+    """What agents get done whose contexts exceed the engine's pool, and whether sessions were held."""
+    async with (
+        engine(kv_tokens_max=POOL, block_tokens=16, speed=0.1, prompt_tokens_details=True) as server,
+        admin(
+            tmp_path,
+            {"name": "gpu", "url": server.url, "kv_tokens_max": POOL, "requests_running_max": 16},
+            scheduling={"hold_sessions": hold},
+        ) as api,
+    ):
+        await api.post("/tenants", {"id": "alice"})
+        headers, done = bearer(await api.key_for("alice")), []
+        until_s = asyncio.get_running_loop().time() + LASTS_S
+        agents = [asyncio.ensure_future(agent(api, f"a{each}", headers, until_s, done)) for each in range(AGENTS)]
+        await asyncio.sleep(LASTS_S)
+        ledger = next(iter(api.rig.gateway.pools.dispatchers().values()))._scheduler._sessions
+        held = ledger is not None and (ledger.ledger.pauses_total > 0 or ledger.is_on)
+        for each in agents:
+            each.cancel()
+        await asyncio.gather(*agents, return_exceptions=True)
+        return len(done), held
+
+
+@pytest.mark.long
+async def test_agents_whose_contexts_do_not_fit_get_more_done_where_some_of_them_wait(tmp_path):
+    (without, _), (with_, held) = [await turns_of(folder(tmp_path, str(hold)), hold=hold) for hold in (False, True)]
+    assert held
+    assert with_ > 1.3 * without, (with_, without)
