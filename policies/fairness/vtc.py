@@ -124,7 +124,10 @@ class VirtualTokenCounter(LeastCounterFirst):
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         rank, last = account.counter + account.outstanding, self._last_left
-        level = self._first_level if last is None or self._is_returning else last.counter + last.outstanding
+        if self._waiting or self._is_returning or last is None:
+            level = self._rank_level()
+        else:
+            level = last.counter + last.outstanding  # `_rank_level`, inlined, where no tenant waits
         account.counter += max(0.0, level - rank)
         account.counter += service
         account.outstanding += outstanding

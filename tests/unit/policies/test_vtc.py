@@ -212,3 +212,11 @@ def test_backlogged_tenants_of_equal_weight_get_equal_service_whatever_their_len
     services = [pool.service(name) for name in names]
     largest_request = tenants + 2 * 8
     assert max(services) - min(services) <= largest_request
+
+
+def test_a_tenant_that_is_served_at_once_is_lifted_to_those_that_wait():
+    order = VirtualTokenCounter()
+    order.joined("a", ArrivalOrder())
+    order.charged("a", 5.0, 0.0)
+    order.served_at_once("b", 1.0, 0.0)
+    assert order.service_record("b").counter == 6.0
