@@ -78,9 +78,8 @@ class Member:
         """
         if self.is_leading or (self.is_standalone and self.candidate is not None and self.candidate.strangers):
             return None
-        if self._appointed is not None:
+        if self._appointed is not None or self.candidate is None:
             return self._appointed
-        assert self.candidate is not None, "a store elects where no parent appoints"
         return self.candidate.leader if self.candidate.leader != self.name else None
 
     def resign(self, now: float) -> None:
@@ -89,7 +88,7 @@ class Member:
         """
         if self.leader is not None and not self.is_standalone:
             self.leader.resign(now, returns=bool(self.follower.requests()))
-            self._step_down(now, stops=True)
+            self._step_down(self.leader, now, stops=True)
         elif self.candidate is not None:
             self.candidate.stands = False
 
@@ -254,7 +253,7 @@ class Member:
         is_with_others = candidate.is_reached(now) and not candidate.is_refused(now)
         if leader is not None and not self.is_standalone:
             leader.step_down("the store has another leader")
-            self._step_down(now)
+            self._step_down(leader, now)
         elif self.is_standalone:
             if is_with_others:
                 self._end_standalone(now)
@@ -267,7 +266,7 @@ class Member:
         """
         if self.leader is not None and not self.is_standalone:
             self.leader.resign(now, returns=True)
-            self._step_down(now)
+            self._step_down(self.leader, now)
         if self.follower.link.may_decide(now) and self.leader is None:
             return  # its leader has not seen it yet
         has_grown = self.is_standalone and len(self.share.members(now)) > self.share.part.replicas
@@ -320,9 +319,8 @@ class Member:
             self.leader.told(pool, self.share.of_fact(LoadChanged(now, tuple(loads.values()))))
         self.follower.connected(now)
 
-    def _step_down(self, now: float, *, stops: bool = False) -> None:
-        leader, self.leader = self.leader, None
-        assert leader is not None, "it leads"
+    def _step_down(self, leader: Leader, now: float, *, stops: bool = False) -> None:
+        self.leader = None
         self._out += [(member, frame) for member, frame in leader.frames(now) if member != self.name]
         self._wishes += leader.wishes()
         if self.candidate is not None:
@@ -349,7 +347,7 @@ class Member:
             self._wishes.append(wish)
             if isinstance(wish, StepDown) and self.leader is leader:
                 self._knows(wish.epoch)
-                self._step_down(now)
+                self._step_down(leader, now)
                 if wish.is_blind and self.candidate is not None:
                     self.candidate.stands, self._stands_again_at = False, now + HAND_OVER_S
         reason = self.follower.link.closes(now)
