@@ -103,18 +103,24 @@ class BackendSizes(Section):
     """The settings of a backend that can change while it serves. None: queried, measured or learned."""
 
     requests_running_max: Annotated[
-        Count | None, Field(description="its --max-num-seqs; default: learnt as requests begin there")
+        Count | None,
+        Field(description="its --max-num-seqs; default: learnt as requests begin there"),
+        FormField("Requests at once"),
     ] = None
     kv_tokens_max: Annotated[
-        Count | None, Field(description="size of its KV cache in tokens; default: read from its metrics")
+        Count | None,
+        Field(description="size of its KV cache in tokens; default: read from its metrics"),
+        FormField("KV cache", "tokens"),
     ] = None
     step_tokens_max: Annotated[
         Count | None,
         Field(description="its --max-num-batched-tokens: the most tokens of one step; default: not known"),
+        FormField("Tokens of a step", "tokens"),
     ] = None
     prompt_step_tokens_max: Annotated[
         Count | None,
         Field(description="its --long-prefill-token-threshold: tokens of one prompt per step; default: no limit"),
+        FormField("Tokens of one prompt in a step", "tokens"),
     ] = None
     step_time: Annotated[
         StepTimeSection | None,

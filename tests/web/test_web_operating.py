@@ -104,3 +104,17 @@ def test_ended_requests_have_their_time_cost_key_and_words_and_are_found_by_them
     expect(page.locator("main")).to_contain_text("permanent link")
     expect(page.locator("main")).to_contain_text(made["id"])
     expect(page.locator(".figures")).to_contain_text("EUR")
+
+
+def test_a_limit_of_an_engine_says_where_it_is_from_and_is_edited_where_it_stands(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["operator"], "#/backend/vllm-1")
+    limit = page.locator("[data-field='requests_running_max']")
+    expect(limit.locator("dd span").first).to_have_text("6")
+    expect(page.locator("[data-field='kv_tokens_max']")).to_contain_text("as it says itself")
+    limit.get_by_role("button", name="Edit requests at once").click()
+    limit.get_by_role("spinbutton").fill("5")
+    limit.get_by_role("button", name="Save").click()
+    expect(limit.locator("dd span").first).to_have_text("5")
+    assert loaded.ask("GET", "/backends/vllm-1")[1]["requests_running_max"] == 5
+    page.get_by_role("button", name="Undo").click()
+    expect(limit.locator("dd span").first).to_have_text("6")

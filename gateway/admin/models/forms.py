@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gateway.admin.models.backends import BackendFields
 from gateway.admin.models.resources import NewKey
 from gateway.config.aliases import AliasSection
 from gateway.config.marks import FormField, QueueLimit, inner_section, marked
@@ -24,6 +25,7 @@ FORMS: Mapping[str, type[BaseModel]] = {
     "aliases": AliasSection,
     "periods": PricePeriod,
     "keys": NewKey,
+    "backends": BackendFields,
 }
 BOUNDS = {"minimum": "min", "maximum": "max", "exclusiveMinimum": "above", "exclusiveMaximum": "below"}
 

@@ -17,7 +17,7 @@ from gateway.config.aliases import AliasSection
 from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.schema import config_schema
-from gateway.config.sections import BackendSection, GroupSection, TenantSection, TierSection
+from gateway.config.sections import BackendSection, GroupSection, StepTimeSection, TenantSection, TierSection
 from gateway.config.value_types import FileSchema, Name
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 
@@ -169,7 +169,11 @@ def test_what_a_file_declares_can_be_put_back_by_the_api(section, fields):
     assert section.model_validate_json(body, strict=True) == section.model_validate(fields)
 
 
-OF_A_FORM_OF_THEIR_OWN = {"models", "tenant", "role", "group"}  # of a key: the page has no input for these
+# What the page has no input for: of a key what it is made for; of a backend its drain, a button, and a learnt model.
+WITHOUT_INPUT = {
+    "keys": {"models", "tenant", "role", "group"},
+    "backends": {"draining", "step_time", *(f"step_time.{name}" for name in StepTimeSection.model_fields)},
+}
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
@@ -177,7 +181,7 @@ def test_the_pages_form_has_every_setting_with_its_bounds(form):
     section = forms.FORMS[form]
     own = {name: facts for name, facts in of_model(section).items() if name not in ("envelope", "shadow")}
     fields = {field["name"]: field for field in forms.form_fields(section)}
-    assert own.keys() - fields.keys() == (OF_A_FORM_OF_THEIR_OWN if form == "keys" else set())
+    assert own.keys() - fields.keys() == WITHOUT_INPUT.get(form, set())
     for name, field in fields.items():
         bounds = {(key, field[ours]) for key, ours in forms.BOUNDS.items() if ours in field}
         numbers = {(key, value) for key, value in own[name]["bounds"] if key in forms.BOUNDS}

@@ -7,6 +7,7 @@ import { entries, externalLoad, Health } from "./now.js";
 import { Changes } from "./changes.js";
 import { Remove } from "./making.js";
 import { PhaseLegend, Phases } from "./requests.js";
+import { Settings } from "./settings.js";
 import { Figure, html, link, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { bound, count, decimal, NONE, percent, seconds, short } from "../words.js";
 
@@ -23,7 +24,8 @@ export function Backend({ id }) {
     ${pools.length === 0 ? html`<p>There is no such backend in any pool${stored.value ? html`: <span class="bad">${stored.value.fields.trouble || stored.value.fields.state}</span>` : ""}.</p>` : null}
     ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${pool.backends[id]} />`)}
     ${pools.length > 0 ? html`<${History} of=${`backend:${id}`} /><${InFlight} id=${id} />` : null}
-    ${stored.value ? html`<${Changes} kind="backends" id=${id} settings=${stored.value} />
+    ${stored.value ? html`<${Settings} kind="backends" id=${id} settings=${{ ...stored.value, backend: pools[0]?.backends[id] }} now=${[]} again=${again} />
+      <${Changes} kind="backends" id=${id} settings=${stored.value} />
       <${Remove} kind="backends" id=${id} settings=${stored.value} loses="It is drained first, and removed when its requests have ended." leads=${link("engines")} />` : null}`;
 }
 

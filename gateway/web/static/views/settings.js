@@ -96,6 +96,11 @@ const FORMS = {
     "shadow.ratio": { none: () => "1, with a model" },
     "shadow.in_flight_max": { none: () => "1, with a model" },
   }),
+  backends: fieldsOf("backends", {
+    requests_running_max: { none: ({ backend }) => (backend == null ? "not known" : `${count(backend.requests_limit)}, ${{ learnt: "learnt from what ran there", assumed: "assumed until it is learnt" }[backend.size] ?? "as it says itself"}`) },
+    kv_tokens_max: { none: ({ backend }) => (backend?.tokens_limit == null ? "not known" : `${count(backend.tokens_limit)} tokens, as it says itself`) },
+    step_tokens_max: { none: () => "not known" },
+  }),
 }; // by the API's name of the kind
 const ORIGINS = { declared: "from the configuration file", admin: "made here", overridden: "changed here; the file says otherwise" };
 /** The name of a field inside of a sentence. */
