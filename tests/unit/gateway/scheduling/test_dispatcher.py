@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.dispatcher import Dispatcher, Rejected
 from policies.facts import LoadChanged
 from policies.prediction import Oracle
 from policies.scheduler import DECISIONS_MAX, Scheduler
-from policies.types import BackendLoad, Request, Tenant, Usage
+from policies.types import BackendLoad, Reason, Request, Tenant, Usage
 
 
 async def test_a_measurement_is_told_after_the_tokens_that_it_measures():
@@ -120,3 +120,31 @@ async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
     assert entering.done()
     await first.__aexit__(None, None, None)
     assert not dispatcher.busy
+
+
+async def test_what_is_rejected_on_its_arrival_gets_its_reason_and_leaves_nothing():
+    """Its prompt alone is over the limit of its tenant."""
+    dispatcher = Dispatcher(Scheduler())
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
+    await asyncio.sleep(0)
+    tenant = Tenant("a", tokens_per_minute_max=100)
+    with pytest.raises(Rejected) as rejected:
+        async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 101, 10), tenant):
+            raise AssertionError("it was sent")
+    assert rejected.value.reason is Reason.REQUEST_TOO_LARGE
+    assert not dispatcher.busy
+
+
+async def test_what_arrives_after_the_end_is_rejected_and_leaves_nothing():
+    scheduler = Scheduler()
+    dispatcher = Dispatcher(scheduler)
+    dispatcher.told(LoadChanged(dispatcher.now(), (BackendLoad("gpu"),)))
+    await asyncio.sleep(0)
+    dispatcher.close()
+    with pytest.raises(Rejected) as rejected:
+        async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 1, 1), Tenant("a")):
+            raise AssertionError("it was sent")
+    assert rejected.value.reason is Reason.DRAINING
+    found = scheduler.snapshot(dispatcher.now())
+    assert (found.in_flight_requests, found.queued_requests, dispatcher.busy) == (0, 0, False)
+    assert not dispatcher._waiting
