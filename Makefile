@@ -14,7 +14,7 @@ LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-ann
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue demo-agents tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
+.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants seeds-cluster test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue demo-agents tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -101,9 +101,11 @@ test-group-mutants: $(STAMP)  ## take checks of the role group-admin out, one by
 test-continue-mutants: $(STAMP)  ## take mechanisms of continuing streams out, one by one, and see a short test fail
 	$(BIN)/python -m tests.mutants.continuation
 
-test-cluster: $(STAMP)  ## two minutes of simulated clusters: seeds that never ran before, and mechanisms taken out, one by one
+seeds-cluster: $(STAMP)  ## simulated clusters of seeds that never ran before
 	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $(FIRST)
 	$(BIN)/python -m tests.simulation.cluster --seeds 400 --first $(FIRST) --cuts
+
+test-cluster: seeds-cluster  ## two minutes of simulated clusters: seeds-cluster, and mechanisms taken out, one by one
 	$(BIN)/python -m tests.mutants.cluster
 
 test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memory, descriptors and tasks stay flat) for SOAK_S seconds: 300
