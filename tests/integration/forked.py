@@ -29,6 +29,7 @@ PRELOADED = [
 FAIRLEAD = "from gateway.cli import main; main()"
 ENDED_POLL_S = 0.002
 HELD_OPEN_S = 30.0  # for what a process has written to be read, after its end
+TOLD_S = 5.0  # between a process's end and the server's word of it are two system calls, on a busy machine milliseconds
 LOST = 255  # as multiprocessing says it
 
 util.get_temp_dir()  # where the server listens; later, a test may have a folder for it that goes with the test
@@ -86,7 +87,8 @@ class Forked:
         """As the server has told; LOST where the process is gone and the server has not said how."""
         code = self._process.exitcode
         if code is None and not Path(f"/proc/{self.pid}").exists():
-            code = self._process.exitcode  # perhaps it was told just now
+            self._process.join(TOLD_S)  # the server has waited for it, and tells next
+            code = self._process.exitcode
             return LOST if code is None else code
         return code
 
