@@ -13,6 +13,8 @@ import sys
 import traceback
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PATH = list(sys.path)
 FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster")
@@ -78,6 +80,7 @@ def refused(commands: list[str]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long  # of benchmarks and tables: no mechanism of the product is held here
 def test_every_quoted_command_starts(tmp_path):
     """In one child, which imports once what programs share."""
     output = tmp_path / "output"
