@@ -14,8 +14,10 @@
 --
 -- Returns the leader's name ("": none), its epoch, `epochs` as it was before, witnesses, then of every member its name,
 -- its address and for how many ms it has not called. A member that acquires what it has already (the first answer was
--- lost) has its lease renewed. A leader whose key ended, while no other had it, has it again when it renews. A leader that
--- all others that are listed saw end has its key no longer. A call that comes after a later one of its caller only looks.
+-- lost) has its lease renewed; where it knows that epoch, it led and left, and a renewal was read late, as by a server
+-- that was frozen: it gets a new epoch. A leader whose key ended, while no other had it, has it again when it renews. A
+-- leader that all others that are listed saw end has its key no longer. A call that comes after a later one of its caller
+-- only looks.
 local leader, epochs, members, reports, witnesses = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ask, name, epoch, listed_ms = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[6])
 local clock = redis.call('TIME')
@@ -92,8 +94,9 @@ local function may_acquire()
   return 2 * free_count >= count
 end
 
-if ask == 'acquire' and not holder then
-  if may_acquire() then
+local has_left = holder == name and held_epoch <= epoch
+if ask == 'acquire' and (has_left or not holder) then
+  if has_left or may_acquire() then
     held_epoch, holder = math.max(before, epoch) + 1, name
     redis.call('SET', epochs, string.format('%.0f', held_epoch))
     redis.call('SET', leader, string.format('%.0f\n', held_epoch) .. name, 'PX', ARGV[5])

@@ -91,6 +91,13 @@ async def test_a_member_that_did_not_hear_that_it_acquired_has_a_whole_lease_by_
     assert (await one.call(call(Ask.LOOK, "two"))).leader == "one"
 
 
+async def test_a_leader_that_left_gets_a_new_epoch_where_its_last_renewal_was_read_late(elections):
+    one = elections()
+    await one.call(call(Ask.ACQUIRE, "one"))
+    await one.call(call(Ask.RENEW, "one", 1))
+    assert (await one.call(call(Ask.ACQUIRE, "one", 1))).epoch == 2
+
+
 async def test_the_key_of_a_leader_that_all_others_saw_end_is_free_at_once(elections):
     one = elections()
     await one.call(call(Ask.ACQUIRE, "one"))

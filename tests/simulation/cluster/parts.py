@@ -68,7 +68,8 @@ class Store:
         if call.has_ended and self.leader is not None and all(map(self._saw_the_end, self.members.keys())):
             ended, self.leader = self.leader, None
         is_own = (self.leader, self.epoch) == (call.member, call.epoch)
-        if ask is Ask.ACQUIRE and self.leader is None and self._may_acquire(call, ended, now):
+        has_left = self.leader == call.member and self.epoch <= call.epoch
+        if ask is Ask.ACQUIRE and (has_left or (self.leader is None and self._may_acquire(call, ended, now))):
             self.epoch = self.counter = max(self.counter, call.epoch) + 1
             self.leader, self.expires_at = call.member, now + LEASE_S
             self.reports, self.left, self.witnesses = {}, {}, NO_WITNESSES
