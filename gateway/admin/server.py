@@ -42,7 +42,6 @@ HEADERS: Mapping[str, str] = {
 JSON = "application/json"
 EVENTS = "text/event-stream"
 ACCEPTED = 202  # RFC 9110, 15.3.3: Location is where to ask how far it is
-OIDC = "/oidc/"  # for a browser on its way to a session: no part of the API
 NOT_SIGNED_IN = Caller("", Role.VIEWER)
 
 if TYPE_CHECKING:  # loaded only where it is configured
@@ -103,13 +102,10 @@ class AdminServer(web.Server):
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            file = None if self._files is None else self._files.find(request)
-            if file is not None:
-                response: web.StreamResponse = file
-            elif self._oidc is not None and request.path.startswith(OIDC):
-                response = await self._oidc.answer(request)
-            else:
-                response = await self._answer(request)
+            found = None if self._files is None else self._files.find(request)
+            if found is None and self._oidc is not None:
+                found = await self._oidc.answer(request)
+            response = await self._answer(request) if found is None else found
         except AdminProblem as problem:
             response = to_problem(problem)
         response.headers.setdefault(hdrs.SERVER, HEADERS[hdrs.SERVER])  # a page has its own headers

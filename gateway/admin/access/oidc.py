@@ -28,12 +28,12 @@ from aiohttp import hdrs, web
 from gateway.admin.access.one_time_links import KEY_S
 from gateway.admin.access.sign_in import caller_of
 from gateway.admin.routes import Caller, Role
-from gateway.admin.server import OIDC
 from gateway.config.jwt import AdminIssuer, SignInClient
 from gateway.config.key_file import key_hmac
 from gateway.config.sections import file_text
 from gateway.identity.tokens import FETCH_S_MAX, KeysUnavailableError, Tokens, asked, discovered, tls_of
 
+PREFIX: Final = "/oidc/"
 PAGE_HEADER: Final = "x-fairlead-page"
 FLOW_S: Final = 600.0  # to sign in at the provider: as long as a one-time link is valid
 ALGORITHM: Final = "HS256"
@@ -75,9 +75,11 @@ class Oidc:
         found = self._opened(headers, SESSION)
         return None if found is None else Caller(found["sub"], Role(found["role"]), found["group"])
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
-        """The response to a request below OIDC."""
-        match request.method, request.path.removeprefix(OIDC):
+    async def answer(self, request: web.BaseRequest) -> web.Response | None:
+        """The response to a browser on its way to a session or from one; None for any other request."""
+        if not request.path.startswith(PREFIX):
+            return None
+        match request.method, request.path.removeprefix(PREFIX):
             case "GET", "begin":
                 return await self._begin(request.query.get("provider", "0"))
             case "GET", "callback":
@@ -95,7 +97,7 @@ class Oidc:
         try:
             place = await provider.place(state, nonce, verifier)
         except (KeysUnavailableError, aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            log.warning("nobody can sign in at %s: %s", provider.issuer.issuer, error or type(error).__name__)
+            log.warning("no sign-in can begin at %s: %s", provider.issuer.issuer, error or type(error).__name__)
             return _sent(f"/#sign-in={FAILED}")
         # Lax: the callback comes from the provider's site.
         return self._with_cookie(_sent(place), FLOW, self._signed(FLOW, flow, FLOW_S), FLOW_S, same_site="Lax")
@@ -162,7 +164,7 @@ class _Provider:
         self._tls = tls_of(issuer)
         file = client.client_secret_file
         self._secret = None if file is None else file_text(file)
-        self._callback = client.page_url.rstrip("/") + f"{OIDC}callback"
+        self._callback = client.page_url.rstrip("/") + f"{PREFIX}callback"
         self._known: Mapping[str, Any] | None = None
 
     async def place(self, state: str, nonce: str, verifier: str) -> str:
