@@ -111,7 +111,7 @@ def test_the_view_of_an_alias_says_how_many_calls_were_passed_on_and_why(visit, 
         background.run(callers.call_once_each(["caller"] * 3))
         assert callers.counts == {"caller": {200: 3}}
         page.goto("/#/alias/chat")
-        expect(page.get_by_role("region", name="Passed on")).to_contain_text("3 slo unreachable")
+        expect(page.get_by_role("region", name="Passed on")).to_contain_text("3 too late for its target")
         page.goto("/#/alias/other")
         expect(page.get_by_role("region", name="Passed on")).to_contain_text("None.")
         stop()

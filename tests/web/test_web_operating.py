@@ -89,7 +89,7 @@ def test_ended_requests_have_their_time_cost_key_and_words_and_are_found_by_them
     rows = page.get_by_role("region", name="Requests").locator("tbody tr")
     mine = rows.filter(has_text="mine-1")
     expect(mine).to_contain_text("answered")
-    expect(mine).to_contain_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d"))
+    expect(mine).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
     expect(page.get_by_role("region", name="Requests").locator("thead")).to_contain_text("EUR")
     page.get_by_label("Key").fill(made["id"])
     page.wait_for_timeout(2_500)  # what is typed stays while the list is asked for again

@@ -58,6 +58,12 @@ export function time(unixS) {
   return new Date(unixS * 1000).toLocaleString("sv-SE");
 }
 
+/** As `time`, without the day where that is today. */
+export function clock(unixS) {
+  const [day, ofDay] = time(unixS).split(" ");
+  return day === time(Date.now() / 1000).split(" ")[0] ? ofDay : `${day} ${ofDay}`;
+}
+
 export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 export function listed(names, most = 3) {

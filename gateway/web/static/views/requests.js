@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { get, path, remove } from "../api.js";
 import { may } from "../session.js";
 import { attempt, Figure, html, link, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { count, money, NONE, outcome, OUTCOME_NAMES, seconds, time, wait } from "../words.js";
+import { clock, count, money, NONE, outcome, OUTCOME_NAMES, seconds, time, wait } from "../words.js";
 
 const STATES = [["queued", "Queued"], ["running", "In flight"], ["ended", "Ended"]];
 const POLL_MS = 1000;
@@ -114,12 +114,12 @@ function List({ state, items, again }) {
     { id: "id", label: "Request", cell: (each) => html`<a class="name" href=${link("request", each.id)}>${each.id}</a>` },
     { id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => html`<${TenantLink} id=${each.tenant} />` },
     ...(state === "running" ? [] : [{ id: "why", label: state === "ended" ? "Outcome" : "Why it waits", kind: "text", lead: state === "queued", bare: state === "queued", cell: (each) => html`<${Why} each=${each} />` }]),
-    ...(state === "ended" ? [{ id: "ended", label: "Ended", value: (each) => -each.ended_at, cell: (each) => html`<span class="name">${time(each.ended_at)}</span>` }] : []),
+    ...(state === "ended" ? [{ id: "ended", label: "Ended", value: (each) => -each.ended_at, cell: (each) => html`<span class="name" title=${time(each.ended_at)}>${clock(each.ended_at)}</span>` }] : []),
     { id: "age", label: state === "ended" ? "Took" : "Age", kind: "number", value: (each) => each.age_s, cell: (each) => seconds(each.age_s) },
     { id: "phases", label: "Time by phase", kind: "phase-column", bare: true, cell: (each) => html`<${Phases} phases=${each.phases} scale=${scale} />` },
     ...(state === "queued" ? [] : [{ id: "backend", label: "Backend", value: (each) => each.backend, cell: (each) => (each.backend == null ? NONE : html`<a class="name" href=${link("backend", each.backend)}>${each.backend}</a>`) }]),
     { id: "model", label: "Model", hide: "wide", value: (each) => each.model, cell: (each) => html`<span class="name">${each.model}</span>` },
-    { id: "prompt", label: "Prompt", card: "Prompt tokens", note: "tokens", kind: "number", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
+    { id: "prompt", label: "Prompt", hide: state === "ended" ? "roomy" : "", card: "Prompt tokens", note: "tokens", kind: "number", value: (each) => each.prompt_tokens, cell: (each) => count(each.prompt_tokens) },
     { id: "output", label: "Output", card: "Output tokens", note: "tokens / at most", kind: "number", value: (each) => each.output_tokens, cell: (each) => html`${count(each.output_tokens)} <span class="dim">/ ${count(each.output_tokens_max)}</span>` },
     ...(state === "ended" && currency ? [{ id: "cost", label: "Cost", note: currency, kind: "number", value: (each) => Number(each.cost || 0), cell: (each) => money(each.cost, dearest) }] : []),
     ...(may("operator") && state !== "ended" ? [{ id: "cancel", label: html`<span class="only-read">Cancel</span>`, cell: (each) => html`<${CancelButton} key=${each.id} id=${each.id} again=${again} />` }] : []),
