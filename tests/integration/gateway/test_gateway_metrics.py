@@ -88,7 +88,7 @@ async def test_what_waits_and_runs_now_is_seen_now():
         backend = {"name": "b0", "url": server.url, "requests_running_max": 2}
         async with gateway(backend) as rig:
             calls = [asyncio.ensure_future(rig.post(call(max_tokens=40))) for _ in range(5)]
-            await until(lambda: rig.snapshot().queued_requests == 3)
+            await until(lambda: (rig.snapshot().queued_requests, rig.snapshot().in_flight_requests) == (3, 2))
             samples = await read(rig)
             assert of(samples, "fairlead_pool_queued_requests", pool=MODEL) == 3
             assert of(samples, "fairlead_tenant_queued_requests", pool=MODEL, tenant="anonymous") == 3

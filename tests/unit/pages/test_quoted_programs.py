@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PATH = list(sys.path)
-FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster")
+FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster", "simulation/sessions")
 STARTED_BY_OTHERS = {
     "tests/benchmarks/demos/agents_client.py",  # reads its job from standard input
     "tests/benchmarks/demos/client.py",  # reads its job from standard input

@@ -15,10 +15,11 @@ from aiohttp.test_utils import make_mocked_request
 
 import vendor_web
 from gateway.admin.models.forms import MODULE, fields_module
+from gateway.admin.port import PROVIDERS
 from gateway.web.files import PREFIX, STATIC, StaticFiles, content_security_policy
 
 ROOT = Path(__file__).parents[4]
-FILES = StaticFiles(made={MODULE: fields_module()})
+FILES = StaticFiles(made={MODULE: fields_module(), PROVIDERS: b""})
 INDEX = (STATIC / "index.html").read_text(encoding="utf-8")
 OURS = [path for path in STATIC.rglob("*") if path.suffix in (".js", ".html", ".css") and "vendor" not in path.parts]
 IMPORTS = re.compile(r"""(?:\bfrom|\bimport)\s*\(?\s*["']([^"']+)["']""")
