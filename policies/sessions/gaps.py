@@ -19,7 +19,13 @@ PRIOR_GAPS: Final = 20.0  # as few as a tenant has seen after half of one sessio
 COUNTED_MAX: Final = 1000.0  # then all counts are halved, so that a tenant's gaps may change
 
 # Published: (seconds, the part of all gaps that are longer). Beyond, a gap is an end: one turn in 43.
-_PRIOR: Final = ((0.0, 1.0), (FIRST_S, 0.98), (1.0, 0.14), (10.0, 0.05), (3600.0, 1.0 / 43))
+_PRIOR: Final[tuple[tuple[float, float], ...]] = (
+    (0.0, 1.0),
+    (FIRST_S, 0.98),
+    (1.0, 0.14),
+    (10.0, 0.05),
+    (3600.0, 1.0 / 43),
+)
 
 
 def _prior_longer(at_s: float) -> float:
