@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from policies.sessions.engine_use import WINDOW_S
 from policies.sessions.working_set import WorkingSet
 
@@ -21,6 +23,7 @@ BUSY_RATIO_MIN: Final = 0.9
 RECOMPUTED_RATIO_MIN: Final = 0.1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Engagement:
     """Whether sessions are held. Mutable."""
 

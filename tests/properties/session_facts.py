@@ -11,6 +11,7 @@ from arrival_facts import ArrivalFacts
 
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
+from tests.held_sessions import AlwaysEngaged
 
 RULES = SessionRules(wait_s_max=5.0, sessions_max=3)
 
@@ -21,9 +22,7 @@ class Holding(Scheduler):
     def __init__(self, **options):
         super().__init__(**options)
         if self._sessions is not None:
-            engagement = self._sessions.ledger.engagement
-            engagement.begin(0.0)
-            engagement.update = lambda *_, **__: None
+            self._sessions.ledger.engagement = AlwaysEngaged()
 
 
 class Homeless(Scheduler):

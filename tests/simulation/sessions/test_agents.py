@@ -16,6 +16,7 @@ from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
+from tests.held_sessions import AlwaysEngaged
 from tests.simulation.sessions.scenes import CPU_1M, DIRECT, LONG_GAPS, OFF, ON, TOLD, Way, cpu, h100, play
 
 SESSIONS_MAX = 6
@@ -33,8 +34,7 @@ class Judge:
         self.ledger = SessionLedger(
             lambda: order, tenants.__getitem__, sessions_max=SESSIONS_MAX, wait_s_max=WAIT_S_MAX
         )
-        self.ledger.engagement.begin(0.0)
-        self.ledger.engagement.update = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+        self.ledger.engagement = AlwaysEngaged()
         self.now, self.number = 0.0, 0
         self.names = [f"e{number}" for number in range(backends)]
         self.waiting: dict[str, Request] = {}  # held
@@ -186,6 +186,7 @@ def test_ten_thousand_ids_of_one_tenant_cost_others_nothing_and_bounded_memory()
     judge.drain()
 
 
+@pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
     """W2, simulated: 13M parameters on two cores, ends of sessions not told."""
     scene = cpu()
@@ -197,6 +198,7 @@ def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
     assert after.session_s[1] <= 0.6 * before.session_s[1]
 
 
+@pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_cheap_prefill_and_long_gaps_nothing_is_held():
     """W3: the trap that costs 45 % where idle sessions hold room."""
     scene = cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=60.0)
@@ -205,6 +207,7 @@ def test_on_cheap_prefill_and_long_gaps_nothing_is_held():
     assert play(scene, ON).tokens_per_s >= 0.98 * play(scene, OFF).tokens_per_s
 
 
+@pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
     """W1, one pod: no difference below saturation, more than 1.6 times as much at 84 sessions; W4: its longest wait."""
     few = replace(h100(16), until_s=900.0, warm_s=300.0)

@@ -17,6 +17,7 @@ from policies.types import (
     Usage,
     Wait,
 )
+from tests.held_sessions import AlwaysEngaged
 from tests.unit.policies.pools import Pool
 
 KV = 10_000
@@ -33,8 +34,7 @@ class Agents(Pool):
         rules = SessionRules(wait_s_max=wait_s_max, eta=0.7, quantum=1e9)
         super().__init__(loads=self.loads, sessions=rules, **options)
         self.ledger = self.scheduler._sessions.ledger
-        self.ledger.engagement.begin(0.0)
-        self.ledger.engagement.update = lambda *_, **__: None
+        self.ledger.engagement = AlwaysEngaged()
 
     def measure(self, *loads: BackendLoad) -> None:
         super().measure(*loads)

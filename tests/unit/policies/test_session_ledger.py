@@ -14,6 +14,7 @@ from policies.sessions.session import AgentSession
 from policies.sessions.working_set import ETA_FIRST, ETA_MAX, WorkingSet, beginnings
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
+from tests.held_sessions import AlwaysEngaged
 
 POOL = 10_000
 TOKEN_S = 1e-3
@@ -202,8 +203,7 @@ class Pool:
         self.requests: dict[str, Request] = {}
         self.numbers = 0
         if on:
-            self.ledger.engagement.begin(0.0)
-            self.ledger.engagement.update = lambda *_, **__: None  # type: ignore[method-assign,assignment]
+            self.ledger.engagement = AlwaysEngaged()
 
     def arrive(self, session: str, prompt: int, now: float = 0.0, *, tenant: str = "a") -> TurnEntry | None:
         self.numbers += 1
