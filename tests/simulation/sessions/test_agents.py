@@ -260,6 +260,7 @@ class Watched(Scheduler):
         self.lead.append((all(held), self._services["A"] - self._services["B"]))
 
 
+@pytest.mark.interpreted  # as above
 @pytest.mark.parametrize("told", [False, True])
 def test_two_tenants_that_wait_for_room_get_the_same_service_within_twice_what_admitted_sessions_may_use(told):
     """W5: 20 sessions against 4, VTC's bound with U' in the place of U."""
