@@ -13,8 +13,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 PATH = list(sys.path)
 FOLDERS = ("benchmarks", "calm", "evidence", "mutants", "docs", "simulation/cluster", "simulation/sessions")
@@ -80,7 +78,6 @@ def refused(commands: list[str]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.long  # of benchmarks and tables: no mechanism of the product is held here
 def test_every_quoted_command_starts(tmp_path):
     """In one child, which imports once what programs share."""
     output = tmp_path / "output"
