@@ -24,6 +24,7 @@ INTERPRETED = {
     "policies/facts.py",
     "policies/accounts/checkpoint.py",
     "policies/admission/rate_window.py",
+    "policies/sessions/checkpoint.py",
     "policies/step_time/model.py",
     # mypyc cannot compile a subclass of list.
     "policies/capacity/candidates.py",
