@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import uvloop
-from client import VOCABULARY, Answer
+from client import VOCABULARY, Answer, completion
 
 CACHED = re.compile(rb'"cached_tokens":\s*(\d+)')
 
@@ -91,25 +91,12 @@ class Agent:
         )
 
     def _body(self, prompt: list[int], session: str, *, is_last: bool) -> bytes:
-        content = json.dumps(
-            {
-                "model": self._job.model,
-                "prompt": prompt,
-                "max_tokens": self._job.output,
-                "ignore_eos": True,
-                "temperature": 0.0,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            },
-            separators=(",", ":"),
-        ).encode()
-        final = "X-Dynamo-Session-Final: true\r\n" if is_last and self._job.tell_final else ""
-        head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{self._job.port}\r\n"
-            f"Authorization: Bearer {self._tenant}\r\nX-Session-ID: {session}\r\n{final}"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        headers = {"X-Session-ID": session}
+        if is_last and self._job.tell_final:
+            headers["X-Dynamo-Session-Final"] = "true"
+        return completion(
+            prompt, self._job.output, port=self._job.port, model=self._job.model, tenant=self._tenant, headers=headers
         )
-        return head.encode() + content
 
     def _ids(self, count: int) -> list[int]:
         return [self._rng.choice(VOCABULARY) for _ in range(count)]

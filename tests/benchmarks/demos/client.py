@@ -76,13 +76,13 @@ class Answer(asyncio.Protocol):
         ended({**self._request, "first_s": first_s, "total_s": total_s, "tpot_s": tpot_s, "error": error})
 
 
-def body_of(request, *, port, model, rng):
-    """The whole HTTP request as bytes, made before the clock starts."""
+def completion(prompt, output, *, port, model, tenant, headers):
+    """A whole HTTP request for a completion of exactly `output` tokens, streamed, as bytes; `prompt` is token ids."""
     content = json.dumps(
         {
             "model": model,
-            "prompt": [rng.choice(VOCABULARY) for _ in range(request["prompt"])],
-            "max_tokens": request["output"],
+            "prompt": prompt,
+            "max_tokens": output,
             "ignore_eos": True,
             "temperature": 0.0,
             "stream": True,
@@ -90,12 +90,19 @@ def body_of(request, *, port, model, rng):
         },
         separators=(",", ":"),
     ).encode()
+    told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {request['tenant']}\r\n"
-        f"X-Tenant-ID: {request['tenant']}\r\n"
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {tenant}\r\n{told}"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + content
+
+
+def body_of(request, *, port, model, rng):
+    """The bytes of one request of a job, made before the clock starts."""
+    prompt, tenant = [rng.choice(VOCABULARY) for _ in range(request["prompt"])], request["tenant"]
+    headers = {"X-Tenant-ID": tenant}
+    return completion(prompt, request["output"], port=port, model=model, tenant=tenant, headers=headers)
 
 
 class Run:

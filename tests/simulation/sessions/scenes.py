@@ -9,7 +9,6 @@ from typing import Any
 from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
-from backends.simulation.session_world import GAPS_S, Agents, Quantiles, SessionWorld, TurnRecord, always
 from backends.simulation.world import KnownSteps
 from policies.facts import Fact
 from policies.pool.session_gate import SessionRules
@@ -17,6 +16,7 @@ from policies.scheduler import Scheduler
 from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.step_time.model import StepTime
 from policies.types import Action, Dispatch, Outcome, Request, Tenant, Timing, Usage
+from tests.simulation.sessions.world import GAPS_S, Agents, Quantiles, SessionWorld, TurnRecord, always
 
 CPU_13M = StepCoefficients(
     base_s=3.5e-3, token_s=68e-6, context_token_s=0.1e-6, request_s=0.3e-3, kv_tokens_max=16_384,
