@@ -80,6 +80,16 @@ def test_a_session_that_does_not_fit_waits_and_is_said_to(full):
     assert set(full.dispatched()) == {"one-2", "chat"}, "it holds up nothing else"
 
 
+@pytest.mark.parametrize(("rules", "wait_s"), [(SessionRules(), 20.0), (SessionRules(wait_s_max=7.0), 7.0)])
+def test_a_session_waits_for_half_of_the_queue_timeout_unless_a_rule_says_how_long(rules, wait_s):
+    pool = Pool(loads=[BackendLoad("gpu0", kv_tokens_max=KV, requests_running_max=8)], sessions=rules, wait_s_max=40.0)
+    pool.scheduler._sessions.ledger.engagement = AlwaysEngaged()
+    for request_id in ("a", "b", "c", "d"):
+        pool.send("A", request_id, TURN, output_max=10, program_id=request_id)
+    pool.dispatched()
+    assert pool.scheduler.wait_views(["d"], pool.now)["d"].start_s == wait_s
+
+
 def test_the_end_of_a_session_makes_room(full):
     full.turn("new", "n")
     assert full.poll() == []

@@ -307,6 +307,19 @@ def test_a_session_that_has_had_its_quantum_yields_while_others_wait():
     assert pool.state("s0") is SessionState.HELD
 
 
+def test_a_session_that_runs_does_not_yield_its_quantum_to_those_that_wait():
+    pool = Pool(quantum=0.01)
+    entered(pool, 3)
+    for now in (0.2, 0.6):
+        assert pool.arrive("s0", 1750, now), "nothing waits"
+        pool.run("s0", now)
+        if now == 0.2:
+            pool.end("s0", 0.5)
+    pool.arrive("new", 6000, 0.7)
+    assert pool.arrive("s0", 100, 0.8), "a call beside the one that runs, which finds room"
+    assert pool.ledger.yields_total == 0
+
+
 def test_what_a_pause_made_an_engine_compute_again_is_not_charged():
     pool = Pool(quantum=0.01)
     entered(pool, 4)
