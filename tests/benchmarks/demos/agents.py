@@ -1,12 +1,15 @@
 """Agents on one real vLLM: without a gateway, through it as it was, and with sessions admitted while they fit.
 
     python tests/benchmarks/demos/agents.py [--vllm DIR] [--out DIR] [--rounds N] [--seconds S] [--rows NAME,NAME]
+        [--chats N]
 
 24 agents of two tenants (A has 20, B has 4) each send turns of one session after another: 1,200 tokens at first, 144
 more with each turn, answers of 24 tokens, twelve turns, 0.1 s between an answer and the next turn. The engine is vLLM
 on two CPU cores with a Llama of 13 M random parameters and a KV pool of 16,384 tokens, which a third of the sessions
 fill. Rows take turns, each time with a fresh gateway; figures are medians over the rounds. The first third of each run
-is left out. Prints the table and saves it with every run's figures as JSON.
+is left out of all but the times of sessions: these are of the sessions that began in the first half, and one that is
+not over at the end counts as long as it has lasted. `--chats` adds clients of a third tenant that send short prompts
+(agents_client.py); the row "chats" has these alone. Prints the table and saves it with every run's figures as JSON.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import nan
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -30,6 +34,7 @@ SEATS = 16
 TENANTS = {"A": 20, "B": 4}
 FIRST_TOKENS, ADDED_TOKENS, OUTPUT_TOKENS, TURNS, GAP_S = 1200, 144, 24, 12, 0.1
 WARM_RATIO = 1 / 3  # of a run, left out
+BEGUN_RATIO = 1 / 2  # of a run: the times of sessions are of those that began until then
 ENGINE = (
     *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--max-num-seqs", str(SEATS)),
     *("--max-num-batched-tokens", "512", "--block-size", str(BLOCK_TOKENS)),
@@ -45,6 +50,7 @@ class Row:
     label: str
     scheduling: dict[str, Any] | None
     is_final_told: bool = False
+    has_agents: bool = True
 
 
 OFF, ON = {"hold_sessions": False}, {"hold_sessions": True}
@@ -55,6 +61,7 @@ ROWS = {
     "sessions": Row("vtc, sessions held", {"fairness": "vtc", **ON}),
     "told": Row("the same, ends of sessions told", {"fairness": "vtc", **ON}, is_final_told=True),
 }
+CHATS = {"chats": Row("chats alone, through the gateway", {"fairness": "vtc", **ON}, has_agents=False)}
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class Figures:
     ttft_p99_s: float
     session_p50_s: float
     session_p90_s: float
+    chat_p50_s: float
+    chat_p99_s: float
     turns: dict[str, int]
     errors: int
 
@@ -76,15 +85,15 @@ class Figures:
 def main() -> None:
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = [ROWS[name] for name in options.rows.split(",")]
+    rows = [(ROWS | CHATS)[name] for name in options.rows.split(",")]
     runs: list[Figures] = []
     with vllm(*ENGINE, installed=_model(options.vllm, options.out), folder=options.out) as engine:
-        drive(engine, ROWS["direct"], seconds=8.0, seed=0)  # the first steps of an engine are slow
+        drive(engine, ROWS["direct"], seconds=8.0, seed=0, chats=0)  # the first steps of an engine are slow
         for number in range(options.rounds):
             for place, row in enumerate(rows if number % 2 == 0 else rows[::-1]):  # so that a drift cancels out
                 seed = 1 + number * len(rows) + place
                 with entrance(engine, row, options.out) as server:
-                    runs.append(drive(server, row, seconds=options.seconds, seed=seed))
+                    runs.append(drive(server, row, seconds=options.seconds, seed=seed, chats=options.chats))
                 print(f"  {_line(runs[-1])}", flush=True)
     report = "\n".join(report_lines(rows, runs, options))
     print(report)
@@ -103,12 +112,13 @@ def entrance(engine: Any, row: Row, folder: Path) -> Iterator[Any]:
         yield server
 
 
-def drive(server: Any, row: Row, *, seconds: float, seed: int) -> Figures:
+def drive(server: Any, row: Row, *, seconds: float, seed: int, chats: int) -> Figures:
     """Let the client process play the agents for some seconds."""
     job = {
         "port": server.port,
         "model": "tiny",
-        "tenants": TENANTS,
+        "tenants": TENANTS if row.has_agents else {},
+        "chats": chats,
         "first": FIRST_TOKENS,
         "added": ADDED_TOKENS,
         "output": OUTPUT_TOKENS,
@@ -122,15 +132,19 @@ def drive(server: Any, row: Row, *, seconds: float, seed: int) -> Figures:
     done = subprocess.run(client, check=True, input=json.dumps(job).encode(), stdout=subprocess.PIPE)
     told = [SimpleNamespace(**json.loads(line)) for line in done.stdout.splitlines()]
     warm_s = seconds * WARM_RATIO
-    turns = [each for each in told if each.kind == "turn" and each.error is None and each.ended_s >= warm_s]
-    sessions = [each.seconds for each in told if each.kind == "session" and each.began_s >= warm_s]
+    warm = [each for each in told if each.kind == "turn" and each.error is None and each.ended_s >= warm_s]
+    turns = [each for each in warm if each.tenant in TENANTS]
+    chats_s = sorted(each.ttft_s for each in warm if each.tenant not in TENANTS)
+    begun = [each for each in told if each.kind == "session" and each.began_s <= seconds * BEGUN_RATIO]
+    sessions_s = sorted(each.seconds for each in begun)
     ttft_s = sorted(each.ttft_s for each in turns)
     return Figures(
         row.label,
         sum(each.output for each in turns) / (seconds - warm_s),
         sum(each.cached for each in turns) / max(1, sum(each.prompt for each in turns)),
         *(_quantile(ttft_s, part) for part in (0.5, 0.9, 0.99)),
-        *(_quantile(sorted(sessions), part) for part in (0.5, 0.9)),
+        *(_quantile(sessions_s, part) for part in (0.5, 0.9)),
+        *(_quantile(chats_s, part) for part in (0.5, 0.99)),
         turns={tenant: sum(each.tenant == tenant for each in turns) for tenant in TENANTS},
         errors=sum(each.kind == "turn" and each.error is not None for each in told),
     )
@@ -139,7 +153,8 @@ def drive(server: Any, row: Row, *, seconds: float, seed: int) -> Figures:
 def report_lines(rows: list[Row], runs: list[Figures], options: argparse.Namespace) -> Iterator[str]:
     """The table: medians over the rounds, and each row over the first."""
     yield f"\n{options.rounds} round(s) of {options.seconds:.0f} s, the first third of each left out; medians\n"
-    names = ("tokens/s", "ratio", "hits", "TTFT p50", "p90", "p99 s", "session p50", "p90 s", "turns A : B", "errors")
+    names = ("tokens/s", "ratio", "hits", "TTFT p50", "p90", "p99 s", "session p50", "p90 s", "turns A : B")
+    names += ("chat p50", "p99 s", "errors")
     yield f"{'':34}" + "".join(f"{name:>12}" for name in names)
     first: float | None = None
     for row in rows:
@@ -151,17 +166,20 @@ def report_lines(rows: list[Row], runs: list[Figures], options: argparse.Namespa
         }
         first = first or middle["tokens_per_s"]
         turns = " : ".join(f"{median(each.turns[tenant] for each in mine):.0f}" for tenant in TENANTS)
+        ratio = middle["tokens_per_s"] / (first or nan)
         yield (
-            f"{row.label:34}{middle['tokens_per_s']:12.1f}{middle['tokens_per_s'] / first:12.2f}{middle['hits']:12.3f}"
+            f"{row.label:34}{middle['tokens_per_s']:12.1f}{ratio:12.2f}{middle['hits']:12.3f}"
             f"{middle['ttft_p50_s']:12.3f}{middle['ttft_p90_s']:12.2f}{middle['ttft_p99_s']:12.2f}"
-            f"{middle['session_p50_s']:12.1f}{middle['session_p90_s']:12.1f}{turns:>12}{middle['errors']:12.0f}"
+            f"{middle['session_p50_s']:12.1f}{middle['session_p90_s']:12.1f}{turns:>12}"
+            f"{middle['chat_p50_s']:12.3f}{middle['chat_p99_s']:12.3f}{middle['errors']:12.0f}"
         )
 
 
 def _line(run: Figures) -> str:
     return (
         f"{run.row}: {run.tokens_per_s:.0f} tokens/s, hits {run.hits:.3f}, TTFT p50 {run.ttft_p50_s:.2f} s,"
-        f" session p50 {run.session_p50_s:.1f} s, turns {run.turns}, {run.errors} errors"
+        f" session p50 {run.session_p50_s:.1f} s, p90 {run.session_p90_s:.1f} s, turns {run.turns}, chats' TTFT p50"
+        f" {run.chat_p50_s:.3f} s, p99 {run.chat_p99_s:.3f} s, {run.errors} errors"
     )
 
 
@@ -188,8 +206,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--vllm", type=Path, default=ROOT / ".vllm", help="where tests/vllm/install.sh put it")
     parser.add_argument("--out", type=Path, default=ROOT / "build/agents-demo")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of each run")
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of each run")
+    parser.add_argument("--chats", type=int, default=0, help="clients that chat beside the agents")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS | CHATS)}")
     return parser.parse_args()
 
 

@@ -5,7 +5,10 @@ agent's prompt begins with `first` random token ids and gets `added` more with e
 turn and each whole session:
 
 turn:    {"kind": "turn", "tenant", "prompt", "cached", "output", "ttft_s", "ended_s", "error"}
-session: {"kind": "session", "tenant", "began_s", "seconds"}
+session: {"kind": "session", "tenant", "began_s", "seconds", "is_over"}
+
+A session that is not over when the job ends has the seconds that it has lasted. Beside the agents, `chats` clients of
+the tenant "chat" send short prompts without a session, each a second after the answer to the one before.
 """
 
 import asyncio
@@ -22,6 +25,9 @@ import uvloop
 from client import VOCABULARY, Answer, completion
 
 CACHED = re.compile(rb'"cached_tokens":\s*(\d+)')
+
+
+CHAT = SimpleNamespace(tenant="chat", prompt=64, output=16, gap_s=1.0)
 
 
 class Turn(Answer):
@@ -43,6 +49,7 @@ class Agent:
         self._rng = Random(f"{job.seed} {name}")
         self._loop = asyncio.get_running_loop()
         self._began_at = began_at
+        self._session_began_s: float | None = None
 
     @property
     def now_s(self) -> float:
@@ -54,18 +61,35 @@ class Agent:
         number = 0
         while True:
             number += 1
-            began_s = self.now_s
+            self._session_began_s = self.now_s
             prompt = self._ids(self._job.first)
             for turn in range(1, self._job.turns + 1):
-                await self._turn(prompt, f"{self._name}-{number}", is_last=turn == self._job.turns)
+                headers = {"X-Session-ID": f"{self._name}-{number}"}
+                if turn == self._job.turns and self._job.tell_final:
+                    headers["X-Dynamo-Session-Final"] = "true"
+                await self._turn(prompt, headers, self._job.output)
                 prompt += self._ids(self._job.added)
                 await asyncio.sleep(self._job.gap_s)
-            self._write(kind="session", tenant=self._tenant, began_s=began_s, seconds=self.now_s - began_s)
+            self.session_ends(is_over=True)
 
-    async def _turn(self, prompt: list[int], session: str, *, is_last: bool) -> None:
-        sent_at, ended = self._loop.time(), self._loop.create_future()
-        request = {"tenant": self._tenant, "output": self._job.output, "prompt": len(prompt)}
-        body = self._body(prompt, session, is_last=is_last)
+    async def chat(self) -> None:
+        """Short prompts without a session, until the job ends."""
+        await asyncio.sleep(self._rng.uniform(0.0, CHAT.gap_s))
+        while True:
+            await self._turn(self._ids(CHAT.prompt), None, CHAT.output)
+            await asyncio.sleep(CHAT.gap_s)
+
+    def session_ends(self, *, is_over: bool) -> None:
+        """Write the record of the session that runs, if one does."""
+        began_s = self._session_began_s
+        if began_s is not None:
+            seconds = self.now_s - began_s
+            self._write(kind="session", tenant=self._tenant, began_s=began_s, seconds=seconds, is_over=is_over)
+
+    async def _turn(self, prompt: list[int], headers: dict[str, str] | None, output: int) -> None:
+        job, ended = self._job, self._loop.create_future()
+        request = {"tenant": self._tenant, "output": output, "prompt": len(prompt)}
+        body = completion(prompt, output, port=job.port, model=job.model, tenant=self._tenant, headers=headers or {})
         answers: list[Turn] = []
 
         def answer() -> Turn:
@@ -83,19 +107,10 @@ class Agent:
             tenant=self._tenant,
             prompt=len(prompt),
             cached=answers[0].cached if answers else 0,
-            output=self._job.output,
+            output=output,
             ttft_s=record["first_s"],
             ended_s=self.now_s,
-            sent_s=sent_at - self._began_at,
             error=record["error"],
-        )
-
-    def _body(self, prompt: list[int], session: str, *, is_last: bool) -> bytes:
-        headers = {"X-Session-ID": session}
-        if is_last and self._job.tell_final:
-            headers["X-Dynamo-Session-Final"] = "true"
-        return completion(
-            prompt, self._job.output, port=self._job.port, model=self._job.model, tenant=self._tenant, headers=headers
         )
 
     def _ids(self, count: int) -> list[int]:
@@ -114,13 +129,17 @@ async def main() -> None:
         for tenant, count in job.tenants.items()
         for number in range(count)
     ]
+    chats = [Agent(job, CHAT.tenant, f"{CHAT.tenant}{number}", began_at, write) for number in range(job.chats)]
     tasks = [asyncio.create_task(agent.play()) for agent in agents]
+    tasks += [asyncio.create_task(client.chat()) for client in chats]
     done, _ = await asyncio.wait(tasks, timeout=job.seconds)
     for task in done:
         task.result()  # an agent that ended has failed
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    for agent in agents:
+        agent.session_ends(is_over=False)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ calibrate`, CALIBRATION_S). The targets are those that an empty engine gives: th
 to first token and a full step, and three times its median time per output token, or what the smallest useful step
 needs where the engine is slower than that: one that holds a part of one long prompt and leaves room for a short one.
 The chat arrives at random times (Poisson); the flood has always FLOOD requests in flight. The ways to serve both take
-turns, each time with a fresh gateway that starts from what was learnt. The plugin's vLLM runs beside the other; one
-of them does nothing. Throughput is what vLLM's own counters moved by. Prints the results and saves them as text and
-JSON.
+turns, each time with a fresh gateway that starts from what was learnt. One of the ways is the control of a limit: no
+gateway, and a flood that never has more requests in flight than leave a part of each step free. The plugin's vLLM runs
+beside the other; one of them does nothing. Throughput is what vLLM's own counters moved by. Prints the results and
+saves them as text and JSON.
 """
 
 import argparse
@@ -52,6 +53,7 @@ FREE_TOKENS = 64  # of every step, for a short prompt that may come: the chat's 
 SHARE_TOKENS = 64  # about what a long prompt gets of it
 POOL = ("--num-gpu-blocks-override", "2048")
 WITH_PLUGIN = "VTC + SLO + plugin"
+BY_HAND = "no gateway, flood cut"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class Steps:
 
     tokens_max: int
     prompt_tokens_max: int
+
+    @property
+    def long_prompts(self) -> int:
+        """How many at once leave FREE_TOKENS of each step to others."""
+        return (self.tokens_max - FREE_TOKENS) // self.prompt_tokens_max
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -111,6 +118,7 @@ def arms(targets: Targets, steps: Steps, step_time: Path) -> dict[str, dict | No
     }
     return {
         "no gateway": None,
+        BY_HAND: None,
         "FIFO": {**fair, "scheduling": {"fairness": "fifo", "limit": "room"}},
         "VTC": {**fair, "scheduling": {"fairness": "vtc", "limit": "room"}},
         "VTC + SLO": {**in_time, "backends": engine},
@@ -137,7 +145,9 @@ def main() -> None:
             for name in table if number % 2 == 0 else reversed(table):  # so that a drift cancels out
                 backend = backends[name]
                 with front(name, table[name], backend, options.out) as server:
-                    turns.append(take_turn(name, server, backend, requests_per_s=CHAT_PER_S, seconds=TURN_S))
+                    flood = steps.long_prompts if name == BY_HAND else FLOOD
+                    turn = take_turn(name, server, backend, requests_per_s=CHAT_PER_S, seconds=TURN_S, flood_max=flood)
+                    turns.append(turn)
                 print(f"  {_line(turns[-1], targets)}", flush=True)
     report = "\n".join(report_lines(turns, solo, targets))
     print(report)
@@ -166,7 +176,7 @@ def choose_steps(installed: Path, folder: Path, step_time: Path) -> Steps:
 
 def alone(backend) -> Turn:
     """What the chat sees of an engine without other load."""
-    return take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flooded=False)
+    return take_turn("solo", backend, backend, requests_per_s=CHAT_PER_S, seconds=SOLO_S, flood_max=0)
 
 
 def measure_alone(backend, steps: Steps) -> tuple[Targets, Turn]:
@@ -214,13 +224,13 @@ def front(name: str, sections: Mapping | None, backend, folder: Path) -> Iterato
         yield server
 
 
-def take_turn(arm: str, server, backend, *, requests_per_s: float, seconds: float, flooded: bool = True) -> Turn:
-    """The chat's requests of so many seconds; the flood, if any, begins before and ends after them."""
+def take_turn(arm: str, server, backend, *, requests_per_s: float, seconds: float, flood_max: int) -> Turn:
+    """The chat's requests of so many seconds; the flood, so many requests at once, begins before and ends after."""
     rng = Random(arm == "solo")
     at_s, requests = 0.0, []
     while (at_s := at_s + rng.expovariate(requests_per_s)) < seconds:
         requests.append({**CHAT, "at_s": at_s})
-    flood = _start(server, [{**BATCH, "at_s": 0.0}] * FLOOD_REQUESTS, FLOOD) if flooded else None
+    flood = _start(server, [{**BATCH, "at_s": 0.0}] * FLOOD_REQUESTS, flood_max) if flood_max else None
     try:
         if flood:
             time.sleep(WARM_UP_S)
