@@ -9,20 +9,21 @@ on two CPU cores with a Llama of 13 M random parameters and a KV pool of 16,384 
 fill. Rows take turns, each time with a fresh gateway; figures are medians over the rounds. The first third of each run
 is left out of all but the times of sessions: these are of the sessions that began in the first half, and one that is
 not over at the end counts as long as it has lasted. `--chats` adds clients of a third tenant that send short prompts
-(agents_client.py); the row "chats" has these alone. Prints the table and saves it with every run's figures as JSON.
+(agents_client.py); the row "chats" has these alone, "one" has one agent beside them. Prints the table and saves it with
+every run's figures as JSON.
 """
 
 import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import nan
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from servers import ROOT, gateway, vllm
@@ -50,7 +51,7 @@ class Row:
     label: str
     scheduling: dict[str, Any] | None
     is_final_told: bool = False
-    has_agents: bool = True
+    tenants: Mapping[str, int] = MappingProxyType(TENANTS)  # agents of each
 
 
 OFF, ON = {"hold_sessions": False}, {"hold_sessions": True}
@@ -61,7 +62,10 @@ ROWS = {
     "sessions": Row("vtc, sessions held", {"fairness": "vtc", **ON}),
     "told": Row("the same, ends of sessions told", {"fairness": "vtc", **ON}, is_final_told=True),
 }
-CHATS = {"chats": Row("chats alone, through the gateway", {"fairness": "vtc", **ON}, has_agents=False)}
+CHATS = {
+    "chats": Row("chats alone, through the gateway", {"fairness": "vtc", **ON}, tenants={}),
+    "one": Row("chats and one agent, no gateway", None, tenants={"A": 1}),
+}
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def drive(server: Any, row: Row, *, seconds: float, seed: int, chats: int) -> Fi
     job = {
         "port": server.port,
         "model": "tiny",
-        "tenants": TENANTS if row.has_agents else {},
+        "tenants": dict(row.tenants),
         "chats": chats,
         "first": FIRST_TOKENS,
         "added": ADDED_TOKENS,
