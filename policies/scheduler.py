@@ -163,6 +163,8 @@ class Scheduler:
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
+        if self._sessions is not None:
+            request = self._sessions.named(request)
         ends_at = self._admitted_until(request, now)
         if ends_at is not None:
             self._wait(request, ends_at, now)
@@ -171,6 +173,8 @@ class Scheduler:
         """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit. Where nothing else
         is to be decided, the request is sent without having been queued.
         """
+        if self._sessions is not None:
+            request = self._sessions.named(request)
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
             return self.poll(now)
@@ -527,7 +531,7 @@ class Scheduler:
     def sessions_restored(self, sessions: SessionsCheckpoint, now: float) -> None:
         """Go on from what another scheduler knew of sessions, before any of them waits or runs here."""
         if self._sessions is not None:
-            self._sessions.ledger.restored(sessions, now)
+            self._sessions.restored(sessions, now)
 
     def windows_restored(self, windows: WindowCheckpoint, now: float) -> None:
         """Count what another scheduler admitted within the minute against the tenants' limits per minute."""

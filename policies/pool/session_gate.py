@@ -16,7 +16,9 @@ from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.group_state import GroupState
 from policies.pool.tenants import Tenants
+from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.sessions.ledger import QUANTUM_PREFILLS, SESSIONS_MAX, SessionLedger
+from policies.sessions.prompt_tails import BLOCKS_MIN, INFERRED, PromptTails
 from policies.sessions.views import sessions_of, sessions_view
 from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
@@ -56,10 +58,27 @@ class SessionGate:
             eta=rules.eta,
             quantum=rules.quantum,
         )
+        self._prompt_tails = PromptTails()
         self.forgiven: dict[str, Usage] = {}
         """What requests have used that compute again what a pause made them lose, by id. To read."""
         self._bound: dict[str, _Bound] = {}  # waiting requests by id
         self._bound_until = inf  # none of them lapses before
+
+    # -- whose turn it is ----------------------------------------------------------------------------------------
+
+    def named(self, request: Request) -> Request:
+        """An arriving request, with the session that its prompt tells where no name does."""
+        if request.program_id is not None or len(request.prefix) < BLOCKS_MIN:
+            return request
+        session_id = self._prompt_tails.session_of(request)
+        return request if session_id is None else replace(request, program_id=session_id)
+
+    def restored(self, sessions: SessionsCheckpoint, now: float) -> None:
+        """Go on from what another gate knew of sessions, before any turn."""
+        self.ledger.restored(sessions, now)
+        for (tenant_id, session_id), told in sessions.sessions.items():
+            if told is not None and session_id.startswith(INFERRED) and told.tail[0]:
+                self._prompt_tails.restored(tenant_id, session_id, told.tail[1])
 
     # -- what waits --------------------------------------------------------------------------------------------
 
@@ -184,6 +203,7 @@ class SessionGate:
         """These tenants are gone, and nothing of them waits."""
         for tenant in tenants:
             self.ledger.tenants_removed((tenant.id,))
+            self._prompt_tails.removed(tenant.id)
             if tenant.tier_id in self.ledger.held.order.root.nodes:
                 self.ledger.held.order.forget(tenant.tier_id, tenant.id)
 

@@ -110,9 +110,10 @@ class WorkingSet:
 
     def resize(self, session: AgentSession) -> None:
         """Count what an admitted session has now."""
-        counted = max(0, session.context - session.shared_tokens)
+        tokens = session.context
         for turn in session.running.values():
-            counted += turn.tokens
+            tokens += turn.tokens
+        counted = max(0, tokens - session.shared_tokens)
         self.tokens += counted - session.counted
         session.counted = counted
 

@@ -1,0 +1,107 @@
+"""Prompt tails: the session of a call that names none, as its prompt tells.
+
+An agent sends its whole history with each turn. So a call whose prompt begins with a whole earlier prompt of its
+tenant, and is longer, is the next turn of that call's session. Prompts are known by chained hashes of their full blocks,
+so the hash of the last one, the tail, stands for the whole prompt.
+
+A prompt has one next turn. Another call that begins with it has the same system prompt, or is another branch: it may be
+the first call of a session of its own. A first call is in no session, because nothing tells it yet.
+"""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from policies.types import Request
+
+BLOCKS_MIN: Final = 4
+"""Blocks of 1,024 bytes, about 1,000 tokens. What is shorter is computed again within a step of 2,048 tokens (vLLM's
+smallest default), so nothing is gained by keeping it."""
+TAILS_MAX: Final = 65_536
+"""Of all tenants; at about 250 bytes each."""
+DROPPED_RATIO: Final = 8
+"""The tenant with the most tails loses one of so many of its own at once, so that a new tail costs the same on average
+however many tenants there are."""
+INFERRED: Final = "~"
+"""Begins the ids of sessions that prompts tell; ids of named ones are hex digits."""
+
+
+class Tail(NamedTuple):
+    """The end of the last prompt of a session, or of a call that may be the first one of a session (`session_id` is
+    empty). `is_spent`: a later prompt has gone on from that call.
+    """
+
+    session_id: str
+    prompt_tokens: int = 0
+    is_spent: bool = False
+
+
+class PromptTails:
+    """The latest prompts of each tenant. Mutable, of bounded size: a tenant that sends many loses its own first."""
+
+    def __init__(self, tails_max: int = TAILS_MAX) -> None:
+        self._tails_max = tails_max
+        self._of: dict[str, OrderedDict[int, Tail]] = {}
+        self._count = 0
+
+    def session_of(self, request: Request) -> str | None:
+        """The id of the request's session; None: its prompt goes on from none that is known. Its own prompt is known
+        from now on.
+        """
+        prefix = request.prefix
+        tails = self._of.get(request.tenant_id)
+        if tails is None:
+            tails = self._of[request.tenant_id] = OrderedDict()
+        if tails.keys().isdisjoint(prefix):
+            self._put(tails, prefix[-1], Tail("", request.prompt_tokens))
+            return None
+        at = next(block for block in reversed(prefix) if block in tails)
+        before = tails[at]
+        if at == prefix[-1]:
+            return self._same_tail(tails, at, before, request)
+        if before.is_spent:
+            self._put(tails, prefix[-1], Tail("", request.prompt_tokens))
+            return None
+        if before.session_id:
+            session_id = before.session_id
+            del tails[at]
+            self._count -= 1
+        else:  # others may begin with it, if it is a system prompt
+            session_id = f"{INFERRED}{at:016x}"
+            self._put(tails, at, Tail("", before.prompt_tokens, is_spent=True))
+        self._put(tails, prefix[-1], Tail(session_id, request.prompt_tokens))
+        return session_id
+
+    def restored(self, tenant_id: str, session_id: str, tail: int) -> None:
+        """The tail of a session of another ledger."""
+        self._put(self._of.setdefault(tenant_id, OrderedDict()), tail, Tail(session_id))
+
+    def removed(self, tenant_id: str) -> None:
+        """The tenant is gone."""
+        self._count -= len(self._of.pop(tenant_id, ()))
+
+    def _same_tail(self, tails: OrderedDict[int, Tail], at: int, before: Tail, request: Request) -> str | None:
+        """The session of a prompt that has the full blocks of an earlier one, and no more. In a session, it is the last
+        turn again, or the next one if that is longer by less than a block. Else only the system prompt may be the same.
+        """
+        tails.move_to_end(at)
+        if before.is_spent or not before.session_id or request.prompt_tokens < before.prompt_tokens:
+            return None
+        tails[at] = Tail(before.session_id, request.prompt_tokens)
+        return before.session_id
+
+    def _put(self, tails: OrderedDict[int, Tail], at: int, tail: Tail) -> None:
+        """Know this tail as the latest."""
+        self._count += at not in tails
+        tails[at] = tail
+        tails.move_to_end(at)
+        if self._count > self._tails_max:
+            tenant_id, largest = max(self._of.items(), key=_count)
+            for _ in range(max(1, len(largest) // DROPPED_RATIO)):
+                largest.popitem(last=False)
+                self._count -= 1
+            if not largest:
+                del self._of[tenant_id]
+
+
+def _count(of_tenant: tuple[str, OrderedDict[int, Tail]]) -> int:
+    return len(of_tenant[1])
