@@ -1,8 +1,8 @@
 """Prompt tails: the session of a call that names none, as its prompt tells.
 
 An agent sends its whole history with each turn. So a call whose prompt begins with a whole earlier prompt of its
-tenant, and is longer, is the next turn of that call's session. Prompts are known by chained hashes of their full blocks,
-so the hash of the last one, the tail, stands for the whole prompt.
+tenant, and is longer, is the next turn of that call's session. Prompts are known by chained hashes of their full
+blocks, so the hash of the last one, the tail, stands for the whole prompt.
 
 A prompt has one next turn. Another call that begins with it has the same system prompt, or is another branch: it may be
 the first call of a session of its own. A first call is in no session, because nothing tells it yet.
