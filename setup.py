@@ -1,7 +1,7 @@
 """Builds the wheel. With FAIRLEAD_COMPILE=1 it contains the hot modules compiled by mypyc, beside their sources.
 
 Compiled are the decisions (policies/) and what reads every token (backends/meters/, backends/connection.py): typed code
-that the interpreter spends most of a decision on (docs/results/compiled.md). Everything else, and a wheel without
+that the interpreter spends most of a decision on (docs/results/relay.md). Everything else, and a wheel without
 the variable, runs interpreted. Compiled modules behave the same, but are not open to what Python allows with classes:
 an interpreted class inherits only from those that say so (`mypyc_attr`), and methods cannot be replaced.
 """

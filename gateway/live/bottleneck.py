@@ -19,7 +19,7 @@ from policies.types import Binding
 SEEN_S: Final = 60.0
 MOST: Final = 0.5
 # Chosen. Times per token of backends alike differ by their load, and predicted from measured steps by up to 1.5
-# (docs/results/live.md); the slow one there takes 4.2 times as long.
+# (docs/results/prediction.md); the slow one there takes 4.2 times as long.
 SLOW_RATIO: Final = 2.0
 
 Fields = dict[str, Any]

@@ -15,7 +15,7 @@ from math import exp
 RETRY_AFTER_S_MIN = 1.0
 RETRY_AFTER_S_MAX = 600.0
 MEMORY_S = 60.0  # seconds of waiting after which a dispatch counts 1/e
-STARTS_MAX = 32  # dispatches that say when the next ones come; docs/results/live.md has what other numbers gave
+STARTS_MAX = 32  # dispatches that say when the next ones come; docs/results/prediction.md has what other numbers gave
 STARTS_MIN = 3  # fewer are chance
 STARTS_S = 60.0  # after so long without one, the last ones say nothing of now
 QUEUED_S_MIN = 0.01  # a request that waited less found room when the scheduler looked next: about a step of an engine

@@ -95,7 +95,7 @@ def ratios() -> dict[str, list[float]]:
 
 
 def figures() -> str:
-    """For docs/results/live.md."""
+    """For docs/results/prediction.md."""
     every = [(tenant, found) for tenant, found in ratios().items()]
     every.append(("all", [ratio for _, found in every for ratio in found]))
     return "\n".join(

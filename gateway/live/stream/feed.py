@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EVERY_S: Final = 1.0
 VIEWERS_MAX: Final = 100  # of the whole, and as many of parts: a state is half a megabyte with a thousand tenants
 PART_VIEWERS_MAX: Final = 10  # of one part, so that the administrators of one group leave room for those of others
-# A document takes some 25 us for a tenant (docs/results/live.md): with more tenants than this it comes less often, so
+# A document takes some 25 us for a tenant (docs/results/relay.md): with more tenants than this it comes less often, so
 # that it takes at most three percent of a core.
 TENANTS_PER_S: Final = 1200
 

@@ -117,7 +117,7 @@ def _coefficients(engine: EngineSpec) -> StepCoefficients:
 def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> float | None:
     """The factor for all step times with which a simulated token takes as long as a measured one; None: no factor.
     Calls come at their recorded times. At backends that are full, a difference of a few percent decides whether a queue
-    grows (docs/results/live.md).
+    grows (docs/results/prediction.md).
     """
     if not measured_tpot_s or not simulated_tpot_s:
         return None

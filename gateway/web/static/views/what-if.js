@@ -193,7 +193,7 @@ function waitsMoved({ replayed, instead }) {
   ].filter(Boolean).join(" ");
 }
 
-/** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/live.md). */
+/** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/prediction.md). */
 function trust({ happened, replayed, trust: judged }) {
   if (judged?.figure === "too_few_calls") return { isFar: true, text: "Too few calls were recorded: a judgement takes 20 of a tenant." };
   const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
