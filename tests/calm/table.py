@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ FIGURES = ROOT / "build/calm/figures.json"
 PROMISES_PAGE = ROOT / "docs/security.md"
 FIGURES_PAGE = ROOT / "docs/results/calm.md"
 BEGIN, END = "<!-- promises: made by `make calm-page` -->\n", "<!-- end of promises -->\n"
+CASES_MIN = 3  # fewer stand side by side, because what tells them apart is the finding
 GROUPS = {
     "load": "Under load",
     "faults": "When something fails",
@@ -67,45 +69,45 @@ def figures_page(checks: Iterable[Check], run: Mapping[str, Any]) -> str:
         "",
         f"Last run: {run['day']}, commit {run['commit']}. Machine: {run['machine']}.",
         "",
-        "`make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded. Tests assert",
-        "the target. The fourth column is all that they assert less, with the reason: a shorter run, and the command",
-        "of the whole one, or what is not held.",
+        "Are the promises of [security](../security.md) kept under load, faults, bad input and upgrades?",
         "",
-        "A machine that others use disturbs times. *Own time* leaves out the time in which a process was ready to run",
-        "and had no core. Where a time is that of several processes, the naive relay of the benchmarks takes the",
-        "gateway's place in the same run: it is disturbed alike, and 1.5 times what it adds is allowed where that is",
-        "more than the target.",
+        "- `make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded.",
+        "- Tests assert the target. A bracket holds the target of a figure.",
+        "- Of *n cases* the lowest and the highest figure stand here.",
+        "- The fourth column is what tests assert less, and why: a shorter run, with the whole one's command, or what",
+        "  is not held.",
+        "- *Own time* leaves out the time in which a process was ready to run and had no core.",
+        "- Where times of several processes count, a naive relay takes the gateway's place in the same run. 1.5 times",
+        "  what it adds is allowed where that is more than the target.",
         "",
-        "| # | target | measured | asserted less, and why | tests |",
+        "| # | target | measured | asserted less, and why | tests that pass |",
         "|---|---|---|---|---|",
     ]
     outcomes, figures = run["outcomes"], run["figures"]
     for check in checks:
         ours = [outcome for name, outcome in outcomes.items() if any(covers(test, name) for test in check.tests)]
-        passed = f"{ours.count('passed')} of {len(ours)} pass" if ours else "not run"
+        passed = f"{ours.count('passed')}/{len(ours)}" if ours else "not run"
         if check.open:
             passed += f"; open: {check.open}"
         found = [figure for figure in figures if figure["number"] == check.number]
-        measured = "; ".join(_figure(figure) for figure in sorted(found, key=lambda figure: figure["name"]))
+        measured = "; ".join(_figures(found))
         lines.append(f"| {check.number} | {check.target} | {measured} | {check.margin} | {passed} |")
     return "\n".join([*lines, *_mutants(run.get("mutants", {}))]) + "\n"
 
 
 def _mutants(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The section on mechanisms that were taken out, of what `make test-calm-mutants` recorded."""
+    """How many mechanisms are missed by a test, and which by none, of what `make test-calm-mutants` recorded."""
     if not found:
         return []
-    rows = sorted((mutant["check"], mechanism, mutant["test"]) for mechanism, mutant in found.items())
+    missed = sorted((mutant["check"], mechanism) for mechanism, mutant in found.items() if mutant["test"] is None)
+    noticed = f"{len(found) - len(missed)} of {len(found)}"
     return [
         "",
         "## Mechanisms taken out",
         "",
-        "`make test-calm-mutants` takes one mechanism at a time out of a copy of the source. A test of its check has",
-        "to fail then.",
-        "",
-        "| # | mechanism | test that fails without it |",
-        "|---|---|---|",
-        *(f"| {number} | {mechanism} | {f'`{test}`' if test else '**none**'} |" for number, mechanism, test in rows),
+        "`make test-calm-mutants` takes one mechanism at a time out of a copy of the source (`tests/mutants/calm.py`).",
+        f"{noticed} are noticed: a test of their check fails then.",
+        *(f"- **No test fails without:** {mechanism} ({number})." for number, mechanism in missed),
     ]
 
 
@@ -114,8 +116,35 @@ def covers(test: str, node: str) -> bool:
     return node == test or node.startswith((f"{test}::", f"{test}["))
 
 
-def _figure(figure: Mapping[str, Any]) -> str:
-    value = figure["value"]
-    shown = f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"
-    target = f" (target {figure['target']})" if figure["target"] else ""
-    return f"{figure['name']} **{shown}**{' ' * bool(figure['unit'])}{figure['unit']}{target}"
+def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The judged figures by their names, or all where none is judged. Cases are one figure with its range: their names
+    begin alike, and they have one target.
+    """
+    found = sorted(found, key=lambda figure: figure["name"])
+    kinds: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for figure in [figure for figure in found if figure["target"]] or found:
+        kinds.setdefault((*figure["name"].split()[:2], figure["unit"], figure["target"]), []).append(figure)
+    said = []
+    for cases in kinds.values():
+        names = [figure["name"].split() for figure in cases]
+        if len(cases) < CASES_MIN and names[0] != names[-1]:
+            said += [_figure(figure["name"], [figure]) for figure in cases]
+        else:
+            alike = " ".join(words[0] for words in takewhile(_are_equal, zip(*names, strict=False))).rstrip(",")
+            said.append(_figure(f"{alike}, {len(cases)} cases" if len(cases) > 1 else alike, cases))
+    return said
+
+
+def _are_equal(words: tuple[str, ...]) -> bool:
+    return len(set(words)) == 1
+
+
+def _figure(name: str, cases: list[Mapping[str, Any]]) -> str:
+    low, high = (_shown(limit(case["value"] for case in cases)) for limit in (min, max))
+    unit, target = cases[0]["unit"], cases[0]["target"].replace("<= ", "≤").replace(">= ", "≥")
+    shown = low if low == high else f"{low} to {high}"
+    return f"{name} **{shown}**{' ' * bool(unit)}{unit}{f' ({target})' if target else ''}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"

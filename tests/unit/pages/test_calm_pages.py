@@ -50,15 +50,30 @@ def test_figures_and_outcomes_are_shown_at_their_check():
     told = {"number": check.number, "name": "ratio", "value": 0.98765, "unit": "", "target": ">= 0.9", "test": "t"}
     run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": outcomes, "figures": [told]}
     page = figures_page([check], run)
-    assert "ratio **0.988** (target >= 0.9)" in page
-    assert "1 of 2 pass" in page
+    assert "ratio **0.988** (≥0.9)" in page
+    assert page.endswith(" | 1/2 |\n")
 
 
-def test_mutants_are_shown_beside_what_noticed_them():
+def test_cases_of_one_figure_are_shown_as_their_range_and_what_no_target_judges_is_not():
+    told = {"number": CHECKS[0].number, "unit": "ms", "target": "<= 2"}
+    cases = [("answer to a, p50", 1.25), ("answer to b, p50", 0.5), ("answer to c, p50", 1.0)]
+    figures = [
+        told | {"name": name, "value": value} for name, value in [*cases, ("calls of a", 3.0), ("calls of b", 4.0)]
+    ]
+    figures.append(told | {"name": "context", "value": 9.0, "target": ""})
+    page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
+    shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); calls of a **3** ms (≤2); calls of b **4** ms (≤2)"
+    assert f" | {shown} | " in page
+    unjudged = [figure | {"target": ""} for figure in figures[:3]]
+    page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
+    assert " | answer to, 3 cases **0.5 to 1.25** ms | " in page
+
+
+def test_a_mechanism_that_no_test_misses_is_named():
     found = {"a queue has a limit": {"check": 7, "test": "tests/a.py::test_b"}, "order": {"check": 5, "test": None}}
     run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": {}, "figures": [], "mutants": found}
     page = figures_page(CHECKS, run)
-    assert "| 5 | order | **none** |\n| 7 | a queue has a limit | `tests/a.py::test_b` |\n" in page
+    assert "1 of 2 are noticed: a test of their check fails then.\n- **No test fails without:** order (5).\n" in page
 
 
 def test_a_file_covers_its_tests_and_a_test_its_cases():
