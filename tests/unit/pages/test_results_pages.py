@@ -67,6 +67,20 @@ def test_a_figure_of_a_target_that_is_another_is_found(target, capsys):
     assert not results.compare(page, came, write=False)
 
 
+def test_the_page_of_tables_counts_its_judged_rows():
+    judged = (PAGES / results.TABLES).read_text(encoding="utf-8").splitlines()
+    counts = {}
+    for name, rows in results.targets(judged):
+        verdicts = [verdict[1] for number in rows if (verdict := results.JUDGED.search(judged[number]))]
+        counts[name] = (str(verdicts.count("in")), str(verdicts.count("OUT")))
+    page = (PAGES / "tables.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| ([A-Z]\d+) \|[^|]*\| (\d+ \| \d+) \|", page, re.MULTILINE)) == {
+        name: " | ".join(count) for name, count in counts.items()
+    }
+    sums = [sum(int(count[column]) for count in counts.values()) for column in (0, 1)]
+    assert f"{sums[0]} of {sum(sums)} judged rows" in page
+
+
 def test_a_row_of_the_predictions_that_is_another_is_found():
     came = (PAGES / results.PREDICTION).read_text(encoding="utf-8").splitlines()
     assert results.compare(results.PREDICTION, came, find=results.tables, write=False)
