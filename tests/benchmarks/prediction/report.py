@@ -1,4 +1,4 @@
-"""How wrong is every prediction of output lengths on real traces? Prints a table in Markdown per trace.
+"""How wrong is every prediction of output lengths on real traces? Prints tables in Markdown, a column for each trace.
 
     python tests/benchmarks/prediction/report.py
 
@@ -101,14 +101,19 @@ class Errors:
         self.ratios.append(error / output)
         self.outgrown += output > predicted
 
-    def row(self, name: str) -> str:
-        count = len(self.tokens)
-        tokens, ratios = sorted(self.tokens), sorted(self.ratios)
-        median, tail = ratios[count // 2], ratios[count * 9 // 10]
-        return (
-            f"| {name} | {sum(tokens) / count:.1f} | {median:.1%} | {tail:.0%} | {tokens[count * 9 // 10]:.0f} "
-            f"| {self.outgrown / count:.0%} |"
-        )
+    @property
+    def mean(self) -> str:
+        return f"{sum(self.tokens) / len(self.tokens):.1f}"
+
+    @property
+    def relative(self) -> str:
+        """The median relative error, and the part of the answers that were longer than predicted."""
+        count = len(self.ratios)
+        return f"{sorted(self.ratios)[count // 2]:.1%}, {self.outgrown / count:.0%}"
+
+    @property
+    def time(self) -> str:
+        return f"{self.predict_ns / len(self.tokens) / 1e3:.1f}"
 
 
 def read(source: Source) -> list[Request]:
@@ -159,25 +164,34 @@ def replay(predictor: Prediction | OneExpert, requests: list[Request]) -> Errors
     return errors
 
 
-def report(title: str, rule: str, requests: list[Request], *, timed: bool) -> None:
-    tenants = len({request.tenant_id for request in requests})
-    print(f"\n## {title}\n\n{len(requests):,} answers of {tenants} tenants ({rule}).\n")
-    print("| predictor | mean error, tokens | median error | p90 error | p90, tokens | outgrown |")
-    print("|---|---|---|---|---|---|")
-    for name, make in PREDICTORS.items():
-        errors = replay(make(), requests)
-        print(errors.row(name) + (f" {errors.predict_ns / len(requests) / 1e3:.1f} us" if timed else ""))
+def table(heading: str, cells: dict[str, dict[str, str]]) -> None:
+    """`cells`: by predictor, then by trace."""
+    titles = next(iter(cells.values()))
+    print(f"\n## {heading}\n\n| predictor | {' | '.join(titles)} |\n|---|{'---:|' * len(titles)}")
+    for name, row in cells.items():
+        print(f"| {name} | {' | '.join(row.values())} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timed", action="store_true", help="also print the time of a prediction")
     timed = parser.parse_args().timed
-    traces = [(source, read(source)) for source in SOURCES]
-    for source, requests in traces:
-        report(source.title, f"rule: {source.tenants}, seed {SEED}", requests, timed=timed)
-    together = sorted((request for _, requests in traces for request in requests), key=lambda each: each.arrived_at)
-    report("All three at once, through one pool", "as above", together, timed=timed)
+    traces = {source.title: read(source) for source in SOURCES}
+    together = [request for requests in traces.values() for request in requests]
+    traces["all in one pool"] = sorted(together, key=lambda each: each.arrived_at)
+    for title, requests in traces.items():
+        print(f"{title}: {len(requests):,} answers of {len({request.tenant_id for request in requests})} tenants")
+    errors = {
+        name: {title: replay(make(), requests) for title, requests in traces.items()}
+        for name, make in PREDICTORS.items()
+    }
+    figures = {"Mean error, tokens": "mean", "Median error, and answers that were outgrown": "relative"}
+    if timed:
+        figures["Time of a prediction, us"] = "time"
+    for heading, figure in figures.items():
+        table(
+            heading, {name: {title: getattr(of, figure) for title, of in row.items()} for name, row in errors.items()}
+        )
 
 
 if __name__ == "__main__":
