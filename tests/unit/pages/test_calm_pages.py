@@ -51,7 +51,7 @@ def test_figures_and_outcomes_are_shown_at_their_check():
     run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": outcomes, "figures": [told]}
     page = figures_page([check], run)
     assert "ratio **0.988** (≥0.9)" in page
-    assert " | 1/2 |\n" in page
+    assert " | **1 of 2 tests pass**; ratio **0.988**" in page
 
 
 def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_not():
@@ -64,10 +64,10 @@ def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_n
     figures.append(told | {"name": "as it is to be", "value": 2.0, "target": "2"})
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
     shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); calls of a **3** ms (≤2); calls of b **4** ms (≤2)"
-    assert f" | {shown} | " in page
+    assert f" | **not run**; {shown} |\n" in page
     unjudged = [figure | {"target": ""} for figure in figures[:3]]
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
-    assert " | answer to, 3 cases **0.5 to 1.25** ms | " in page
+    assert "; answer to, 3 cases **0.5 to 1.25** ms |\n" in page
 
 
 def test_a_mechanism_that_no_test_misses_is_named():
