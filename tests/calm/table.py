@@ -13,7 +13,6 @@ FIGURES = ROOT / "build/calm/figures.json"
 PROMISES_PAGE = ROOT / "docs/security.md"
 FIGURES_PAGE = ROOT / "docs/results/calm.md"
 BEGIN, END = "<!-- promises: made by `make calm-page` -->\n", "<!-- end of promises -->\n"
-CASES_MIN = 3  # fewer stand side by side, because what tells them apart is the finding
 GROUPS = {
     "load": "Under load",
     "faults": "When something fails",
@@ -132,12 +131,9 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
         kinds.setdefault((*figure["name"].split()[:2], figure["unit"], figure["target"]), []).append(figure)
     said = []
     for cases in kinds.values():
-        names = [figure["name"].split() for figure in cases]
-        if len(cases) < CASES_MIN and names[0] != names[-1]:
-            said += [_figure(figure["name"], [figure]) for figure in cases]
-        else:
-            alike = " ".join(words[0] for words in takewhile(_are_equal, zip(*names, strict=False))).rstrip(",")
-            said.append(_figure(f"{alike}, {len(cases)} cases" if len(cases) > 1 else alike, cases))
+        words = takewhile(_are_equal, zip(*(figure["name"].split() for figure in cases), strict=False))
+        alike = " ".join(each[0] for each in words).rstrip(",")
+        said.append(_figure(f"{alike}, {len(cases)} cases" if len(cases) > 1 else alike, cases))
     return said
 
 

@@ -1,4 +1,4 @@
-"""How wrong is every prediction of output lengths on real traces? Prints tables in Markdown, a column for each trace.
+"""How wrong is every prediction of output lengths on real traces? Prints a table in Markdown, a column for each trace.
 
     python tests/benchmarks/prediction/report.py
 
@@ -101,19 +101,11 @@ class Errors:
         self.ratios.append(error / output)
         self.outgrown += output > predicted
 
-    @property
-    def mean(self) -> str:
-        return f"{sum(self.tokens) / len(self.tokens):.1f}"
-
-    @property
-    def relative(self) -> str:
-        """The median relative error, and the part of the answers that were longer than predicted."""
-        count = len(self.ratios)
-        return f"{sorted(self.ratios)[count // 2]:.1%}, {self.outgrown / count:.0%}"
-
-    @property
-    def time(self) -> str:
-        return f"{self.predict_ns / len(self.tokens) / 1e3:.1f}"
+    def cell(self, *, timed: bool) -> str:
+        count = len(self.tokens)
+        mean, median = sum(self.tokens) / count, sorted(self.ratios)[count // 2]
+        time = f", {self.predict_ns / count / 1e3:.1f} us" if timed else ""
+        return f"{mean:.1f}, {median:.1%}, {self.outgrown / count:.0%}{time}"
 
 
 def read(source: Source) -> list[Request]:
@@ -164,14 +156,6 @@ def replay(predictor: Prediction | OneExpert, requests: list[Request]) -> Errors
     return errors
 
 
-def table(heading: str, cells: dict[str, dict[str, str]]) -> None:
-    """`cells`: by predictor, then by trace."""
-    titles = next(iter(cells.values()))
-    print(f"\n## {heading}\n\n| predictor | {' | '.join(titles)} |\n|---|{'---:|' * len(titles)}")
-    for name, row in cells.items():
-        print(f"| {name} | {' | '.join(row.values())} |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timed", action="store_true", help="also print the time of a prediction")
@@ -181,17 +165,13 @@ def main() -> None:
     traces["all in one pool"] = sorted(together, key=lambda each: each.arrived_at)
     for title, requests in traces.items():
         print(f"{title}: {len(requests):,} answers of {len({request.tenant_id for request in requests})} tenants")
-    errors = {
-        name: {title: replay(make(), requests) for title, requests in traces.items()}
-        for name, make in PREDICTORS.items()
-    }
-    figures = {"Mean error, tokens": "mean", "Median error, and answers that were outgrown": "relative"}
-    if timed:
-        figures["Time of a prediction, us"] = "time"
-    for heading, figure in figures.items():
-        table(
-            heading, {name: {title: getattr(of, figure) for title, of in row.items()} for name, row in errors.items()}
-        )
+    print(
+        "\n## Lengths\n\nMean error in tokens, median relative error, and the answers that outgrew their prediction.\n"
+    )
+    print(f"| predictor | {' | '.join(traces)} |\n|---|{'---:|' * len(traces)}")
+    for name, make in PREDICTORS.items():
+        cells = [replay(make(), requests).cell(timed=timed) for requests in traces.values()]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -58,12 +58,12 @@ def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_n
     told = {"number": CHECKS[0].number, "unit": "ms", "target": "<= 2"}
     cases = [("answer to a, p50", 1.25), ("answer to b, p50", 0.5), ("answer to c, p50", 1.0)]
     figures = [
-        told | {"name": name, "value": value} for name, value in [*cases, ("calls of a", 3.0), ("calls of b", 4.0)]
+        told | {"name": name, "value": value} for name, value in [*cases, ("calls of a", 3.0), ("bytes of b", 4.0)]
     ]
     figures.append(told | {"name": "context", "value": 9.0, "target": ""})
     figures.append(told | {"name": "as it is to be", "value": 2.0, "target": "2"})
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
-    shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); calls of a **3** ms (≤2); calls of b **4** ms (≤2)"
+    shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2); calls of a **3** ms (≤2)"
     assert f" | **not run**; {shown} |\n" in page
     unjudged = [figure | {"target": ""} for figure in figures[:3]]
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
