@@ -114,7 +114,8 @@ test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memo
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
 	$(BIN)/python -m tests.calm --page
 
-test-docs: $(STAMP)  ## run every command of tutorials and how-tos, and the cheap ones of docs/results again; compare with the pages
+test-docs: $(STAMP)  ## count words, find banned ones; run the commands of tutorials and how-tos, and the cheap ones of docs/results
+	$(BIN)/python tests/docs/words.py
 	$(BIN)/python tests/docs/results.py
 	$(BIN)/python -m tests.docs.commands
 

@@ -303,7 +303,7 @@ CLIENTS_CUT: Final = Family(
 )  # fmt: skip
 RELOAD_FAILED: Final = Family(
     "fairlead_config_reload_failed",
-    "1: the configuration file as it is now is not valid, and the last one is in force.",
+    "1: the configuration file as it is now is not valid, and the last valid one is used.",
 )
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
 NOTICES: Final = Family(
