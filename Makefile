@@ -14,7 +14,7 @@ LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-ann
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
 
-.PHONY: help run chart plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants seeds-cluster test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue demo-agents tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
+.PHONY: help run chart reference plugin web test tests test-long test-web test-calm test-calm-own test-calm-mutants test-group-mutants test-continue-mutants seeds-cluster test-cluster test-soak calm-page sbom test-docs test-mutants check format test-vllm test-k8s demo-fairness demo-slo demo-replicas demo-continue demo-agents tables simulate-cluster report-prediction bench bench-relay bench-peers bench-check bench-calls bench-decision bench-overload bench-workers bench-replicas bench-simulate bench-step-time bench-observability bench-redis-faults bench-large-bodies bench-turns bench-scale bench-live lock clean wheel test-compiled test-newer
 .DEFAULT_GOAL := help
 
 # Tests start processes by the hundred: each would compile all modules anew, and each pytest rewrite all tests.
@@ -42,6 +42,9 @@ check: $(STAMP)  ## ruff and mypy
 
 chart: $(STAMP)  ## make the chart's schema and README, and what the example says of settings, from the configuration and values
 	$(BIN)/python helm/generate.py
+
+reference: $(STAMP)  ## write docs/reference/commands.md of the command line
+	$(BIN)/python tests/docs/reference.py
 
 wheel: $(STAMP)  ## build fairlead's wheel with compiled decisions and meters, in dist/; needs a C compiler
 	FAIRLEAD_COMPILE=1 $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
