@@ -53,7 +53,7 @@ FREE_TOKENS = 64  # of every step, for a short prompt that may come: the chat's 
 SHARE_TOKENS = 64  # about what a long prompt gets of it
 POOL = ("--num-gpu-blocks-override", "2048")
 WITH_PLUGIN = "VTC + SLO + plugin"
-BY_HAND = "no gateway, flood cut"
+BY_HAND = "flood cut by hand"
 
 
 @dataclass(frozen=True)
