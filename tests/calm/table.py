@@ -72,8 +72,7 @@ def figures_page(checks: Iterable[Check], run: Mapping[str, Any]) -> str:
         "",
         "- `make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded.",
         "- Tests assert the target, and all pass where the row says nothing else. A bracket holds a figure's target.",
-        "- A figure that equals its target is left out.",
-        "- Of *n cases* the lowest and the highest figure stand here.",
+        "- A figure that equals its target is left out. Of *n cases* the lowest and the highest figure stand here.",
         "- *Own time* leaves out the time in which a process was ready to run and had no core.",
         "- Where times of several processes count, a naive relay takes the gateway's place in the same run. 1.5 times",
         "  what it adds is allowed where that is more than the target.",
@@ -127,7 +126,7 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
     found = sorted(found, key=lambda figure: figure["name"])
     kinds: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     judged = [figure for figure in found if figure["target"]]
-    for figure in [figure for figure in judged or found if figure["target"] != _shown(figure["value"])]:
+    for figure in [figure for figure in judged or found if not _is_target(figure)]:
         kinds.setdefault((*figure["name"].split()[:2], figure["unit"], figure["target"]), []).append(figure)
     said = []
     for cases in kinds.values():
@@ -137,13 +136,19 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
     return said
 
 
+def _is_target(figure: Mapping[str, Any]) -> bool:
+    """Whether the value is its target: a number, or "all" of those that its name or its target counts."""
+    shown, target = _shown(figure["value"]), figure["target"]
+    return shown == target or (target.startswith("all") and shown in f"{figure['name']} {target}".split())
+
+
 def _are_equal(words: tuple[str, ...]) -> bool:
     return len(set(words)) == 1
 
 
 def _figure(name: str, cases: list[Mapping[str, Any]]) -> str:
     low, high = (_shown(limit(case["value"] for case in cases)) for limit in (min, max))
-    unit, target = cases[0]["unit"], cases[0]["target"].replace("<= ", "≤").replace(">= ", "≥")
+    unit, target = cases[0]["unit"], cases[0]["target"].replace("<= ", "≤").replace(">= ", "≥").replace("< ", "<")
     shown = low if low == high else f"{low} to {high}"
     return f"{name} **{shown}**{' ' * bool(unit)}{unit}{f' ({target})' if target else ''}"
 

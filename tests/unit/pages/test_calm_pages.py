@@ -62,8 +62,13 @@ def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_n
     ]
     figures.append(told | {"name": "context", "value": 9.0, "target": ""})
     figures.append(told | {"name": "as it is to be", "value": 2.0, "target": "2"})
+    figures.append(told | {"name": "whole streams, of 500", "value": 500, "target": "all"})
+    figures.append(told | {"name": "calls answered, of 500", "value": 0, "target": "all"})
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
-    shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2); calls of a **3** ms (≤2)"
+    shown = (
+        "answer to, 3 cases **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2); calls answered, of 500 **0** ms (all); "
+    )
+    shown += "calls of a **3** ms (≤2)"
     assert f" | **not run**; {shown} |\n" in page
     unjudged = [figure | {"target": ""} for figure in figures[:3]]
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
