@@ -475,8 +475,8 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent, for `since_s` seconds in its `state`. One that is held gets room in `until_s` seconds at
-    the latest.
+    """One session of an agent, for `since_s` seconds in its `state`. One that is held waits until `needs_tokens` have
+    room, for `until_s` seconds more at the most.
     """
 
     id: str
@@ -488,17 +488,22 @@ class SessionView:
     parent_id: str | None
     since_s: float
     until_s: float | None
+    needs_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
     """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
-    pool. None: its size is not known.
+    pool, which is the part `eta` of it. None: its size is not known. In about the last 10 s it was busy for
+    `busy_ratio` of the time, and computed contexts again for `recomputed_ratio` of that.
     """
 
     tokens: int
     tokens_max: int | None
     pool_tokens: int | None
+    eta: float
+    busy_ratio: float
+    recomputed_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,7 +537,7 @@ class TenantView:
 
     `used` are the tokens that it was charged for since start, prompts from their dispatch on. `oldest_at` is when the
     first request of its queue arrived, and `waits` why that one waits; None: nothing is queued. `sessions` are those of
-    its agents that were used last.
+    its agents that are held, and that were used last; `session_states` counts all of them.
     """
 
     queued_requests: int
@@ -549,6 +554,7 @@ class TenantView:
     oldest_at: float | None = None
     waits: Wait | None = None
     sessions: tuple[SessionView, ...] = ()
+    session_states: Mapping[SessionState, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,7 @@ class LiveDocument:
                     refused_by=dict(refused),
                     waits=view.waits,
                     sessions=[_session(each) for each in view.sessions],
+                    session_states=dict(view.session_states),
                 )
             await asyncio.sleep(0)
         return rows
@@ -295,6 +296,7 @@ def _session(view: SessionView) -> LivePageSession:
         parent=view.parent_id,
         since_s=round(view.since_s, 1),
         until_s=_rounded(view.until_s),
+        needs_tokens=view.needs_tokens,
     )
 
 
@@ -302,7 +304,14 @@ def _working_set(sessions: SessionsView | None, backend_id: str) -> LivePageWork
     found = None if sessions is None else sessions.backends.get(backend_id)
     if found is None:
         return None
-    return LivePageWorkingSet(tokens=found.tokens, tokens_max=found.tokens_max, pool_tokens=found.pool_tokens)
+    return LivePageWorkingSet(
+        tokens=found.tokens,
+        tokens_max=found.tokens_max,
+        pool_tokens=found.pool_tokens,
+        eta=round(found.eta, 3),
+        busy_ratio=round(found.busy_ratio, 3),
+        recomputed_ratio=round(found.recomputed_ratio, 3),
+    )
 
 
 def _member(name: str, weight: float, queues: _Queues, windows: Sequence[ShareParts]) -> dict[str, Any]:

@@ -113,17 +113,23 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 class LivePageWorkingSet(Struct, kw_only=True):
     """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
-    pool (`pool_tokens`). Null: its size is not known.
+    pool (`pool_tokens`), which is the part `eta` of it, as learnt. Null: its size is not known. In about the last 10 s
+    it was busy for `busy_ratio` of the time, and spent `recomputed_ratio` of that on computing contexts again. Turns
+    begin to wait above 0.9 and 0.1, where that saves more than it costs.
     """
 
     tokens: int
     tokens_max: int | None
     pool_tokens: int | None
+    eta: float | None = None
+    busy_ratio: float | None = None
+    recomputed_ratio: float | None = None
 
 
 class LivePageSession(Struct, kw_only=True):
-    """A session of an agent, for `since_s` seconds in its `state`. One that is `held` waits for room in a KV pool, for
-    `until_s` seconds more at the most; null: it is not held. `parent`: the session that has started it.
+    """A session of an agent, for `since_s` seconds in its `state`. One that is `held` waits until `needs_tokens` have
+    room in a KV pool, in that of `backend` where that likely has its context still, for `until_s` seconds more at the
+    most; null: it is not held. `parent`: the session that has started it.
     """
 
     id: str
@@ -135,6 +141,7 @@ class LivePageSession(Struct, kw_only=True):
     parent: str | None
     since_s: float
     until_s: float | None
+    needs_tokens: int | None = None
 
 
 class LivePageSessions(Struct, kw_only=True):
@@ -208,7 +215,8 @@ class LivePageTenant(Struct, kw_only=True):
     percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was cached, and
     `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15 minutes;
     `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request waits. `sessions`: its
-    agents' that were used last, the last one first.
+    agents', at most 16 of them: those that are held, the next one first, then those that were used last.
+    `session_states` counts all of them by state.
     """
 
     tier: str
@@ -231,6 +239,7 @@ class LivePageTenant(Struct, kw_only=True):
     refused: int
     waits: Wait | None
     sessions: list[LivePageSession] = []
+    session_states: dict[SessionState, int] = {}
     refused_by: dict[str, int] = {}
 
 

@@ -19,7 +19,7 @@ from policies.pool.tenants import Tenants
 from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.sessions.ledger import QUANTUM_PREFILLS, SESSIONS_MAX, SessionLedger
 from policies.sessions.prompt_tails import BLOCKS_MIN, INFERRED, PromptTails
-from policies.sessions.views import sessions_of, sessions_view
+from policies.sessions.views import sessions_of, sessions_view, states_of
 from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 
@@ -209,14 +209,15 @@ class SessionGate:
 
     # -- views -------------------------------------------------------------------------------------------------
 
-    def view(self) -> SessionsView:
-        return sessions_view(self.ledger)
+    def view(self, now: float) -> SessionsView:
+        return sessions_view(self.ledger, now)
 
     def shown_in(self, views: dict[str, TenantView], now: float) -> dict[str, TenantView]:
         """These views of tenants, with the sessions of each."""
         for tenant_id in views.keys() & self.ledger.table.tenants.keys():
             sessions = sessions_of(self.ledger, tenant_id, self._wait_s_max, now)
-            views[tenant_id] = replace(views[tenant_id], sessions=sessions)
+            states = states_of(self.ledger, tenant_id)
+            views[tenant_id] = replace(views[tenant_id], sessions=sessions, session_states=states)
         return views
 
     def _known(self, tenant_id: str) -> Tenant:

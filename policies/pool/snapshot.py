@@ -32,7 +32,7 @@ def take_snapshot(
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
         interruptions=dict(interruptions.by_cause),
         sent_again_tokens=interruptions.sent_again_tokens,
-        sessions=None if sessions is None or tenant_ids else sessions.view(),
+        sessions=None if sessions is None or tenant_ids else sessions.view(now),
     )
     waits, attainment = first_waits_for(queues, tenants.states, fleet, now), parts.attainment.of_tenant
     if tenant_ids is not None:

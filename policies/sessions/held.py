@@ -5,7 +5,7 @@ while any turn of it is held. Among the turns of a tenant, those of sessions tha
 quantum are first, then those that wait longest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from policies.fairness.tree import FairTree
@@ -94,6 +94,11 @@ class HeldTurns:
         """The next turn in order that was not tried in this round; None: there is none."""
         request = self.order.root.pick(self._is_untried)
         return None if request is None else self.turns[request.id]
+
+    def of_tenant(self, tenant_id: str) -> Iterator[Turn]:
+        """The held turns of a tenant, in the order in which they are asked."""
+        of_tenant = self._of.get(tenant_id)
+        return chain(of_tenant.first.values(), of_tenant.then.values()) if of_tenant is not None else iter(())
 
     def waited_longest(self) -> Turn | None:
         return next(iter(self.turns.values()), None)

@@ -1,33 +1,29 @@
 """Views of sessions, for people and metrics; no decision reads them."""
 
-from itertools import islice
+from collections import Counter
+from collections.abc import Mapping
+from itertools import chain, islice
 from math import inf
 from typing import Final
 
 from policies.sessions.ledger import SessionLedger
-from policies.sessions.session import AgentSession
+from policies.sessions.session import AgentSession, Turn
+from policies.sessions.working_set import WorkingSet
 from policies.types import SessionState, SessionsView, SessionView, WorkingSetView
 
 SHOWN_MAX: Final = 16  # sessions of a tenant: a look at a thousand tenants stays within some milliseconds a slice
 
 
-def sessions_view(ledger: SessionLedger) -> SessionsView:
+def sessions_view(ledger: SessionLedger, now: float) -> SessionsView:
     """All sessions of a pool, in numbers. Takes time in proportion to tenants and to what runs and is held."""
     known = sum(len(each.sessions) for each in ledger.table.tenants.values())
     running = {each.session for each in ledger.turns.values()}
     held = {each.session for each in ledger.held.turns.values()} - running
     idle = sum(len(each.idle) for each in ledger.working_sets.values()) - sum(each.is_admitted for each in held)
-    waiting = sum(max(each.session.context, each.request.prompt_tokens) for each in ledger.held.turns.values())
+    waiting = sum(_needs(each) for each in ledger.held.turns.values())
     return SessionsView(
         is_holding=ledger.engagement.is_on,
-        backends={
-            each.id: WorkingSetView(
-                round(each.tokens),
-                None if each.pool_tokens == inf else int(each.eta * each.pool_tokens),
-                None if each.pool_tokens == inf else int(each.pool_tokens),
-            )
-            for each in ledger.working_sets.values()
-        },
+        backends={each.id: _working_set(each, now) for each in ledger.working_sets.values()},
         states={
             SessionState.RUNNING: len(running),
             SessionState.IDLE: idle,
@@ -45,17 +41,43 @@ def sessions_view(ledger: SessionLedger) -> SessionsView:
 
 
 def sessions_of(ledger: SessionLedger, tenant_id: str, wait_s_max: float, now: float) -> tuple[SessionView, ...]:
-    """The sessions of a tenant that were used last, the last one first."""
-    latest = islice(reversed(ledger.table.sessions(tenant_id).values()), SHOWN_MAX)
-    return tuple(_view(each, wait_s_max, now) for each in latest)
+    """The sessions of a tenant that are held, the next one first, then those used last, the last one first."""
+    held = (each.session for each in ledger.held.of_tenant(tenant_id))
+    latest = reversed(ledger.table.sessions(tenant_id).values())
+    chosen = islice(dict.fromkeys(chain(islice(held, SHOWN_MAX), islice(latest, SHOWN_MAX))), SHOWN_MAX)
+    return tuple(_view(each, wait_s_max, now) for each in chosen)
+
+
+def states_of(ledger: SessionLedger, tenant_id: str) -> Mapping[SessionState, int]:
+    """How many sessions of a tenant are in each state."""
+    return Counter(each.state for each in ledger.table.sessions(tenant_id).values())
+
+
+def _working_set(backend: WorkingSet, now: float) -> WorkingSetView:
+    is_known = backend.pool_tokens < inf
+    busy_ratio, recomputed_ratio = backend.use.ratios(now)
+    return WorkingSetView(
+        tokens=round(backend.tokens),
+        tokens_max=int(backend.eta * backend.pool_tokens) if is_known else None,
+        pool_tokens=int(backend.pool_tokens) if is_known else None,
+        eta=backend.eta,
+        busy_ratio=busy_ratio,
+        recomputed_ratio=recomputed_ratio,
+    )
+
+
+def _needs(turn: Turn) -> int:
+    """Tokens that a held turn waits for room for, without what it will grow by."""
+    return max(turn.session.context, turn.request.prompt_tokens)
 
 
 def _view(session: AgentSession, wait_s_max: float, now: float) -> SessionView:
-    state, since, until_s = session.state, session.idle_since, None
+    state, since, until_s, needs = session.state, session.idle_since, None, None
     if session.running:
         since = min(each.arrived_at for each in session.running.values())
     elif session.held:
-        since = next(iter(session.held.values())).arrived_at
+        turn = next(iter(session.held.values()))
+        since, needs = turn.arrived_at, _needs(turn)
         until_s = max(0.0, since + wait_s_max - now)
     return SessionView(
         id=session.id,
@@ -67,4 +89,5 @@ def _view(session: AgentSession, wait_s_max: float, now: float) -> SessionView:
         parent_id=session.parent_id,
         since_s=max(0.0, now - since),
         until_s=until_s,
+        needs_tokens=needs,
     )

@@ -52,6 +52,9 @@ async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_pat
         working_set = pool["backends"]["gpu"]["working_set"]
         assert working_set["tokens"] == session["context_tokens"]
         assert (working_set["pool_tokens"], working_set["tokens_max"]) == (4096, int(0.7 * 4096))
+        assert (working_set["eta"], working_set["recomputed_ratio"]) == (0.7, 0.0)
+        assert 0.0 <= working_set["busy_ratio"] <= 1.0
+        assert pool["tenants"]["alice"]["session_states"] == {"idle": 1}
         assert (pool["sessions"]["holding"], pool["sessions"]["idle"]) == (False, 1)
         await api.rig.post(turn(3), headers={**headers, "x-dynamo-session-final": "true"})
         pool = await seen(api, lambda shown: not shown)

@@ -322,6 +322,8 @@ def test_what_sessions_do_is_seen(full):
     assert (shown["new"].state, shown["new"].parent_id, shown["new"].since_s, shown["new"].until_s) == (
         SessionState.HELD, "one", 12.0, 48.0,
     )  # fmt: skip
+    assert (shown["new"].needs_tokens, shown["one"].needs_tokens) == (TURN, None)
+    assert dict(snapshot.tenants["A"].session_states) == {"idle": 2, "held": 1}
     assert (shown["one"].state, shown["one"].context_tokens, shown["one"].backend_id) == ("idle", TURN + 5, "gpu0")
     full.now = 60.0
     assert full.dispatched() == ["n"]
@@ -329,6 +331,49 @@ def test_what_sessions_do_is_seen(full):
     assert (after.pauses, sum(after.wait_counts), after.wait_s) == (1, 3, 60.0), "two began without waiting"
     assert full.scheduler.snapshot(full.now, ()).sessions == after
     assert full.scheduler.snapshot(full.now, ["A"]).sessions is None
+
+
+def test_those_that_are_held_are_seen_first_however_many_were_used_since(full):
+    full.turn("new", "n")
+    for number in range(40):
+        full.turn("one", f"one-{number + 2}", TURN + number)
+        full.dispatched()
+        full.end(f"one-{number + 2}")
+    for number in range(20):
+        full.turn(f"s{number}", f"r{number}", tenant="B")
+    full.poll()
+    tenants = full.scheduler.snapshot(full.now).tenants
+    assert [each.id for each in tenants["A"].sessions] == ["new", "one", "two"]
+    assert [each.id for each in tenants["B"].sessions] == [f"s{number}" for number in range(16)]
+    assert tenants["B"].session_states == {"held": 20}
+
+
+def test_what_engages_holding_is_seen_as_of_now_and_seeing_it_changes_nothing():
+    pool = Agents()
+    pool.run("one", "one-1")
+    pool.turn("one", "one-2", TURN + 100)
+    pool.poll()
+    pool.now += 10.0
+    pool.report("one-2", TURN + 100, 5, 1)  # it has to compute all again
+    pool.end("one-2")
+    use = pool.ledger.working_sets["gpu0"].use
+
+    def seen(now):
+        view = pool.scheduler.snapshot(now, ()).sessions.backends["gpu0"]
+        return view.busy_ratio, view.recomputed_ratio
+
+    busy, again = seen(pool.now)
+    assert (busy, again) == pytest.approx((use.busy_ratio, use.recomputed_ratio))
+    assert busy == pytest.approx(0.9)
+    assert again > 0.3
+    assert seen(pool.now + 10.0) == pytest.approx((busy / 10.0, again)), "idle since"
+    assert (use.busy_ratio, use.recomputed_ratio) == (busy, again)
+    pool.turn("one", "one-3", TURN + 200)
+    pool.poll()
+    pool.now += 10.0
+    expected = seen(pool.now)
+    use.advance(pool.now)
+    assert expected == pytest.approx((use.busy_ratio, use.recomputed_ratio))
 
 
 def test_what_was_expected_to_be_cached_is_compared_with_what_was():
