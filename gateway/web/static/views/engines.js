@@ -4,6 +4,7 @@ import { all, patch, path } from "../api.js";
 import { mayChange } from "../session.js";
 import { Make } from "./making.js";
 import { entries, Health } from "./now.js";
+import { WorkingSets } from "./sessions.js";
 import { attempt, Figure, html, link, Meter, notify, Table, useLive, usePolled } from "../ui.js";
 import { bound, count, NONE, seconds, short, time } from "../words.js";
 
@@ -39,6 +40,7 @@ export function Engines() {
       { name: "url", label: "URL", placeholder: "http://vllm-2:8000" },
       { name: "requests_running_max", label: "Its --max-num-seqs", placeholder: "not known", value: (text) => (text ? Number(text) : undefined), isOptional: true },
     ]} />
+    <${WorkingSets} pools=${state?.pools} />
     <p class="dim">A backend that was added here is removed on its own view. One of the file is removed there, and one of a discovery by its Service.</p>`;
 }
 

@@ -11,6 +11,7 @@ import { Remove } from "./making.js";
 import { dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
 import { count, COUNTED, due, NONE, percent, seconds, short } from "../words.js";
+import { TenantSessions } from "./sessions.js";
 import { defaultsOf, Settings } from "./settings.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
@@ -101,6 +102,7 @@ function InPool({ name, tenant, envelope }) {
     <dl class="shares">${WINDOWS.map((label, at) => html`<dt key=${`t${label}`}>Got / due, ${label}</dt>
       <dd key=${`d${label}`}><${ShareBar} got=${tenant.share?.[at]} due=${tenant.due?.[at]} waits=${tenant.queued > 0} /></dd>`)}</dl>
     ${whyDue(tenant)}
+    <${TenantSessions} pool=${name} tenant=${tenant} />
   </section>`;
 }
 
