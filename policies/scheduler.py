@@ -751,7 +751,7 @@ class Scheduler:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]
             self._fleet.took(entry)
-            if self._sessions is not None:
+            if self._sessions is not None and entry.request.program_id is not None:
                 self._sessions.ledger.first_token(entry.request.id, now)
             if self._preemption.untouched:
                 self._preemption.settled(entry.request.id)

@@ -102,10 +102,7 @@ class Dispatching:
 
     def _told(self, entry: InFlight) -> Dispatch:
         """What the driver is told of an entry that is in flight from now on."""
-        expected_tokens = 0
-        if self._sessions is not None:
-            self._sessions.sent(entry)
-            expected_tokens = self._sessions.ledger.known_tokens(entry.request.id)
+        expected_tokens = 0 if self._sessions is None else self._sessions.sent(entry)
         request = entry.request
         quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)

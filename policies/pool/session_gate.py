@@ -89,7 +89,7 @@ class SessionGate:
 
     def may_hold(self, request: Request, now: float) -> bool:
         """Whether the ledger has to be asked whether this arriving request enters the order."""
-        return request.program_id is not None and (self.ledger.is_engaged(now) or bool(self.ledger.held))
+        return request.program_id is not None and (self.ledger.is_engaged(now) or bool(self.ledger.held.turns))
 
     def is_held(self, request: Request) -> bool:
         return request.id in self.ledger.held.turns
@@ -148,26 +148,29 @@ class SessionGate:
 
     def home_of(self, request: Request) -> str:
         """The backend that has the context of the request's session, as far as is known; empty: none has."""
-        session = self.ledger.table.sessions(request.tenant_id).get(request.program_id or "")
+        of_tenant = self.ledger.table.tenants.get(request.tenant_id)
+        session = None if of_tenant is None else of_tenant.sessions.get(request.program_id or "")
         return session.backend_id if session is not None and session.is_admitted else ""
 
     # -- what runs ---------------------------------------------------------------------------------------------
 
-    def sent(self, entry: InFlight) -> None:
-        """A request was dispatched."""
-        request, now = entry.request, entry.dispatched_at
+    def sent(self, entry: InFlight) -> int:
+        """A request was dispatched. Returns the tokens of its prompt that its backend is expected to have cached."""
+        request, ledger = entry.request, self.ledger
+        if request.program_id is None:
+            if ledger.table.tenants:
+                ledger.sent(request, entry.backend_id, entry.dispatched_at)
+            return 0
         if request.id in self._bound:
             request = entry.request = self.unbound(request)
-        if request.program_id is None:
-            self.ledger.sent(request, entry.backend_id, now)
-            return
-        turn = self.ledger.turns.get(request.id)
+        turn = ledger.turns.get(request.id)
         if turn is None:
-            self.ledger.adopted(request, entry.backend_id, now)
-            return
-        self.ledger.sent(request, entry.backend_id, now)
-        if turn.resumes and turn.continues and turn.session.context:
-            self.forgiven[request.id] = entry.usage
+            turn = ledger.adopted(request, entry.backend_id, entry.dispatched_at)
+        else:
+            ledger.sent(request, entry.backend_id, entry.dispatched_at)
+            if turn.resumes and turn.continues and turn.session.context:
+                self.forgiven[request.id] = entry.usage
+        return 0 if turn.resumes else min(turn.known, request.prompt_tokens)
 
     def charged(self, request_id: str, usage: Usage) -> Usage:
         """What a request is charged for that has used this much."""
@@ -183,15 +186,18 @@ class SessionGate:
 
     def ended(self, entry: InFlight, now: float) -> None:
         """A dispatched request has ended."""
-        request = entry.request
-        self.ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
-        if not self.ledger.table.sessions(request.tenant_id):
+        request, ledger = entry.request, self.ledger
+        if request.program_id is None and not ledger.table.tenants and not ledger.others:
+            return
+        ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
+        of_tenant = ledger.table.tenants.get(request.tenant_id)
+        if of_tenant is None or not of_tenant.sessions:
             return
         tenant = self._tenants.admitted(request.tenant_id)
         if tenant is None:
-            self.ledger.tenants_removed((request.tenant_id,))
+            ledger.tenants_removed((request.tenant_id,))
         else:
-            self.ledger.held.order.charged(tenant, (self._price.service(*entry.usage), 0.0))
+            ledger.held.order.charged(tenant, (self._price.service(*entry.usage), 0.0))
 
     # -- tenants -----------------------------------------------------------------------------------------------
 

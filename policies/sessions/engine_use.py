@@ -25,12 +25,13 @@ class EngineUse:
         "_gaps",
         "_gaps_s",
         "_least_token_s",
-        "_recomputed_s",
+        "_prefill_s",
         "_samples",
         "_turns",
         "_turns_s",
         "computed",
         "engine_s",
+        "recomputed_s",
         "running",
         "tells_cached",
         "token_s",
@@ -48,10 +49,13 @@ class EngineUse:
         self.token_s: float | None = None
         """Seconds of prefill per token, as the model of its steps says; None: not known."""
         self._at = -inf
-        self._busy_s = self._recomputed_s = 0.0
+        self.recomputed_s = 0.0
+        """Its time that was lately spent on computing again."""
+        self._busy_s = 0.0
         self._turns = self._turns_s = self._context_tokens = self._gaps = self._gaps_s = 0.0
         self._samples = 0
         self._least_token_s = (inf, inf)  # of prefills: of the RATE_SAMPLES before, and of those since
+        self._prefill_s = 0.0  # the least of both; none yet
 
     def advance(self, now: float) -> None:
         """Count the time until now."""
@@ -60,7 +64,7 @@ class EngineUse:
             return
         self._at = now
         fade = exp(-passed_s / FADE_S)
-        self._recomputed_s *= fade
+        self.recomputed_s *= fade
         self._busy_s *= fade
         self._turns *= fade
         self._turns_s *= fade
@@ -73,14 +77,14 @@ class EngineUse:
 
     # -- facts -------------------------------------------------------------------------------------------------
 
-    def answered(self, usage: Usage) -> None:
-        """A call has ended that used this much."""
-        self.computed += usage.prompt_tokens - usage.cached_tokens + usage.output_tokens
-        self.tells_cached = self.tells_cached or usage.cached_tokens > 0
-
-    def recomputed(self, tokens: float) -> None:
-        """So many tokens had to be computed again."""
-        self._recomputed_s += tokens * self.prefill_s_per_token
+    def ended(self, usage: Usage, now: float) -> None:
+        """A call that ran has ended after this usage."""
+        self.advance(now)
+        self.running -= 1
+        prompt, cached, output = usage
+        self.computed += prompt - cached + output
+        if cached > 0:
+            self.tells_cached = True
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """A call got its first token so long after it was sent, with so many tokens of its prompt to compute."""
@@ -91,6 +95,7 @@ class EngineUse:
         if self._samples % RATE_SAMPLES == 0:
             before, since = since, inf
         self._least_token_s = before, min(since, seconds / tokens)
+        self._prefill_s = min(self._least_token_s)
 
     def turned(self, turn_s: float, context: int) -> None:
         """A turn of a session took so long and left such a context."""
@@ -119,15 +124,14 @@ class EngineUse:
     @property
     def recomputed_ratio(self) -> float:
         """The part of its busy time that was spent on computing again."""
-        return self._recomputed_s / self._busy_s if self._busy_s > 0.0 else 0.0
+        return self.recomputed_s / self._busy_s if self._busy_s > 0.0 else 0.0
 
     @property
     def prefill_s_per_token(self) -> float:
         """Seconds that a token of a prompt takes: by the model of its steps, or as the fastest recent prefill shows."""
         if self.token_s is not None:
             return self.token_s
-        least = min(self._least_token_s)
-        return 0.0 if least == inf else least
+        return self._prefill_s
 
     @property
     def turns_per_s(self) -> float:

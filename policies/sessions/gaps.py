@@ -81,9 +81,13 @@ class Gaps:
         for bucket in range(before + 1, now + 1):
             self._reached[bucket] += 1.0
 
-    def ended(self, bucket: int) -> None:
-        """A session has returned after a gap that ends in this bucket."""
+    def ended(self, before: int, gap_s: float) -> int:
+        """A session has returned after this gap, which had reached the bucket `before`. Returns the one it ends in."""
+        bucket = 0 if gap_s < FIRST_S else min(BUCKETS, int(log2(gap_s / FIRST_S)) + 1)  # `bucket_of`, inlined
+        if bucket > before:
+            self.passed(before, bucket)
         self._ended[bucket] += 1.0
+        return bucket
 
     def outlook(self, idle_s: float, horizon_s: float, cost_s: float = 0.0) -> Outlook:
         """What is expected of a session that has been idle for so long, within the next `horizon_s` seconds, if its

@@ -27,7 +27,7 @@ from policies.sessions.checkpoint import SessionId, SessionRecord, SessionsCheck
 from policies.sessions.engage import Engagement
 from policies.sessions.held import HeldTurns
 from policies.sessions.pauses import longest_away, outlook, to_yield, worth_pausing
-from policies.sessions.session import AgentSession, TenantSessions, Turn
+from policies.sessions.session import GROWTH_TURNS, AgentSession, Turn
 from policies.sessions.table import SessionTable
 from policies.sessions.working_set import WorkingSet
 from policies.types import SESSION_WAIT_BOUNDS_S, BackendLoad, Request, Tenant, Usage
@@ -82,7 +82,8 @@ class SessionLedger:
         """Ids of the backends that serve. To read."""
         self.turns: dict[str, Turn] = {}
         """The turns that were let in and have not ended, by the ids of their requests. To read."""
-        self._others: dict[str, tuple[WorkingSet, int]] = {}  # calls without a session that run, and their tokens
+        self.others: dict[str, tuple[WorkingSet, int]] = {}
+        """The calls without a session that run, and their tokens, by id. To read."""
         self._is_changed = False
         self._looked_at = self._judged_at = -inf
 
@@ -109,12 +110,14 @@ class SessionLedger:
 
     def arrived(self, request: Request, now: float) -> TurnEntry | None:
         """A call of a session arrived. Returns where it may go at once; None: it is held."""
-        of_tenant, session = self._session(request)
-        turn = self._turn(of_tenant, session, request, now)
+        turn = self._turn(request, now)
+        session = turn.session
         if not self.is_engaged(now) or request.produced_tokens:
-            return self._let_in(turn, None)
+            self._let_in(turn, None)
+            return TurnEntry(request.id, None)
         if session.is_admitted and not self._yields(turn, now) and self._has_room(turn):
-            return self._let_in(turn, session.backend_id)
+            self._let_in(turn, session.backend_id)
+            return TurnEntry(request.id, session.backend_id)
         if session.is_admitted and not session.running:
             self._pause(session, now, goes_first=False)
             turn.resumes = True
@@ -124,25 +127,15 @@ class SessionLedger:
 
     def sent(self, request: Request, backend_id: str, now: float) -> None:
         """A call was sent to this backend."""
-        if request.program_id is None and not self.table.tenants:
-            return
-        backend = self._set(backend_id)
-        backend.use.advance(now)
-        backend.use.running += 1
         turn = self.turns.get(request.id)
-        if turn is None:
-            tokens = request.prompt_tokens + request.output_tokens_max
-            self._others[request.id] = backend, tokens
+        if turn is not None:
+            self._sent(turn, backend_id, now)
+        elif self.table.tenants:
+            backend, tokens = self._set(backend_id), request.prompt_tokens + request.output_tokens_max
+            backend.use.advance(now)
+            backend.use.running += 1
+            self.others[request.id] = backend, tokens
             backend.tokens += tokens
-            return
-        session = turn.session
-        is_there = session.backend_id == backend_id
-        turn.known = session.context if turn.continues and session.turns and is_there else 0
-        turn.is_sent, turn.sent_at, turn.sent_engine_s, turn.backend_id = True, now, backend.use.engine_s, backend_id
-        if not is_there and session.is_admitted and len(session.running) == 1:
-            self.working_sets[session.backend_id].release(session)
-        if not session.is_admitted:
-            backend.admit(session)
 
     def first_token(self, request_id: str, now: float) -> None:
         """A call got its first token."""
@@ -152,34 +145,36 @@ class SessionLedger:
 
     def returned(self, request_id: str, now: float) -> None:
         """A call that was sent waits in the order again: its backend has rejected it, failed, or it was preempted."""
-        if (other := self._others.pop(request_id, None)) is not None:
-            self._stopped(other[0], now)
+        if (other := self.others.pop(request_id, None)) is not None:
+            self._returned(other[0], now)
             other[0].tokens -= other[1]
         elif (turn := self.turns.get(request_id)) is not None and turn.is_sent:
             turn.is_sent = False
             if (backend := self.working_sets.get(turn.backend_id)) is not None:
-                self._stopped(backend, now)
+                self._returned(backend, now)
 
     def ended(self, request_id: str, usage: Usage, now: float) -> None:
         """A call that was sent has ended after this usage."""
-        if request_id in self._others:
-            self._others[request_id][0].use.answered(usage)
-            self.returned(request_id, now)
-            return
         turn = self.turns.pop(request_id, None)
         if turn is None:
+            if (other := self.others.pop(request_id, None)) is not None:
+                other[0].use.ended(usage, now)
+                other[0].tokens -= other[1]
+                self._is_changed = True
             return
         session, backend = turn.session, self.working_sets.get(turn.backend_id)
         del session.running[request_id]
         if backend is not None and turn.is_sent:
-            self._stopped(backend, now)
-            backend.use.answered(usage)
-            session.used_s += backend.use.engine_s - turn.sent_engine_s
+            use = backend.use
+            use.ended(usage, now)
+            self._is_changed = True
+            session.used_s += use.engine_s - turn.sent_engine_s
             if usage.output_tokens:
                 self._note_answer(turn, usage, backend, now)
-            session.left_at = backend.use.computed
+            session.left_at = use.computed
         self._rest(session, now)
-        self.table.note(session)
+        if self.table.changed is not None:
+            self.table.note(session)
         if turn.request.ends_session and not session.running and not session.held:
             if session.is_admitted:
                 self.working_sets[session.backend_id].freed(now)
@@ -194,11 +189,12 @@ class SessionLedger:
             self._rest(turn.session, now)
         self._is_changed = True
 
-    def adopted(self, request: Request, backend_id: str, now: float) -> None:
+    def adopted(self, request: Request, backend_id: str, now: float) -> Turn:
         """A call of a session was sent unasked: nothing is held, or another ledger has let it in."""
-        of_tenant, session = self._session(request)
-        self._let_in(self._turn(of_tenant, session, request, now), None)
-        self.sent(request, backend_id, now)
+        turn = self._turn(request, now)
+        self._let_in(turn, None)
+        self._sent(turn, backend_id, now)
+        return turn
 
     def tenants_removed(self, tenant_ids: Iterable[str]) -> None:
         """These tenants are gone, and nothing of them waits. What runs still ends."""
@@ -264,7 +260,8 @@ class SessionLedger:
         waited_s = now - turn.arrived_at
         self.wait_counts[bisect_left(SESSION_WAIT_BOUNDS_S, waited_s)] += 1
         self.wait_s_total += waited_s
-        return self._let_in(turn, backend_id)
+        self._let_in(turn, backend_id)
+        return TurnEntry(turn.request.id, backend_id)
 
     def next_at(self) -> float | None:
         """When to ask `released` although no fact arrives; None: not before one does."""
@@ -287,11 +284,6 @@ class SessionLedger:
             return usage
         known = min(turn.session.context, usage.prompt_tokens) if turn.continues else 0
         return usage._replace(cached_tokens=max(usage.cached_tokens, known))
-
-    def known_tokens(self, request_id: str) -> int:
-        """Tokens of a sent call's prompt that its backend is expected to have cached."""
-        turn = self.turns.get(request_id)
-        return 0 if turn is None or turn.resumes else min(turn.known, turn.request.prompt_tokens)
 
     def checkpoint(self, now: float, changes_max: int) -> SessionsCheckpoint:
         """What `restored` of the next ledger takes, of at most so many sessions that have changed since the last time.
@@ -414,27 +406,29 @@ class SessionLedger:
             backend = self.working_sets[backend_id] = WorkingSet(backend_id, self._eta)
         return backend
 
-    def _session(self, request: Request) -> tuple[TenantSessions, AgentSession]:
+    def _turn(self, request: Request, now: float) -> Turn:
         assert request.program_id is not None, "it has a session"
         of_tenant = self.table.of(request.tenant_id)
-        session = of_tenant.used(request.program_id)
-        if session is None:
+        session = of_tenant.sessions.get(request.program_id)
+        if session is not None:
+            of_tenant.sessions.move_to_end(request.program_id)
+            if session.turns and not session.running and not session.held:
+                gap_s = now - session.idle_since if now > session.idle_since else 0.0
+                session.gap_bucket = of_tenant.gaps.ended(session.gap_bucket, gap_s)
+                if (backend := self.working_sets.get(session.backend_id)) is not None:
+                    backend.use.returned(gap_s)
+        else:
             if (surplus := of_tenant.surplus()) is not None:
                 self._forget(surplus)
             session = self.table.add(request)
-        return of_tenant, session
-
-    def _turn(self, of_tenant: TenantSessions, session: AgentSession, request: Request, now: float) -> Turn:
-        if session.turns and not session.running and not session.held:
-            gap_s = of_tenant.returned(session, now)
-            if (backend := self.working_sets.get(session.backend_id)) is not None:
-                backend.use.returned(gap_s)
         continues = session.goes_on(request)
-        grown = request.prompt_tokens + int(min(request.output_tokens_max, of_tenant.growth))
-        tokens = max(0, grown - session.context) if continues else grown
+        growth, output = of_tenant.growth, request.output_tokens_max
+        tokens = request.prompt_tokens + (int(growth) if growth < output else output)
+        if continues:
+            tokens = tokens - session.context if tokens > session.context else 0
         return Turn(request, session, now, continues, session.is_paused, tokens)
 
-    def _let_in(self, turn: Turn, backend_id: str | None) -> TurnEntry:
+    def _let_in(self, turn: Turn, backend_id: str | None) -> None:
         """The turn enters the order, for this backend; None: the placement chooses, because nothing is held."""
         session, request = turn.session, turn.request
         turn.backend_id = backend_id or ""
@@ -443,39 +437,55 @@ class SessionLedger:
         if backend_id is None:
             session.is_settled = turn.resumes = False  # what is missed now, holding has not caused
         if session.is_admitted:
-            self.working_sets[session.backend_id].woke(session)
+            self.working_sets[session.backend_id].began(session, turn)
         elif backend_id is not None:
             self.working_sets[backend_id].admit(session)
-        self.table.note(session)
-        return TurnEntry(request.id, backend_id)
+        if self.table.changed is not None:
+            self.table.note(session)
+
+    def _sent(self, turn: Turn, backend_id: str, now: float) -> None:
+        """A turn that was let in was sent to this backend."""
+        session, backend = turn.session, self.working_sets.get(backend_id) or self._set(backend_id)
+        use = backend.use
+        use.advance(now)
+        use.running += 1
+        is_there = session.backend_id == backend_id
+        turn.known = session.context if turn.continues and session.turns and is_there else 0
+        turn.is_sent, turn.sent_at, turn.sent_engine_s, turn.backend_id = True, now, use.engine_s, backend_id
+        if not is_there and session.is_admitted and len(session.running) == 1:
+            self.working_sets[session.backend_id].release(session)
+        if not session.is_admitted:
+            backend.admit(session)
 
     def _note_answer(self, turn: Turn, usage: Usage, backend: WorkingSet, now: float) -> None:
         """Learn from an answer: how much of the context was found, and what turns are like."""
-        session, of_tenant = turn.session, self.table.of(turn.session.tenant_id)
-        expected, tells_cached = min(turn.known, usage.prompt_tokens), backend.use.tells_cached
-        if turn.prefill_s is not None and tells_cached:
-            backend.use.prefilled(usage.prompt_tokens - usage.cached_tokens, turn.prefill_s)
-        if expected and tells_cached:
-            again = max(0, expected - usage.cached_tokens)
-            self.expected_tokens_total += expected
-            self.recomputed_tokens_total += again
-            if not turn.resumes:
-                backend.use.recomputed(again)
-                if session.is_settled:
-                    backend.found(expected, usage.cached_tokens, is_full=bool(self.held))
+        session, use = turn.session, backend.use
+        prompt, cached, _ = usage
+        if use.tells_cached:
+            if turn.prefill_s is not None:
+                use.prefilled(prompt - cached, turn.prefill_s)
+            if expected := min(prompt, turn.known):
+                self.expected_tokens_total += expected
+                if expected > cached:
+                    self.recomputed_tokens_total += expected - cached
+                    if not turn.resumes:
+                        use.recomputed_s += (expected - cached) * use.prefill_s_per_token
+                if session.is_settled and not turn.resumes:
+                    backend.found(expected, cached, is_full=bool(self.held))
         session.is_settled = self.engagement.is_on and backend.is_settled
-        of_tenant.grew(session.answered(turn, usage))
-        backend.use.turned(now - turn.sent_at, session.context)
+        of_tenant = self.table.tenants[session.tenant_id]
+        of_tenant.growth += (session.answered(turn, usage) - of_tenant.growth) / GROWTH_TURNS
+        use.turned(now - turn.sent_at, session.context)
 
     def _rest(self, session: AgentSession, now: float) -> None:
         """A turn of the session runs no more."""
         if not session.running:
-            self.table.gaps(session.tenant_id).began()
+            self.table.tenants[session.tenant_id].gaps.began()
             session.idle_since, session.gap_bucket = now, 0
         if session.is_admitted:
-            self.working_sets[session.backend_id].rested(session)
+            self.working_sets[session.backend_id].resize(session)
 
-    def _stopped(self, backend: WorkingSet, now: float) -> None:
+    def _returned(self, backend: WorkingSet, now: float) -> None:
         backend.use.advance(now)
         backend.use.running -= 1
         self._is_changed = True
@@ -494,8 +504,8 @@ class SessionLedger:
                         backend.release(session)
                     session.backend_id = ""
                     self.table.note(session)
-        for request_id in [each for each, (at, _) in self._others.items() if at is backend]:
-            del self._others[request_id]
+        for request_id in [each for each, (at, _) in self.others.items() if at is backend]:
+            del self.others[request_id]
 
 
 def _idle_since(told: tuple[SessionId, SessionRecord]) -> float:

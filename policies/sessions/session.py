@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from policies.sessions.gaps import Gaps, bucket_of
+from policies.sessions.gaps import Gaps
 from policies.types import Request, SessionState, Usage
 
 SIDES_MAX: Final = 3
@@ -104,7 +104,7 @@ class AgentSession:
         self.context, self.sides = total, 0
         prefix = turn.request.prefix
         self.tail = (len(prefix), prefix[-1]) if prefix else (0, 0)
-        return max(0, total - before) if turn.continues and before else 0
+        return total - before if turn.continues and 0 < before < total else 0
 
 
 class TenantSessions:
@@ -121,27 +121,8 @@ class TenantSessions:
         self.growth = 0.0
         """Tokens by which a turn lengthens a context."""
 
-    def used(self, session_id: str) -> AgentSession | None:
-        """The session of this id, from now on the one that was used last."""
-        session = self.sessions.get(session_id)
-        if session is not None:
-            self.sessions.move_to_end(session_id)
-        return session
-
     def surplus(self) -> AgentSession | None:
         """The session to forget before another is added; None: there is place, or all run or wait."""
         if len(self.sessions) < self._sessions_max:
             return None
         return next((each for each in self.sessions.values() if not each.running and not each.held), None)
-
-    def returned(self, session: AgentSession, now: float) -> float:
-        """The session's gap has ended. Returns its seconds."""
-        gap_s = max(0.0, now - session.idle_since)
-        bucket = bucket_of(gap_s)
-        self.gaps.passed(session.gap_bucket, bucket)
-        self.gaps.ended(bucket)
-        session.gap_bucket = bucket
-        return gap_s
-
-    def grew(self, tokens: int) -> None:
-        self.growth += (tokens - self.growth) / GROWTH_TURNS

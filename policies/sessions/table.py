@@ -16,7 +16,8 @@ class SessionTable:
         """Of a tenant, `sessions_max` sessions are known, those that run or wait aside."""
         self._sessions_max = sessions_max
         self.tenants: dict[str, TenantSessions] = {}
-        self._changed: dict[SessionId, None] | None = None  # since `changes` was asked last; None: it never was
+        self.changed: dict[SessionId, None] | None = None
+        """What has changed since `changes` was asked last; None: it never was, and `note` does nothing. To read."""
 
     def of(self, tenant_id: str) -> TenantSessions:
         """The sessions of a tenant, to add to."""
@@ -48,18 +49,18 @@ class SessionTable:
 
     def note(self, session: AgentSession) -> None:
         """What a checkpoint has of the session has changed."""
-        if self._changed is not None:
-            self._changed[session.tenant_id, session.id] = None
+        if self.changed is not None:
+            self.changed[session.tenant_id, session.id] = None
 
     def changes(self, now: float, most: int) -> dict[SessionId, SessionRecord | None]:
         """At most so many of the sessions that have changed since they were told here; None: it is forgotten. The first
         time all have that are known by then.
         """
-        if self._changed is None:
-            self._changed = {(tenant_id, id_): None for tenant_id, of in self.tenants.items() for id_ in of.sessions}
+        if self.changed is None:
+            self.changed = {(tenant_id, id_): None for tenant_id, of in self.tenants.items() for id_ in of.sessions}
         told: dict[SessionId, SessionRecord | None] = {}
-        for tenant_id, id_ in list(islice(self._changed, most)):
-            del self._changed[tenant_id, id_]
+        for tenant_id, id_ in list(islice(self.changed, most)):
+            del self.changed[tenant_id, id_]
             session = self.sessions(tenant_id).get(id_)
             told[tenant_id, id_] = None if session is None else record(session, now)
         return told

@@ -99,10 +99,10 @@ class Judge:
         for backend in self.ledger.working_sets.values():
             here = [each for each in sessions if each.is_admitted and each.backend_id == backend.id]
             shared = dict(part for each in here for part in each.shared)
-            others = sum(tokens for at, tokens in self.ledger._others.values() if at is backend)
+            others = sum(tokens for at, tokens in self.ledger.others.values() if at is backend)
             assert backend.tokens == pytest.approx(sum(each.counted for each in here) + sum(shared.values()) + others)
             turns = [each for session in sessions for each in session.running.values() if each.is_sent]
-            calls = sum(at is backend for at, _ in self.ledger._others.values())
+            calls = sum(at is backend for at, _ in self.ledger.others.values())
             assert backend.use.running == calls + sum(each.backend_id == backend.id for each in turns)
 
     def drain(self) -> None:

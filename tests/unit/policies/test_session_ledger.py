@@ -51,8 +51,7 @@ class TestGaps:
         gaps = Gaps()
         for _ in range(100):
             gaps.began()
-            gaps.passed(0, bucket_of(0.1))
-            gaps.ended(bucket_of(0.1))
+            gaps.ended(0, 0.1)
         for _ in range(10):
             gaps.began()
             gaps.passed(0, bucket_of(5.0))
@@ -103,11 +102,10 @@ class TestPauses:
         gaps = Gaps()
         for number in range(900):
             gaps.began()
-            gaps.passed(0, bucket_of(0.1))
             if number % 10:
-                gaps.ended(bucket_of(0.1))
+                gaps.ended(0, 0.1)
             else:
-                gaps.passed(bucket_of(0.1), bucket_of(60.0))
+                gaps.passed(0, bucket_of(60.0))
         return gaps
 
     def choose(self, idle_s: float, context: int = 1000) -> list[AgentSession] | None:
@@ -151,7 +149,7 @@ class TestEngagement:
         backend.use.running = 1
         for step in range(1, 600):
             backend.use.advance(step / 10.0)
-            backend.use.recomputed(recomputed)
+            backend.use.recomputed_s += recomputed * backend.use.prefill_s_per_token
             backend.use.turned(4.0, 2000)
             backend.use.returned(gap_s)
         return backend
