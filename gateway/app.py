@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
-from gateway.budgets.call_pricing import CallPricing
+from gateway.budgets.amounts import CallPricing
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading

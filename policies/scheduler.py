@@ -40,15 +40,13 @@ from policies.limit import Limit, ModelLimit
 from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
 from policies.pool.backfill import BackfillRound
 from policies.pool.dispatching import Dispatching
-from policies.pool.interruptions import Interruptions
 from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
 from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
 from policies.pool.scheduler_parts import make_parts
 from policies.pool.session_gate import SessionRules
 from policies.pool.snapshot import take_snapshot
-from policies.pool.wait_reasons import waits_for
-from policies.pool.wait_views import wait_views
+from policies.pool.wait_views import wait_views, waits_for
 from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import FairQueue
 from policies.queueing.share_cap import SHARE_RATIO_MAX
@@ -143,8 +141,8 @@ class Scheduler:
         self._forecaster, self._preemption, self._shedding = parts.forecaster, parts.preemption, parts.shedding
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
         self._key_holds, self._sessions = parts.handover.key_holds, parts.handover.sessions
-        self._unsettled, self._interruptions = parts.accounting.unsettled, Interruptions()
-        self._dispatching = Dispatching(parts, self._interruptions, asked_max)
+        self._unsettled = parts.accounting.unsettled
+        self._dispatching = Dispatching(parts, asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
@@ -193,7 +191,7 @@ class Scheduler:
 
     def _admitted_until(self, request: Request, now: float) -> float | None:
         """Until when an arriving request may wait; None: not at all, and the next poll tells its rejection."""
-        request_id = request.id  # `_knows`, inlined
+        request_id = request.id
         assert request_id not in self._queues.deadlines, "an id is in use once"
         assert request_id not in self._ledger.in_flight, "an id is in use once"
         assert request_id not in self._handover.parked, "an id is in use once"
@@ -235,7 +233,7 @@ class Scheduler:
             self._unsettled[request_id] = entry
         else:
             self._accounting.settle(entry)
-            self._resize(entry)
+            self._arrangement.resize(entry)
 
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
@@ -305,7 +303,7 @@ class Scheduler:
             return
         self._used(entry, usage, now)
         entry.request = _waiting(entry, usage.output_tokens, cause)
-        self._interruptions.by_cause[cause] += 1
+        self._ledger.interruptions.by_cause[cause] += 1
         self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)
         if cause is Cause.FAILED:
             self._fleet.refused(entry.backend_id, now, hold_s)
@@ -486,11 +484,10 @@ class Scheduler:
         """A request that another scheduler dispatched runs at this backend. It takes its slot, limit or not, with room
         for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
         """
-        assert not self._knows(request.id), "an id is in use once"
         self._rounds = None
         at = now if dispatched_at is None else dispatched_at
         entry = self._handover.adopt(request, backend_id, usage, output_tokens=output_tokens, dispatched_at=at, now=now)
-        self._resize(entry)
+        self._arrangement.resize(entry)
 
     def readmitted(
         self, request: Request, now: float, prepaid: Usage | None = None, usage: Usage | None = None
@@ -591,7 +588,7 @@ class Scheduler:
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """State for people and metrics; takes time in proportion to the tenants in it (None: all)."""
         self._accounting.settle_all()
-        return take_snapshot(self._parts, self._interruptions, now, tenant_ids)
+        return take_snapshot(self._parts, now, tenant_ids)
 
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         """The limits per minute that a call with this key of the tenant meets, and what remains of them; empty for an
@@ -689,11 +686,6 @@ class Scheduler:
 
     # -- what waits and what runs --------------------------------------------------------------------------
 
-    def _knows(self, request_id: str) -> bool:
-        if request_id in self._queues.deadlines or request_id in self._ledger.in_flight:
-            return True
-        return request_id in self._handover.parked
-
     def _wait_again(self, entry: InFlight, now: float, *, precedes: bool) -> None:
         """A dispatched request waits again at the head of its tenant's queue, prepaid. A request that `precedes` any
         new choice was chosen and charged before.
@@ -764,14 +756,6 @@ class Scheduler:
             self._preemption.settled(entry.request.id)
         fair_queue.use.count(entry, -1, -entry.reservation.sequences, -entry.reservation.tokens)
         self._tenants.freed(entry.request.tenant_id, fair_queue)
-
-    def _resize(self, entry: InFlight) -> None:
-        """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
-        tokens = self._fleet.tokens_needed(entry)
-        if tokens != entry.reservation.tokens:
-            use = self._arrangement.fair_queues.at(entry.backend_id).use
-            use.count(entry, 0, 0, tokens - entry.reservation.tokens)
-            self._fleet.resize(entry, tokens)
 
 
 def _waiting(entry: InFlight, produced: int, cause: Cause) -> Request:

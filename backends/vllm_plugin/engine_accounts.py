@@ -17,10 +17,9 @@ from backends.vllm_plugin.request_envelope import RequestEnvelope, read_envelope
 from backends.vllm_plugin.step_clock import StepClock, StepReport
 from policies.batching.fair import Decode, Prefill, form_batch
 from policies.batching.pab import DueDecode, prefill_admission_budget
-from policies.step_time.groups import StepGroups
 from policies.step_time.learner import StepTimeLearner
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.step_time.observation import Observation
+from policies.step_time.observation import Observation, StepGroups
 
 REPORT_EVERY_S: Final = 0.01
 REPORT_STEPS_MAX: Final = 64

@@ -16,10 +16,9 @@ from gateway.admin.reconciler import Reconciler
 from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
 from gateway.budgets.budgets import BUDGETED, Budgets
 from gateway.budgets.claims import BudgetClaims
-from gateway.budgets.deleted_tenants import deleted_tenants
+from gateway.budgets.group_tenants import deleted_tenants
 from gateway.budgets.usage import UsageBook
-from gateway.checkpoint.checkpoint import Checkpoint
-from gateway.checkpoint.learning import Learning
+from gateway.checkpoint.checkpoint import Checkpoint, Learning
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
@@ -34,15 +33,14 @@ from gateway.notices.assembly import BudgetNotices
 from gateway.others import Others
 from gateway.parts import GatewayParts
 from gateway.registry.declaration import Declaration
-from gateway.registry.discovering import make_source
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
 from gateway.store.base import Store, StoreUnavailable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only where the admin port or discovery is on
     from aiohttp import web
 
-if TYPE_CHECKING:  # loaded only where the admin port is on
+    from backends.discovery import Source
     from gateway.admin.port import AdminPort, Parts
     from gateway.admin.routes import Caller
     from gateway.identity.tokens import Tokens
@@ -82,7 +80,7 @@ class Management:
         self._members = members
         self._has_state = has_state = members.has_state
         self._declaration = Declaration(config)
-        self.sources = [make_source(section) for section in config.discovery] if has_state else []
+        self.sources = _discovery_sources(config) if has_state else []
         """The sources of discovery; what each finds is passed to `found`."""
         self.registry = Registry(
             store, self._declaration.declared(), replica=config.cluster.name or socket.gethostname()
@@ -376,6 +374,15 @@ class Administration:
         await self._reconciler.stop()
         if self._tokens is not None:
             await self._tokens.stop()
+
+
+def _discovery_sources(config: Config) -> "list[Source]":
+    """The configured sources of discovery. Raises ValueError where one cannot be set up."""
+    if not config.discovery:
+        return []
+    from gateway.registry.discovering import make_source  # noqa: PLC0415 - loaded only where it is on
+
+    return [make_source(section) for section in config.discovery]
 
 
 def make_admin_secret(config: Config) -> None:

@@ -20,7 +20,6 @@ from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.access.one_time_links import OneTimeLinks
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.forms import MODULE, fields_module
-from gateway.admin.openapi import document
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import declared
 from gateway.admin.resources.audit import AuditRoutes
@@ -243,6 +242,8 @@ def _with_document(found: list[Route]) -> list[Route]:
 
     async def describe(_asked: AdminRequest) -> AdminAnswer:
         if not described:  # it takes a tenth of a second, so the first that asks waits for it and no start does
+            from gateway.admin.openapi import document  # noqa: PLC0415
+
             described.append(AdminAnswer(JsonObject(await asyncio.to_thread(document, table))))
         return described[0]
 

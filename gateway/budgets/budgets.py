@@ -36,9 +36,8 @@ from gateway.budgets.group_tenants import GroupTenants
 from gateway.budgets.usage import UsageBook
 from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
-from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow
+from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow, usage_rows
 from gateway.store.periodic import Periodic
-from gateway.store.usage_rows import usage_rows
 from policies.types import LimitKind
 
 LOOK_S = 0.25  # between checks for new budgets

@@ -12,12 +12,13 @@ all, any gateway's checkpoint of it is the same.)
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from gateway.api.token_counts import Ratio
+from gateway.api.token_counts import LearntPromptTokens, Ratio
 from gateway.checkpoint.documents import (
     COUNTERS_AGE_S_MAX,
     MODELS_AGE_S_MAX,
@@ -30,7 +31,7 @@ from gateway.checkpoint.documents import (
     trim_accounts,
     write_document,
 )
-from gateway.checkpoint.learning import Learning
+from gateway.scheduling.pools import Pools
 from gateway.store.base import Learnt, Store, StoreFull, StoreUnavailable
 from gateway.store.periodic import Periodic
 from policies.accounts.checkpoint import ServiceCheckpoint, keep_levels, without_lifted_tenants
@@ -43,6 +44,33 @@ TICK_S = 1e-3  # each checkpoint is newer than the one before, even if the clock
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", Counters, LearntModels)
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """The parts of one gateway that learn. `is_serving`: whether it accepts new calls."""
+
+    pools: Pools
+    backends: BackendPool
+    prompt_tokens: LearntPromptTokens
+    is_serving: Callable[[], bool]
+
+    def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
+        """A function for each pool that returns the service its tenants have received."""
+        return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers().items()}
+
+    def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
+        """The step time models of all backends that have one."""
+        return [
+            (self.backends[load.backend_id].spec, load.step_time)
+            for loads in self.backends.loads().values()
+            for load in loads
+            if load.step_time is not None
+        ]
+
+    def tokens_per_byte(self) -> Sequence[Ratio]:
+        """The learnt ratios of prompts, the most recent one last."""
+        return self.prompt_tokens.latest()
 
 
 class Checkpoint:

@@ -28,9 +28,8 @@ from gateway.config.problems import (
     read_yaml,
     validation_problems,
 )
-from gateway.config.sections import BackendSection, PromptTokens, file_text
+from gateway.config.sections import BackendSection, PromptTokens, ServerTls, file_text
 from gateway.config.step_time import read_configured_step_time
-from gateway.config.tls import server_context
 
 FILE_BYTES_MAX = 16 << 20
 CONFIG_VARIABLE = "FAIRLEAD_CONFIG"
@@ -165,7 +164,7 @@ def _checks_of_places(config: Config) -> list[tuple[Loc, Callable[[], object]]]:
         ("cluster", config.cluster.tls if config.is_clustered else None),
     ):
         if tls is not None:
-            checks.append(((port, "tls"), partial(server_context, tls)))
+            checks.append(((port, "tls"), partial(_port_certificate, tls)))
     for section, log in (("access_log", config.access_log), ("trace_log", config.trace_log)):
         if log.enabled and log.path != STDOUT:
             checks.append(((section, "path"), partial(_folder, log.path)))
@@ -186,6 +185,12 @@ def _certificates(path: Path | None) -> None:
 def _client_certificate(backend: BackendSection) -> None:
     if backend.cert_file is not None:
         tls_context(None, backend.cert_file, backend.key_file)
+
+
+def _port_certificate(tls: ServerTls) -> None:
+    from gateway.config.tls import server_context  # noqa: PLC0415 - where a port has a certificate
+
+    server_context(tls)
 
 
 def _address(host: str) -> None:

@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 from gateway.money.amounts import to_decimal
 from gateway.money.focus import ColumnKind
 from gateway.money.pricing import PriceBook
-from gateway.store.base import Store, StoreFull, Totals, UsageKey, UsagePlace, UsageQuery
-from gateway.store.usage_rows import usage_rows
+from gateway.store.base import Store, StoreFull, Totals, UsageKey, UsagePlace, UsageQuery, usage_rows
 
 LAST_WRITER: Final = "\U0010ffff"  # behind every writer's name
 SUMS_MAX: Final = 20_000

@@ -7,15 +7,17 @@ get it at the end, off the path of the tokens.
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.money.amounts import to_text
 from gateway.observability.access_log import AccessLog, AccessRecord
 from gateway.observability.trace_log import TraceLog, trace_record
 from gateway.observability.tracing.sampling import TRACEPARENT, TRACESTATE, read_traceparent
-from gateway.observability.tracing.spans import CallSpans
 from policies.slo.attainment import met_targets
 from policies.types import Cause, Outcome, RateLimits, Reason, Request, Timing, Usage
+
+if TYPE_CHECKING:  # loaded only where calls are traced
+    from gateway.observability.tracing.spans import CallSpans
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class CallTrace:
     outcome: Outcome | None = None
     cors: Mapping[str, str] | None = None
     rate_limits: Callable[[], RateLimits] | None = None
-    spans: CallSpans | None = None
+    spans: "CallSpans | None" = None
     traceparent: str | None = None
 
     def passed(self, usage: Usage) -> None:
@@ -150,7 +152,7 @@ class Tracer(Protocol):
         """A call has arrived."""
         ...
 
-    def ended(self, trace: CallTrace, spans: CallSpans) -> None:
+    def ended(self, trace: CallTrace, spans: "CallSpans") -> None:
         """A sampled call has ended."""
         ...
 

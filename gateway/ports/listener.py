@@ -22,10 +22,12 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.config.sections import ServerTls
-from gateway.ports.certificate import Certificate
+
+if TYPE_CHECKING:  # loaded only where a port has a certificate
+    from gateway.ports.certificate import Certificate
 
 BACKLOG: Final = 4096
 # Of a turn. To accept as many takes about as long as the calls that a turn of a busy gateway begins
@@ -104,7 +106,7 @@ class Listener:
         self._looking: asyncio.TimerHandle | None = None
         self._connecting: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._handshakes = handshakes
-        self._certificate = None if tls is None else Certificate(tls)
+        self._certificate = None if tls is None else _make_certificate(tls)
         self._context = None if self._certificate is None else self._certificate.context
 
     async def start(self) -> str:
@@ -222,3 +224,10 @@ def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
         return error.errno in OUT_OF_DESCRIPTORS
     os.close(lowest_free)
     return lowest_free >= descriptors_max(ratio)
+
+
+def _make_certificate(tls: ServerTls) -> "Certificate":
+    """The certificate of a port. Raises ValueError where its files hold none."""
+    from gateway.ports.certificate import Certificate  # noqa: PLC0415
+
+    return Certificate(tls)

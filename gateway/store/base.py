@@ -12,7 +12,7 @@ So copies merge in any order, any number of times, with the same result; replica
 counter and last-writer-wins registers: Shapiro et al., "Conflict-free Replicated Data Types", 2011).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ AUDIT_DAYS_MAX = 400  # so are older ones, as usage is
 AUDIT_PAGE_MAX = 1_000
 USAGE_DAYS_MAX = 400  # older days are forgotten
 USAGE_ROWS_MAX = 100_000  # in one answer
+ROWS_AT_ONCE = 500  # some milliseconds of a thread's work
 LEARNT_BYTES_MAX = 16 << 20
 
 Body = Mapping[str, Any]
@@ -283,3 +284,14 @@ class SharedStore(Store, Protocol):
     def revision(self) -> int:
         """The store's revision at the latest contact."""
         ...
+
+
+async def usage_rows(store: Store, query: UsageQuery) -> AsyncIterator[tuple[UsageRow, ...]]:
+    """The rows that are asked for, without a limit, in parts: memory holds one part, however many rows there are.
+    Raises StoreUnavailable.
+    """
+    while rows := await store.usage(query := query._replace(limit=ROWS_AT_ONCE)):
+        yield rows
+        if len(rows) < ROWS_AT_ONCE:
+            return
+        query = query._replace(after=UsagePlace(*rows[-1].of, rows[-1].writer))

@@ -8,7 +8,7 @@ prepaid, and its next dispatch costs nothing more. So does one that is interrupt
 from there, as if it had run on: what another backend computes again is no service to its tenant.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 from policies.accounts.cost import Price
 from policies.call_life import LEAVING, LIFE, Event, Life
 from policies.reservation import Reservation
-from policies.types import NO_USAGE, Request, Usage
+from policies.types import NO_USAGE, Cause, Request, Usage
 
 Charge = tuple[float, float]
 """Changes of a tenant's service and of its outstanding service. A plain tuple: compiled, it is no object."""
@@ -76,10 +76,21 @@ NOTHING_SERVED: Final = Served()
 
 
 @dataclass(slots=True)
+class Interruptions:
+    """How often answers were interrupted in one pool since its start and why, and the tokens that were sent again to
+    continue them. Mutable.
+    """
+
+    by_cause: Counter[Cause] = field(default_factory=Counter)
+    sent_again_tokens: int = 0
+
+
+@dataclass(slots=True)
 class Ledger:
     """All entries of one pool, and what its tenants were served since start."""
 
     price: Price
+    interruptions: Interruptions = field(default_factory=Interruptions)
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     _at: dict[str, dict[str, InFlight]] = field(default_factory=dict)  # the same entries by backend
     _served: defaultdict[str, Served] = field(default_factory=lambda: defaultdict(Served))

@@ -29,8 +29,7 @@ from policies.capacity.tier_reserves import NO_RESERVES, NOTHING, TierReserves
 from policies.capacity.window import Window
 from policies.limit import EngineWork, Limit, ModelLimit
 from policies.limit.latency_by_batch import TimedAnswer
-from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s
-from policies.limit.steps_view import steps_view
+from policies.limit.step_forecast import PREDICTORS, prefill_tokens_per_s, steps_view
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Binding, Request, SizeSource
 

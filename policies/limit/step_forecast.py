@@ -14,8 +14,10 @@ from policies.batching.pab import tokens_in
 from policies.limit.engine_work import EngineWork
 from policies.limit.tpot_targets import ROUNDING_S
 from policies.reservation import Reservation
+from policies.types import StepsView
 
 ROUNDING = 1e-9
+WINDOW_S = 1.0  # of a budget that is computed because the engine reports none
 FAR_OFF_S = 60.0  # where decodes leave no time for prompts, in theory never
 
 
@@ -114,6 +116,20 @@ def prefill_tokens_per_s(work: EngineWork) -> float:
     """Prompt tokens per second while decodes wait until they are due; zero or less where decodes leave no time."""
     assert work.model is not None
     return tokens_in(work.model, 1.0 - decode_share(work)) * work.engines
+
+
+def steps_view(work: EngineWork, now: float) -> StepsView | None:
+    """What the admin API and metrics show of the engine's steps, as of the last event; None without a usable model."""
+    if work.model is None:
+        return None
+    owed_tokens, prefill_s = work.owed_then(now)
+    budget = work.reported_budget
+    return StepsView(
+        step_s=work.decode_s,
+        step_s_max=None if work.step_s_max == inf else work.step_s_max,
+        prefill_s=prefill_s,
+        budget_tokens=prefill_tokens_per_s(work) * WINDOW_S - owed_tokens if budget is None else budget,
+    )
 
 
 PREDICTORS: dict[str, StepForecast] = {"vllm": ChunkedPrefillForecast(), "fair": FairBatchingForecast()}

@@ -6,6 +6,7 @@ all of them at once.
 
 from collections.abc import Collection
 
+from policies.accounts.ledger import InFlight
 from policies.fleet.fleet import Fleet
 from policies.placement import ArrivalPlacement, LeastReserved, Placement
 from policies.pool.slot_fitting import SlotFitting
@@ -46,3 +47,11 @@ class Arrangement(PresentQueues):
         self.needs_every_token = order.reads_counters or self._fleet.reads_progress
         self._slot_fitting.reads_prefixes = order.reads_prefixes or placement.reads_prefixes
         return self.factory.fair_queues(placement, self._queues, running)
+
+    def resize(self, entry: InFlight) -> None:
+        """Fit the entry's reservation to the prompt as reported and to an output longer than predicted."""
+        tokens = self._fleet.tokens_needed(entry)
+        if tokens != entry.reservation.tokens:
+            use = self.fair_queues.at(entry.backend_id).use
+            use.count(entry, 0, 0, tokens - entry.reservation.tokens)
+            self._fleet.resize(entry, tokens)

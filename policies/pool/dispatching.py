@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from policies.accounts.ledger import InFlight
 from policies.capacity.candidates import Candidates
 from policies.pool.backfill import BackfillRound
-from policies.pool.interruptions import Interruptions
 from policies.pool.scheduler_parts import SchedulerParts
 from policies.queueing.fair_queue import FairQueue
 from policies.types import Action, Dispatch, Request
@@ -18,14 +17,14 @@ from policies.types import Action, Dispatch, Request
 class Dispatching:
     """Sends requests of one pool."""
 
-    def __init__(self, parts: SchedulerParts, interruptions: Interruptions, asked_max: int) -> None:
+    def __init__(self, parts: SchedulerParts, asked_max: int) -> None:
         """With its first decision made, `from_queue` takes no further request once backends were asked `asked_max`
         times.
         """
         self._queues, self._arrangement, self._fleet = parts.queues, parts.arrangement, parts.fleet
         self._slot_fitting, self._ledger, self._tenants = parts.slot_fitting, parts.ledger, parts.tenants
         self._drain, self._preemption = parts.admission_rules.drain, parts.preemption
-        self._interruptions, self._asked_max = interruptions, asked_max
+        self._asked_max = asked_max
         self._sessions = parts.handover.sessions
 
     def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
@@ -91,7 +90,7 @@ class Dispatching:
         request = entry.request
         fair_queue.opened(entry, self._ledger.opened(entry))
         if request.produced_tokens:
-            self._interruptions.continued(entry)
+            self._ledger.interruptions.sent_again_tokens += request.context_tokens
         self._queues.remove(request.id)
         self._arrangement.fair_queues.leave(request, sent=True)
         fair_queue.first.pop(request.id, None)

@@ -56,6 +56,8 @@ class Handover:
         self, request: Request, backend_id: str, usage: Usage, *, output_tokens: float, dispatched_at: float, now: float
     ) -> InFlight:
         """Take over a running request. Its reservation has room for `output_tokens`; 0: for the predicted output."""
+        for known in (self.queues.deadlines, self.ledger.in_flight, self.parked):
+            assert request.id not in known, "an id is in use once"
         self.key_holds.runs(request)
         tier_id = self.tenants.tier_id(request.tenant_id)
         sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))

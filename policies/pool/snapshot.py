@@ -4,16 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from policies.pool.interruptions import Interruptions
 from policies.pool.scheduler_parts import SchedulerParts
-from policies.pool.wait_reasons import first_waits_for
+from policies.pool.wait_views import first_waits_for
 from policies.slo.slack_view import slacks
 from policies.types import Snapshot, TenantView, TierView
 
 
-def take_snapshot(
-    parts: SchedulerParts, interruptions: Interruptions, now: float, tenant_ids: Iterable[str] | None
-) -> Snapshot:
+def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] | None) -> Snapshot:
     """A snapshot of the pool, in time in proportion to tenants and requests; the accounts must be settled. With
     `tenant_ids` (None: all), the time is in proportion to these, and there are no tiers, requests and slack; unless it
     is empty, there are no backends either.
@@ -30,8 +27,8 @@ def take_snapshot(
         backends={} if tenant_ids else fleet.views(),
         attainment={tier_id: parts.attainment.of_tier(tier_id) for tier_id in parts.tiers},
         service_in_flight_max=ledger.price.service(0, 0, tokens_max) if tokens_max < inf else inf,
-        interruptions=dict(interruptions.by_cause),
-        sent_again_tokens=interruptions.sent_again_tokens,
+        interruptions=dict(ledger.interruptions.by_cause),
+        sent_again_tokens=ledger.interruptions.sent_again_tokens,
         sessions=None if sessions is None or tenant_ids else sessions.view(now),
     )
     waits, attainment = first_waits_for(queues, tenants.states, fleet, now), parts.attainment.of_tenant

@@ -1,6 +1,9 @@
 """Wait views: why requests are queued, which tenant is next, and when requests will probably be sent.
 
-The views are for people; no decision reads them, and making them changes no decision. The predicted start follows from
+The views are for people; no decision reads them, and making them changes no decision. A poll makes every possible
+decision, so after it every waiting request has a reason: no backend for it is available, its key's limit, its session,
+its tenant's own limit, its tenant's older requests, or no room for the next request.
+ The predicted start follows from
 the number of the tenant's requests before this one, and from how fast those that waited were sent lately
 (policies/admission/retry_after.py). This includes everything that slows the tenant down, also its own in-flight limit
 and other tenants. Before three of its requests that waited were sent, the TTFT forecast is used
@@ -9,11 +12,11 @@ rate of the running requests. A tenant at its own limit then has no forecast. A 
 starts when it has waited as long as any, at the latest.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from policies.fleet.fleet import Fleet
 from policies.pool.scheduler_parts import SchedulerParts
-from policies.pool.wait_reasons import waits_for
-from policies.queueing.fair_queue import FairQueue
+from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queues import PoolQueues
 from policies.slo.ttft_forecast import BackendScan
 from policies.types import Request, Wait, WaitView
@@ -66,3 +69,49 @@ def _before_each(requests: Iterable[Request], queues: PoolQueues) -> dict[str, t
             before[each.id] = number, prompt_tokens
             prompt_tokens += each.prompt_tokens
     return before
+
+
+def waits_for(
+    request: Request, queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
+) -> Wait:
+    """The first member of Wait that holds for a queued request."""
+    reason = _backends_wait(request, fleet, now)
+    if reason is not None:
+        return reason
+    if request.id in queues.held_for:
+        return queues.held_for[request.id]
+    if tenants[request.tenant_id].is_limited:
+        return Wait.TENANT_LIMIT
+    if queues.head(request.tenant_id).id != request.id:
+        return Wait.OWN_QUEUE
+    return Wait.NO_ROOM
+
+
+def first_waits_for(
+    queues: PoolQueues, tenants: Mapping[str, QueuedTenant], fleet: Fleet, now: float
+) -> Callable[[Request], Wait]:
+    """A function like `waits_for`, for many requests that are each the first of their tenant's queue. Most of them may
+    go to all backends, which are therefore examined only once.
+    """
+    reasons: dict[frozenset[str] | None, Wait | None] = {}
+
+    def waits(request: Request) -> Wait:
+        ids = request.backend_ids
+        if ids not in reasons:
+            reasons[ids] = _backends_wait(request, fleet, now)
+        reason = reasons[ids]
+        if reason is not None:
+            return reason
+        if request.id in queues.held_for:
+            return queues.held_for[request.id]
+        return Wait.TENANT_LIMIT if tenants[request.tenant_id].is_limited else Wait.NO_ROOM
+
+    return waits
+
+
+def _backends_wait(request: Request, fleet: Fleet, now: float) -> Wait | None:
+    """The reason that lies in the request's backends; None: one of them is available and open."""
+    there = fleet.available(request)
+    if not there:
+        return Wait.NO_BACKEND
+    return None if any(fleet.is_open(each.id, now) for each in there) else Wait.BACKENDS_HELD

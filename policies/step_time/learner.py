@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 from policies.step_time.change import STRANGE_RATIO_MIN, ChangeTest
 from policies.step_time.fit import Equation, equation, fit
-from policies.step_time.groups import GROUP_STEPS
 from policies.step_time.model import StepTime, StepTimeModel
-from policies.step_time.observation import STEP_S_MIN, Observation, Sum
+from policies.step_time.observation import GROUP_STEPS, STEP_S_MIN, Observation, Sum
 from policies.step_time.window import ObservationWindow
 
 ERRORS_KEPT = 64

@@ -10,6 +10,7 @@ from policies.step_time.model import StepTimeModel
 
 STEP_S_MIN, STEP_S_MAX = 1e-6, 600.0
 AMOUNT_MAX = 1e15  # of any field: above it, sums of squares lose their last digits
+GROUP_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,25 @@ class Sum:
 
     def observation(self) -> Observation:
         return Observation(self.seconds, self.steps, self.new_tokens, self.context_token_steps, self.request_steps)
+
+
+class StepGroups:
+    """A collector that makes one observation of every GROUP_STEPS steps of a kind. Mutable.
+
+    A single step of a millisecond is as long as the noise of the machine; a sum of sixteen is hardly noisy. Steps are
+    of one kind if their new tokens have the same octave, so that a chunk of a prompt does not disappear among decodes.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[int, Sum] = {}
+
+    def add(self, step: Observation) -> Observation | None:
+        """Add one step; return the observation of its group when the group is complete. An impossible step is returned
+        as it is.
+        """
+        if not step.is_possible:
+            return step
+        octave = int(step.new_tokens).bit_length()
+        group = self._groups.setdefault(octave, Sum())
+        group.add(step)
+        return self._groups.pop(octave).observation() if group.steps >= GROUP_STEPS else None

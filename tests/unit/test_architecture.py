@@ -38,7 +38,6 @@ VALUES = (
 VALUES += (
     "policies.step_time",
     "policies.step_time.fit",
-    "policies.step_time.groups",
     "policies.step_time.learner",
     "policies.step_time.model",
     "policies.step_time.observation",
@@ -73,7 +72,7 @@ FOLDERS = {
 }  # fmt: skip
 FUNCTION_LINES_MAX = 70
 METHODS_MAX = 37  # of a class: a class with more answers more than one question
-METHODS_MAX_OF = {"Scheduler": 46}  # 33 are the facts, decisions and views of a Scheduler
+METHODS_MAX_OF = {"Scheduler": 44}  # 33 are the facts, decisions and views of a Scheduler
 
 FILES = sorted(
     path.relative_to(ROOT).as_posix() for package in PACKAGES for path in ROOT.joinpath(package).rglob("*.py")

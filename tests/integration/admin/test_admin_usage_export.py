@@ -16,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.store import usage_rows
+from gateway.store import base
 from gateway.store.base import USAGE_ROWS_MAX, StoreFull, StoreUnavailable, Totals, UsageKey, UsageRow
 
 PRICES = {"m": {"currency": "EUR", "periods": [{"prompt": "0.6", "output": "2.4"}]}}
@@ -29,7 +29,7 @@ def day(ago=0):
 
 @pytest.fixture
 async def api(tmp_path, monkeypatch):
-    monkeypatch.setattr(usage_rows, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(base, "ROWS_AT_ONCE", 7)
     async with scripted() as backend, admin(tmp_path, backend, prices=PRICES) as made:
         rows = [
             UsageRow(writer, UsageKey(day(ago), f"t{number}", "k", "m"), Totals(1, 100 + number, 40, number))
@@ -185,7 +185,7 @@ async def test_a_day_of_more_rows_than_a_store_gives_at_once_is_listed_and_expor
             table = read(reply.body) if file_format == "csv" else parquet.read_table(io.BytesIO(reply.body)).to_pylist()
             assert len(table) == count // 2
             assert tokens(table).total() == used
-        assert max(asked) == usage_rows.ROWS_AT_ONCE
+        assert max(asked) == base.ROWS_AT_ONCE
         page = (await api.get("/usage?limit=1000")).json
         rest = (await api.get(f"/usage?limit=1000&cursor={quote(page['next_cursor'])}")).json
         assert len({row["tenant"] for row in page["items"] + rest["items"]}) == 2_000

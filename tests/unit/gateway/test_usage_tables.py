@@ -70,7 +70,7 @@ def parts(rows):
         return [part async for part in summed_usage(Rows(rows), first_day="", last_day="")]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.store.usage_rows.ROWS_AT_ONCE", 3)
+        patch.setattr("gateway.store.base.ROWS_AT_ONCE", 3)
         return asyncio.run(read())
 
 

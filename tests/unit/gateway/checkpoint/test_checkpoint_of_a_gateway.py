@@ -14,7 +14,7 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.step_times import ReportedStep, StepTimes
 from gateway.api.token_counts import LearntPromptTokens
-from gateway.checkpoint.checkpoint import COUNTERS, MODELS, Checkpoint
+from gateway.checkpoint.checkpoint import COUNTERS, MODELS, Checkpoint, Learning
 from gateway.checkpoint.documents import (
     COUNTERS_AGE_S_MAX,
     MODELS_AGE_S_MAX,
@@ -27,7 +27,6 @@ from gateway.checkpoint.documents import (
     trim_accounts,
     write_document,
 )
-from gateway.checkpoint.learning import Learning
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.store.base import Learnt, StoreUnavailable

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gateway.store import schema, state_file
+from gateway.store import state_file
 from gateway.store.base import (
     Change,
     Document,
@@ -22,6 +22,7 @@ from gateway.store.base import (
     UsageRow,
 )
 from gateway.store.sqlite import SqliteStore
+from gateway.store.state_file import MIGRATIONS
 
 # A file as the first version of the schema wrote it: it stays as it is, whatever comes after.
 VERSION_1 = f"""
@@ -94,7 +95,7 @@ async def test_a_file_of_the_first_version_is_brought_to_this_one_with_all_that_
     assert await store.learnt("counters") == Learnt("counters", 3.5, b"{}")
     assert (await write(store, "carol", {})).version == 5
     await store.close()
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
 async def test_a_new_file_has_the_tables_of_one_that_was_brought_here(tmp_path):
@@ -113,12 +114,12 @@ async def test_a_new_file_has_the_tables_of_one_that_was_brought_here(tmp_path):
 async def test_a_migration_is_made_once_and_one_that_fails_changes_nothing(tmp_path, monkeypatch):
     path = tmp_path / "state.db"
     run_sql(path, VERSION_1)
-    failing = (*schema.MIGRATIONS, ("ALTER TABLE learnt ADD COLUMN origin TEXT", "INSERT INTO nowhere VALUES (1)"))
+    failing = (*MIGRATIONS, ("ALTER TABLE learnt ADD COLUMN origin TEXT", "INSERT INTO nowhere VALUES (1)"))
     monkeypatch.setattr(state_file, "MIGRATIONS", failing)
     with pytest.raises(StateFileError):
         await opened(path)
-    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (schema.SCHEMA_VERSION,)
-    monkeypatch.setattr(state_file, "MIGRATIONS", (*schema.MIGRATIONS, ("ALTER TABLE learnt ADD COLUMN origin TEXT",)))
+    assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    monkeypatch.setattr(state_file, "MIGRATIONS", (*MIGRATIONS, ("ALTER TABLE learnt ADD COLUMN origin TEXT",)))
     for _ in range(2):
         await (await opened(path)).close()
     columns = [row[1] for row in sqlite3.connect(path).execute("PRAGMA table_info(learnt)")]
