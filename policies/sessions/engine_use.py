@@ -114,7 +114,7 @@ class EngineUse:
         """`busy_ratio` and `recomputed_ratio`, as they are once the time until now is counted, which this does not."""
         fade = exp(-max(0.0, now - self._at) / FADE_S)
         busy_s = self._busy_s * fade + (FADE_S * (1.0 - fade) if self.running else 0.0)
-        return busy_s / FADE_S, self._recomputed_s * fade / busy_s if busy_s > 0.0 else 0.0
+        return busy_s / FADE_S, self.recomputed_s * fade / busy_s if busy_s > 0.0 else 0.0
 
     @property
     def busy_ratio(self) -> float:
