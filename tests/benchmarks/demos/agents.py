@@ -19,11 +19,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from servers import ROOT, gateway, vllm
@@ -51,7 +51,7 @@ class Row:
     label: str
     scheduling: dict[str, Any] | None
     is_final_told: bool = False
-    tenants: Mapping[str, int] = MappingProxyType(TENANTS)  # agents of each
+    tenants: Mapping[str, int] = field(default_factory=lambda: TENANTS)  # agents of each
 
 
 OFF, ON = {"hold_sessions": False}, {"hold_sessions": True}
