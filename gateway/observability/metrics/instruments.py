@@ -73,130 +73,126 @@ def _slo(of: str) -> SloFamilies:
     labels = ("pool", of)
     return SloFamilies(
         Family(
-            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and have ended.", labels,
+            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and ended.", labels,
             total=True,
         ),
         Family(
-            f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; one that is not set is kept.",
+            f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; an unset one is kept.",
             (*labels, "target"), total=True,
         ),
-        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens that their clients were sent.", labels, total=True),
-        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those of them that came by their time.", labels, total=True),
-        Family(f"fairlead_{of}_slo_refused_total", "Requests with an envelope that were refused.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens sent to their clients.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those tokens that came in time.", labels, total=True),
+        Family(f"fairlead_{of}_slo_refused_total", "Refused requests with an envelope.", labels, total=True),
     )  # fmt: skip
 
 
 TENANT_REQUESTS: Final = Family(
-    "fairlead_tenant_requests_total", "Calls that ended, by how.", ("tenant", "outcome"), total=True
+    "fairlead_tenant_requests_total", "Calls that ended, by outcome.", ("tenant", "outcome"), total=True
 )
 TENANT_REFUSALS: Final = Family(
-    "fairlead_tenant_refusals_total", "Calls that were refused, by why.", ("tenant", "reason"), total=True
+    "fairlead_tenant_refusals_total", "Refused calls, by reason.", ("tenant", "reason"), total=True
 )
 TENANT_TOKENS: Final = Family(
     "fairlead_tenant_tokens_total",
-    "Tokens of calls that ended; cached_input is a part of input.",
+    "Tokens of calls that ended; cached_input is part of input.",
     ("tenant", "type"),
     total=True,
 )
 TENANT_COST: Final = Family(
     "fairlead_tenant_cost_total",
-    "Cost of calls that ended by the price lists at that time, in units of the currency.",
+    "Cost of calls that ended, at the prices of that time.",
     ("tenant", "currency"),
     total=True,
 )
 TENANT_UNPRICED: Final = Family(
     "fairlead_tenant_unpriced_tokens_total",
-    "Tokens of calls that ended whose model has no price, while there are price lists.",
+    "Tokens of models without a price, while price lists exist.",
     ("tenant",),
     total=True,
 )
 TENANT_BUDGET: Final = Family(
     "fairlead_tenant_budget_used_ratio",
-    "Used of the tenant's budget of this day or month, in tokens or cost; of others the most, if at a threshold.",
+    "Used part of the budget of this day or month; of other the highest, if at a threshold.",
     ("tenant", "unit", "period"),
 )
 GROUP_BUDGET: Final = Family(
     "fairlead_group_budget_used_ratio",
-    "Used of the group's budget of this day or month, in tokens or cost.",
+    "Used part of the budget of this day or month.",
     ("group", "unit", "period"),
 )
 ALIAS_CALLS: Final = Family(
     "fairlead_alias_calls_total",
-    "Calls of aliases that ended, by the model that served them; kind shadow: copies, whose answers are dropped.",
+    "Calls of aliases that ended, by serving model; kind shadow: copies with dropped answers.",
     ("alias", "model", "kind", "outcome"),
     total=True,
 )
 ALIAS_PASSED_ON: Final = Family(
     "fairlead_alias_passed_on_total",
-    "Calls of aliases that went on from this model to another, and why.",
+    "Calls of aliases that went on from this model, by reason.",
     ("alias", "model", "reason"),
     total=True,
 )
 BACKEND_OVERSTATED: Final = Family(
     "fairlead_backend_usage_overstated_total",
-    "Calls of which the backend reported more tokens than they can use; the most that they can is charged.",
+    "Calls whose reported tokens exceed what they can use; that maximum is charged.",
     ("backend",),
     total=True,
 )
 NOT_CONTINUED: Final = Family(
     "fairlead_streams_not_continued_total",
-    "Streams that ended in an error because no backend served the same model, by what differed.",
+    "Streams that ended because no backend served the same model, by what differed.",
     ("difference",),
     total=True,
 )
 TENANT_WAITED: Final = Family(
-    "fairlead_tenant_queue_wait_seconds_total", "Time that calls spent in the queue.", ("tenant",), total=True
+    "fairlead_tenant_queue_wait_seconds_total", "Time of calls in the queue.", ("tenant",), total=True
 )
 TENANT_SERVICE: Final = Family(
     "fairlead_tenant_service_total",
-    "What the tenant was charged: tokens by their price, as they pass. What is given back counts as charged.",
+    "Charged service, as tokens pass; refunds are not subtracted.",
     POOL_TENANT,
     total=True,
 )
-TENANT_QUEUED: Final = Family("fairlead_tenant_queued_requests", "Requests that wait.", POOL_TENANT)
+TENANT_QUEUED: Final = Family("fairlead_tenant_queued_requests", "Waiting requests.", POOL_TENANT)
 TENANT_IN_FLIGHT: Final = Family("fairlead_tenant_in_flight_requests", "Requests at backends.", POOL_TENANT)
 TENANT_IN_FLIGHT_TOKENS: Final = Family(
-    "fairlead_tenant_in_flight_tokens", "KV tokens that are reserved for them.", POOL_TENANT
+    "fairlead_tenant_in_flight_tokens", "KV tokens reserved for requests at backends.", POOL_TENANT
 )
-POOL_SERVICE: Final = Family(
-    "fairlead_pool_service_total", "What all tenants were charged: the pool's throughput.", POOL, total=True
-)
-POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Requests that wait.", POOL)
+POOL_SERVICE: Final = Family("fairlead_pool_service_total", "Service charged to all tenants.", POOL, total=True)
+POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Waiting requests.", POOL)
 POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of their bodies.", POOL)
 POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
 POOL_INTERRUPTIONS: Final = Family(
     "fairlead_pool_interruptions_total",
-    "Answers that were cut after some tokens, to be continued, by cause.",
+    "Answers cut after some tokens, to be continued, by cause.",
     (*POOL, "cause"),
     total=True,
 )
 POOL_SENT_AGAIN: Final = Family(
     "fairlead_pool_continued_tokens_total",
-    "Prompt and output tokens sent to continue them: computed again where no prefix cache has them.",
+    "Prompt and output tokens sent to continue them; a prefix cache may save their computation.",
     POOL,
     total=True,
 )
 SESSIONS: Final = Family(
-    "fairlead_pool_sessions", "Agents' sessions that are known: running, idle, held or paused.", (*POOL, "state")
+    "fairlead_pool_sessions", "Known sessions of agents: running, idle, held or paused.", (*POOL, "state")
 )
-SESSIONS_HELD: Final = Family(
-    "fairlead_pool_holds_sessions", "1: turns of sessions wait where their contexts have no room.", POOL
-)
+SESSIONS_HELD: Final = Family("fairlead_pool_holds_sessions", "1: turns wait where their contexts have no room.", POOL)
 SESSION_DEMAND: Final = Family(
-    "fairlead_pool_demand_tokens", "Tokens of the working sets, and of the contexts of turns that are held.", POOL
+    "fairlead_pool_demand_tokens", "Tokens of working sets and of the contexts of held turns.", POOL
 )
 SESSION_PAUSES: Final = Family(
     "fairlead_pool_session_pauses_total", "Idle sessions that made room for others.", POOL, total=True
 )
 EXPECTED_CACHED: Final = Family(
     "fairlead_pool_expected_cached_tokens_total",
-    "Of turns after a session's first, the prompt tokens that their backends had computed before.",
+    "Prompt tokens of later turns that their backends had computed.",
     POOL,
     total=True,
 )
 RECOMPUTED: Final = Family(
     "fairlead_pool_recomputed_prompt_tokens_total",
-    "Those of them that were computed again, as far as backends tell.",
+    "Those that were computed again, as far as backends report.",
     POOL,
     total=True,
 )
@@ -205,115 +201,117 @@ WORKING_SET: Final = Family(
 )
 WORKING_SET_LIMIT: Final = Family(
     "fairlead_backend_working_set_limit_tokens",
-    "What they may have of its KV pool, as learnt; none where its size is not known.",
+    "Their limit, learnt; absent while the KV pool's size is unknown.",
     POOL_BACKEND,
 )
 POOL_TENANTS_WAITING: Final = Family(
-    "fairlead_pool_tenants_waiting", "Tenants with something queued that their limits would let them send.", POOL
+    "fairlead_pool_tenants_waiting", "Tenants with a queued request that their limits permit.", POOL
 )
 POOL_GAP: Final = Family(
     "fairlead_pool_service_gap",
-    "Service over weight by which two tenants differ at most that both waited all the time, for 1 to 300 s until now.",
+    "Largest difference of service over weight between tenants that waited throughout, for 1 to 300 s.",
     POOL_TIER,
 )
 POOL_GAP_BOUND: Final = Family(
     "fairlead_pool_service_gap_bound",
-    "What the policy promises of it, from the size of the backends; none where it promises nothing.",
+    "The policy's bound for that difference, by the size of the backends; absent without one.",
     POOL_TIER,
 )
 POOL_JAIN: Final = Family(
-    "fairlead_pool_jain_index", "How evenly they were served: 1 is alike, 1/n is one has all.", POOL_TIER
+    "fairlead_pool_jain_index", "Evenness of the service of these tenants: 1 is equal, 1/n is one has all.", POOL_TIER
 )
-BACKEND_UP: Final = Family("fairlead_backend_available", "1: it is sent requests.", POOL_BACKEND)
-BACKEND_IN_FLIGHT: Final = Family("fairlead_backend_in_flight_requests", "Requests of ours there.", POOL_BACKEND)
+BACKEND_UP: Final = Family("fairlead_backend_available", "1: it gets requests.", POOL_BACKEND)
+BACKEND_IN_FLIGHT: Final = Family(
+    "fairlead_backend_in_flight_requests", "Requests of this gateway there.", POOL_BACKEND
+)
 BACKEND_FOREIGN: Final = Family("fairlead_backend_foreign_requests", "Requests of others there.", POOL_BACKEND)
 BACKEND_LIMIT: Final = Family("fairlead_backend_limit_requests", "Sequences that it can run.", POOL_BACKEND)
 BACKEND_SIZED: Final = Family(
     "fairlead_backend_size_known",
-    "1: how many sequences it runs at once is given, or learnt from what ran there (source); 0: it is assumed.",
+    "1: that number is given or learnt (source); 0: it is assumed.",
     (*POOL_BACKEND, "source"),
 )
 BACKEND_LIMIT_SEQUENCES: Final = Family(
     "fairlead_backend_limit_sequences",
-    "Those of them that its limit allows, learnt from its answers or fixed; none where it goes by no number.",
+    "Sequences that its limit allows; absent where it is no number.",
     POOL_BACKEND,
 )
-BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: something waits because of that.", POOL_BACKEND)
-BACKEND_RESERVED: Final = Family("fairlead_backend_reserved_tokens", "KV tokens reserved for ours.", POOL_BACKEND)
+BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: requests wait for that limit.", POOL_BACKEND)
+BACKEND_RESERVED: Final = Family(
+    "fairlead_backend_reserved_tokens", "KV tokens reserved by this gateway.", POOL_BACKEND
+)
 BACKEND_RESERVE: Final = Family(
-    "fairlead_backend_reserve_sequences", "Sequences held for a tier, configured or learnt.", POOL_BACKEND_TIER
+    "fairlead_backend_reserve_sequences", "Sequences kept for a tier, configured or learnt.", POOL_BACKEND_TIER
 )
 BACKEND_RESERVE_TOKENS: Final = Family(
-    "fairlead_backend_reserve_tokens", "KV tokens held for a tier, configured or learnt.", POOL_BACKEND_TIER
+    "fairlead_backend_reserve_tokens", "KV tokens kept for a tier, configured or learnt.", POOL_BACKEND_TIER
 )
-BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens held by others.", POOL_BACKEND)
+BACKEND_FOREIGN_TOKENS: Final = Family("fairlead_backend_foreign_tokens", "KV tokens of others.", POOL_BACKEND)
 BACKEND_LIMIT_TOKENS: Final = Family(
-    "fairlead_backend_limit_tokens", "KV tokens that may be reserved; none where its size is not known.", POOL_BACKEND
+    "fairlead_backend_limit_tokens", "KV tokens that may be reserved; absent while the size is unknown.", POOL_BACKEND
 )
 BACKEND_STEP: Final = Family(
-    "fairlead_backend_step_seconds", "Predicted of a step in which all that runs there decodes.", POOL_BACKEND
+    "fairlead_backend_step_seconds", "Predicted step in which all running requests decode.", POOL_BACKEND
 )
 BACKEND_LIMIT_STEP: Final = Family(
     "fairlead_backend_limit_step_seconds",
-    "What that may take: the tightest TPOT target of what runs, or the knee of the throughput.",
+    "Longest permitted step: the tightest TPOT target there, or the knee.",
     POOL_BACKEND,
 )
 BACKEND_PREFILL: Final = Family(
-    "fairlead_backend_prefill_seconds", "What prompts take that were sent and are not computed yet.", POOL_BACKEND
+    "fairlead_backend_prefill_seconds", "Predicted time for prompts that were sent and are not computed.", POOL_BACKEND
 )
 BACKEND_BUDGET: Final = Family(
     "fairlead_backend_prefill_budget_tokens",
-    "Prompt tokens that it can take on in time: as its engines report, or reckoned over a second.",
+    "Prompt tokens that it can take on in time, reported or calculated over a second.",
     POOL_BACKEND,
 )
 BACKEND_COEFFICIENT: Final = Family(
     "fairlead_backend_step_time_coefficient_seconds",
-    "Of its step-time model: of a step, a new token, a context token, a request.",
+    "Of the step-time model: a step, a new token, a context token, a request.",
     (*POOL_BACKEND, "coefficient"),
 )
 BACKEND_STEP_ERROR: Final = Family(
-    "fairlead_backend_step_time_error_ratio", "Median relative error of what the model predicted lately.", POOL_BACKEND
+    "fairlead_backend_step_time_error_ratio", "Median relative error of recent predictions.", POOL_BACKEND
 )
 BACKEND_STEP_SURE: Final = Family(
-    "fairlead_backend_step_time_sure", "1: the model is sure enough to promise by it.", POOL_BACKEND
+    "fairlead_backend_step_time_sure", "1: the model is sure enough for limits and envelopes.", POOL_BACKEND
 )
 TENANT_SLO: Final = _slo("tenant")
 TIER_SLO: Final = _slo("tier")
-TENANTS: Final = Family("fairlead_tenants", "Tenants that the schedulers know.")
-TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants that have series of their own.")
-REPLICAS: Final = Family("fairlead_replicas", "Gateways that share one order, this one included.")
+TENANTS: Final = Family("fairlead_tenants", "Tenants known to the schedulers.")
+TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants with series of their own.")
+REPLICAS: Final = Family("fairlead_replicas", "Gateways in the shared order, this one included.")
 CUT_OFF: Final = Family(
     "fairlead_replicas_cut_off",
-    "1: this gateway has neither a leader nor Redis, and keeps to its part of limits.",
+    "1: this gateway has neither leader nor Redis, and keeps to its part of limits.",
 )
-CLUSTER_LEADS: Final = Family("fairlead_cluster_leader", "1: this gateway leads the order that all share.")
-CLUSTER_EPOCH: Final = Family("fairlead_cluster_epoch", "The number of the present leadership.")
+CLUSTER_LEADS: Final = Family("fairlead_cluster_leader", "1: this gateway leads.")
+CLUSTER_EPOCH: Final = Family("fairlead_cluster_epoch", "Number of the present leadership.")
 CLUSTER_ELECTIONS: Final = Family(
     "fairlead_cluster_elections_total", "How often this gateway began to lead.", total=True
 )
-CLUSTER_FACTS: Final = Family(
-    "fairlead_cluster_facts_total", "What members told this gateway while it led.", total=True
-)
+CLUSTER_FACTS: Final = Family("fairlead_cluster_facts_total", "Facts that members told this leader.", total=True)
 CLUSTER_ROUND_TRIP: Final = Family(
-    "fairlead_cluster_round_trip_seconds", "Of the last ping to the leader; none at the leader."
+    "fairlead_cluster_round_trip_seconds", "Last ping to the leader; absent at the leader."
 )
 CLIENTS_CUT: Final = Family(
-    "fairlead_clients_cut_total", "Connections of clients that took nothing of what they were sent, by reason.",
+    "fairlead_clients_cut_total", "Connections cut because clients read nothing, by reason.",
     ("reason",), total=True,
 )  # fmt: skip
 RELOAD_FAILED: Final = Family(
     "fairlead_config_reload_failed",
-    "1: the configuration file as it is now is not valid, and the last valid one is used.",
+    "1: the changed configuration file is invalid; the last one is in force.",
 )
-SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector has taken.", total=True)
+SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector took.", total=True)
 NOTICES: Final = Family(
     "fairlead_notices_total",
-    "Notices of budgets: delivered, given up; and attempts that failed.",
+    "Notices of budgets: delivered, given up, and failed attempts.",
     ("outcome",),
     total=True,
 )
 LINES_LOST: Final = Family(
-    "fairlead_log_lines_lost_total", "Lines that no file has taken, by log.", ("log",), total=True
+    "fairlead_log_lines_lost_total", "Lines that could not be written, by log.", ("log",), total=True
 )
 
 FAMILIES: Final = (
@@ -348,19 +346,19 @@ class Histograms:
         )  # fmt: skip
         self.pause = HistogramFamily(
             "fairlead_interruption_pause_seconds",
-            "Of streams that were continued: from each interruption to the next bytes, by cause.", ("tier", "cause"),
+            "Pause of a continued stream until its next bytes, by cause.", ("tier", "cause"),
             bounds=WAIT_BUCKETS_S,
         )  # fmt: skip
         self.session_wait = HistogramFamily(
-            "fairlead_session_wait_seconds", "How long turns waited for room for their sessions.", POOL,
+            "fairlead_session_wait_seconds", "Wait of turns for room for their sessions.", POOL,
             bounds=SESSION_WAIT_BOUNDS_S,
         )  # fmt: skip
         self.duration = HistogramFamily(
-            genai.SERVER_REQUEST_DURATION, "From a call's arrival to its end, its wait included.",
+            genai.SERVER_REQUEST_DURATION, "From arrival to end, with the wait.",
             (*MODEL, "error_type"), bounds=genai.DURATION_BUCKETS_S,
         )  # fmt: skip
         self.first_token = HistogramFamily(
-            genai.SERVER_TIME_TO_FIRST_TOKEN, "From a streamed call's arrival to its first token, its wait included.",
+            genai.SERVER_TIME_TO_FIRST_TOKEN, "From the arrival of a streamed call to its first token, with the wait.",
             MODEL, bounds=genai.FIRST_TOKEN_BUCKETS_S,
         )  # fmt: skip
         self.per_token = HistogramFamily(
@@ -368,7 +366,7 @@ class Histograms:
             bounds=genai.PER_TOKEN_BUCKETS_S,
         )  # fmt: skip
         self.loop_lag = HistogramFamily(
-            "fairlead_event_loop_lag_seconds", "How late the event loop runs what is due.", bounds=LAG_BUCKETS_S
+            "fairlead_event_loop_lag_seconds", "Lateness of the event loop.", bounds=LAG_BUCKETS_S
         )
 
     def families(self) -> tuple[HistogramFamily, ...]:
