@@ -51,8 +51,7 @@ def promises(checks: Iterable[Check]) -> str:
             group = check.group
             text += f"\n### {GROUPS[group]}\n\n"
         missing = f" Not tested yet: {check.open}." if check.open else ""
-        tests = "".join(f"\n    - `{test}`" for test in check.tests)
-        text += f"- {check.number}. {check.promise}{missing}{tests}\n"
+        text += f"- {check.number}. {check.promise}{missing}\n"
     return text.lstrip("\n") + "\n"
 
 
