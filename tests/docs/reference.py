@@ -26,13 +26,10 @@ Made from the command line by `make reference`. `--help` of each command says mo
 
 
 def commands(command: Any, path: str, context: typer.Context) -> Iterator[tuple[str, Any, typer.Context]]:
-    """Every command below this one that does something by itself, with how it is called."""
-    if not hasattr(command, "list_commands"):
+    """This command and every one below it, with how it is called; of groups those that have options or do something."""
+    if not is_only_a_group(command) or (command.params and context.parent):
         yield path, command, context
-        return
-    if command.invoke_without_command:
-        yield path, command, context
-    for name in command.list_commands(context):
+    for name in command.list_commands(context) if is_group(command) else ():
         each = command.get_command(context, name)
         yield from commands(each, f"{path} {name}", typer.Context(each, parent=context, info_name=name))
 
@@ -41,6 +38,14 @@ def sentence(text: str | None) -> str:
     """The first one, in one line, as a cell of Markdown may have it."""
     line = " ".join((text or "").split("\n\n")[0].replace("...", "…").split())
     return re.split(r"(?<=[a-z)'\"`\d])\. (?=[A-Z`'])", line)[0].removesuffix(".").replace("|", "\\|")
+
+
+def is_group(command: Any) -> bool:
+    return hasattr(command, "list_commands")
+
+
+def is_only_a_group(command: Any) -> bool:
+    return is_group(command) and not command.invoke_without_command
 
 
 def is_argument(parameter: Any) -> bool:
@@ -63,6 +68,15 @@ def row(parameter: Any, context: typer.Context) -> str:
     return f"- `{written(parameter, context)}`: {sentence(parameter.help)}{needed}\n"
 
 
+def groups_above(context: typer.Context) -> Iterator[Any]:
+    """The contexts of the groups whose options every command below takes."""
+    above: Any = context.parent
+    while above is not None:
+        if is_only_a_group(above.command):
+            yield above
+        above = above.parent
+
+
 def page() -> str:
     group: Any = typer.main.get_command(app)
     found = list(commands(group, "fairlead", typer.Context(group, info_name="fairlead")))
@@ -78,8 +92,14 @@ def page() -> str:
     page_text = HEAD + "".join(sorted(shared))
     for path, command, context in found:
         called = " ".join([path, *(written(each, context) for each in command.params if is_argument(each))])
-        also = ", ".join(f"`{each.opts[0]}`" for each in command.params if row(each, context) in shared)
-        page_text += f"\n## `{called}`\n\n{sentence(command.help)}.{f' Also {also}.' if also else ''}\n"
+        of_groups = {row(each, above) for above in groups_above(context) for each in above.command.params}
+        also = ", ".join(
+            f"`{each.opts[0]}`"
+            for each in command.params
+            if (line := row(each, context)) in shared and line not in of_groups
+        )
+        here = "Its commands, too: " if is_only_a_group(command) else "Also "
+        page_text += f"\n## `{called}`\n\n{sentence(command.help)}.{f' {here}{also}.' if also else ''}\n"
         described = [row(each, context) for each in command.params if each.help]
         if own := "".join(each for each in described if each not in shared):
             page_text += f"\n{own}"
