@@ -117,8 +117,9 @@ test-soak: $(STAMP)  ## of test-calm, the tests that take minutes; check 4 (memo
 calm-page: $(STAMP)  ## write docs/results/calm.md and docs/security.md of what `make test-calm` recorded
 	$(BIN)/python -m tests.calm --page
 
-test-docs: $(STAMP)  ## count words, find banned ones; run the commands of tutorials and how-tos, and the cheap ones of docs/results
+test-docs: $(STAMP)  ## count words, find banned ones and broken links; run the commands of tutorials and how-tos, and the cheap ones of docs/results
 	$(BIN)/python tests/docs/words.py
+	$(BIN)/python -m pytest -q tests/unit/pages/test_links.py
 	$(BIN)/python tests/docs/results.py
 	$(BIN)/python -m tests.docs.commands
 
