@@ -2,8 +2,8 @@
 
     python tests/docs/reference.py    write the page (`make reference`)
 
-A text is the first sentence of what --help says. An option that several commands have with the same text stands once,
-at the top.
+A text is the first sentence of what --help says. What several commands have with the same text stands once, at the
+top.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from gateway.cli import app
 PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
 HEAD = """# Commands
 
-Made from the command line by `make reference`. `--help` of each command says more. Several commands have these options:
+Made from the command line by `make reference`. `--help` of each command says more. Several commands have these
+arguments and options:
 
 """
 
@@ -82,7 +83,7 @@ def page() -> str:
     found = list(commands(group, "fairlead", typer.Context(group, info_name="fairlead")))
     rows = Counter(
         (each.opts[-1], row(each, context))
-        for _, command, context in found for each in command.params if not is_argument(each)
+        for _, command, context in found for each in command.params if each.help
     )  # fmt: skip
     often: dict[str, str] = {}
     for (name, text), number in rows.most_common():
@@ -96,7 +97,7 @@ def page() -> str:
         also = ", ".join(
             f"`{each.opts[0]}`"
             for each in command.params
-            if (line := row(each, context)) in shared and line not in of_groups
+            if not is_argument(each) and (line := row(each, context)) in shared and line not in of_groups
         )
         here = "Its commands, too: " if is_only_a_group(command) else "Also "
         page_text += f"\n## `{called}`\n\n{sentence(command.help)}.{f' {here}{also}.' if also else ''}\n"
