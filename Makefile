@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 RUNS    = $(VENV)/.runs
 STAMP   = $(VENV)/.ready
-REWRITTEN = $(VENV)/.rewritten
 WORKERS = $$((2 * $$(nproc) + 1))
+FORKS   = -m pytest -p tests.forked_workers --workers
+FORKED  = $(BIN)/python $(FORKS)
 FIRST  ?= $$(date +%s)
 COPY    = build/compiled
 RUN_COMPILED = unit/policies unit/backends unit/gateway properties conformance simulation \
@@ -60,22 +61,17 @@ $(NODE): tests/clients/node/package-lock.json
 web: $(STAMP)  ## fetch the packages of the page that vendored.toml pins, from npm
 	$(BIN)/python vendor_web.py
 
-# Once for all workers of pytest, which would each do it at the same time.
-$(REWRITTEN): $(STAMP)
-	$(BIN)/python -m pytest --collect-only -qq >/dev/null
-	touch $(REWRITTEN)
-
 # Half of the time of tests is waiting, so there are more workers than cores, and mypy fills what they leave. What
 # measures times or memory comes last.
 test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
 	$(MAKE) --no-print-directory -j 2 check tests
 
-tests: $(REWRITTEN) $(NODE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and not alone"; many=$$?; \
+tests: $(STAMP) $(NODE)
+	$(FORKED) $(WORKERS) -m "not long and not alone"; many=$$?; \
 	$(BIN)/python -m pytest -m "alone and not long" $$(grep -rl --include=*.py mark.alone tests/integration) && exit $$many
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
-	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 900 -m long
+	$(FORKED) 2 --timeout 900 -m long
 
 test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
 	tests/web/chromium.sh && PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/web
@@ -84,7 +80,7 @@ test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the 
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
 	ln -s $(abspath $(VENV)) $(COPY)/.venv
 	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
-	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python -m pytest -n 2 --dist worksteal $(addprefix tests/,$(RUN_COMPILED))
+	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python $(FORKS) 2 $(addprefix tests/,$(RUN_COMPILED))
 
 test-newer: $(STAMP)  ## the unit tests on each Python newer than 3.11 that is found, in environments in build/
 	tests/newer_pythons.sh

@@ -20,6 +20,6 @@ for version in 3.12 3.13 3.14; do
   echo "== $("$python" --version)"
   environment=build/python$version
   "$python" install.py "$environment" -c constraints.txt -e ".[export,kubernetes,simulate]" --group dev
-  "$environment/bin/python" -m pytest -q -n 2 --dist worksteal -p no:cacheprovider tests/unit || failed+=("$version")
+  "$environment/bin/python" -m pytest -q -p tests.forked_workers --workers 2 -p no:cacheprovider tests/unit || failed+=("$version")
 done
 [ ${#failed[@]} -eq 0 ] || { echo "failed on ${failed[*]}" >&2; exit 1; }

@@ -65,7 +65,7 @@ def main(folder: Path = ROOT) -> int:
     for number in range(1, TIMES + 1):
         for test in again:
             print(f"RERUN {number} of {test}", flush=True)
-        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", *again]
+        command = [sys.executable, "-m", "pytest", *again]
         done = subprocess.run(command, check=False, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)})
         if done.returncode == 0:
             for test in again:

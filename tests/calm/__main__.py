@@ -29,7 +29,8 @@ def run(numbers: set[int], *, is_own: bool) -> int:
     web = [test for test in tests if test.startswith("tests/web/") and not is_own]
     together = ours if is_own else [test for test in tests if test not in web]
     many = pytest.main(
-        ["-q", "-n", "2", "--dist", "worksteal", "-m", "not long and not alone", *together], plugins=[Recorder()]
+        ["-q", "-p", "tests.forked_workers", "--workers", "2", "-m", "not long and not alone", *together],
+        plugins=[Recorder()],
     )
     timed = pytest.main(["-q", "-m", "alone and not long", *ours], plugins=[Recorder()]) if ours else 0
     browser = pytest.main(["-q", *web], plugins=[Recorder()]) if web else 0

@@ -1,6 +1,6 @@
 """figure: a test says what it measured; the run writes all figures and outcomes into build/calm/figures.json.
 
-Figures travel as properties of test reports, so they also arrive from the processes of pytest-xdist.
+Figures travel as properties of test reports, so they also arrive from forked workers.
 """
 
 import json

@@ -5,7 +5,6 @@ import itertools
 import json
 from pathlib import Path
 
-import helm_python
 import yaml
 
 CHART = Path(__file__).parents[2] / "helm"
@@ -141,20 +140,30 @@ MATRIX = {
 }
 
 
+@functools.cache
+def helm():
+    """helm_python, loaded by the first test that needs it: Go's runtime starts threads, and a fork of the process that
+    collects tests (tests/forked_workers.py) would be without them.
+    """
+    import helm_python  # noqa: PLC0415
+
+    return helm_python
+
+
 def render_all(values, *, name="release", cluster=None):
     """All documents, each with its kind and name; the notes are left out. `cluster` is what the templates see. They are
     rendered once, and not to be changed.
     """
     if cluster is None:
         return _rendered(json.dumps(values), name)
-    with helm_python.Chart.load(CHART) as chart:
+    with helm().Chart.load(CHART) as chart:
         chart.validate_schema(values)
         return _documents(cluster.render(chart, values, name=name, namespace="llm"))
 
 
 @functools.cache
 def _rendered(values, name):
-    with helm_python.Chart.load(CHART) as chart:
+    with helm().Chart.load(CHART) as chart:
         chart.validate_schema(json.loads(values))
         return _documents(chart.render(json.loads(values), name=name, namespace="llm"))
 

@@ -4,11 +4,10 @@ import functools
 import json
 from collections.abc import Callable
 
-import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from renderings import CHART, EVERYTHING, FOUND, MATRIX, SHARED, render, render_all
+from renderings import CHART, EVERYTHING, FOUND, MATRIX, SHARED, helm, render, render_all
 
 from gateway.api.endpoints import LIVEZ, READYZ
 from gateway.config import Config
@@ -105,13 +104,13 @@ def test_what_is_rendered_is_valid_for_every_kubernetes_between(name):
 
 @every_rendering
 def test_strict_lint_has_nothing_to_say(name):
-    messages = helm_python.lint(CHART, MATRIX[name], strict=True)["messages"]
+    messages = helm().lint(CHART, MATRIX[name], strict=True)["messages"]
     assert [each for each in messages or [] if each["severity"] > 1] == []
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_values_that_mean_nothing_are_refused(name):
-    with helm_python.Chart.load(CHART) as chart, pytest.raises(helm_python.HelmError):
+    with helm().Chart.load(CHART) as chart, pytest.raises(helm().HelmError):
         chart.validate_schema(REFUSED[name])
 
 

@@ -6,10 +6,9 @@ import http.server
 import json
 import threading
 
-import helm_python
 import pytest
 import yaml
-from renderings import render
+from renderings import helm, render
 
 from gateway.config import Config
 from gateway.config.key_file import first_key
@@ -62,7 +61,7 @@ class Cluster:
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            with helm_python.Config(kube_apiserver=url, namespace="llm") as seen:
+            with helm().Config(kube_apiserver=url, namespace="llm") as seen:
                 yield seen
         finally:
             server.shutdown()
@@ -123,7 +122,7 @@ def test_none_is_made_where_it_is_given_or_of_one_pod(cluster, values):
 
 def test_where_the_cluster_cannot_be_seen_it_is_asked_for(cluster):
     del cluster.objects[NAMESPACE]
-    with cluster.seen() as seen, pytest.raises(helm_python.HelmRenderError, match=r"does not see namespace llm"):
+    with cluster.seen() as seen, pytest.raises(helm().HelmRenderError, match=r"does not see namespace llm"):
         render(SHARING, cluster=seen)
 
 

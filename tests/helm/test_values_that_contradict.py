@@ -1,8 +1,7 @@
 """Values that would fail later, or silently do nothing, are refused by the chart with a sentence that helps."""
 
-import helm_python
 import pytest
-from renderings import EVERYTHING, SHARED, render
+from renderings import EVERYTHING, SHARED, helm, render
 
 KEYS = {"auth": {"mode": "keys"}}
 PROMETHEUS = {"prometheus": EVERYTHING["monitoring"]["prometheus"]}
@@ -111,7 +110,7 @@ TAKEN = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_with_a_sentence(name):
     values, sentence = REFUSED[name]
-    with pytest.raises(helm_python.HelmRenderError, match=sentence):
+    with pytest.raises(helm().HelmRenderError, match=sentence):
         render(values)
 
 

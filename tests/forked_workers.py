@@ -1,0 +1,158 @@
+"""Runs tests in processes that are forked once all tests are collected: `-p tests.forked_workers --workers 5`.
+
+What pytest-xdist starts imports and collects all tests in each process anew, which takes as long as to run a third of
+them. Here a worker is a fork of the process that has done so. It is handed indices of what was collected and returns
+reports, pickled. Even workers are handed tests from the front of the list and odd ones from its end: so what waits (the
+gateways, in its middle) runs beside what computes. A piece is a small part of what is left, so that all end together.
+"""
+
+import multiprocessing
+import os
+from collections import deque
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+from _pytest import runner
+
+PIECES = 4  # so small a part of its share of what is left a worker is handed: the last pieces are single tests
+PATIENCE_S = 5.0  # for a worker that is told to end
+
+
+def pytest_addoption(parser):
+    parser.addoption("--workers", type=int, default=0, help="fork so many processes, which run the tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if not session.config.option.workers or session.config.option.collectonly or session.testsfailed:
+        return None
+    crew = Crew(session)
+    try:
+        crew.run()
+    finally:
+        crew.end()
+    return True
+
+
+class Crew:
+    """All workers, and the tests that none has been handed yet."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        self._wanted = min(session.config.option.workers, len(session.items))
+        self._left = deque(range(len(session.items)))
+        self._workers: dict[Connection, Worker] = {}
+        self._started = 0
+
+    def run(self) -> None:
+        while self._left and len(self._workers) < self._wanted:
+            self._start()
+        while self._workers:
+            for pipe in wait(list(self._workers)):
+                try:
+                    self._hear(self._workers[pipe], pipe.recv())
+                except (EOFError, ConnectionResetError):
+                    self._ended(self._workers.pop(pipe))
+                if self._session.shouldfail:
+                    raise self._session.Failed(self._session.shouldfail)
+                if self._session.shouldstop:
+                    raise self._session.Interrupted(self._session.shouldstop)
+
+    def end(self) -> None:
+        for worker in self._workers.values():
+            worker.process.terminate()
+        for worker in self._workers.values():
+            worker.process.join(PATIENCE_S)
+            worker.process.kill()
+
+    def _start(self) -> None:
+        pipe, theirs = multiprocessing.Pipe()
+        arguments = (self._session, theirs, self._started, [*self._workers, pipe])
+        process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+        worker = self._workers[pipe] = Worker(process, pipe, from_the_end=self._started % 2 == 1)
+        self._started += 1
+        process.start()
+        theirs.close()
+        self._hand(worker)
+
+    def _hand(self, worker: "Worker") -> None:
+        count = -(-len(self._left) // (PIECES * self._wanted))
+        if worker.from_the_end:
+            piece = [self._left.pop() for _ in range(count)][::-1]
+        else:
+            piece = [self._left.popleft() for _ in range(count)]
+        worker.handed.extend(piece)
+        worker.pipe.send(piece)
+
+    def _hear(self, worker: "Worker", reports: list[Any] | None) -> None:
+        if reports is None:
+            self._hand(worker)
+            return
+        hook, item = self._session.config.hook, self._session.items[worker.handed.popleft()]
+        for data in reports:
+            report = hook.pytest_report_from_serializable(config=self._session.config, data=data)
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+    def _ended(self, worker: "Worker") -> None:
+        """What a worker has left is run by others, but for the test that it ended in, which has failed."""
+        worker.process.join()
+        if not worker.handed:
+            return
+        item = self._session.items[worker.handed.popleft()]
+        said = f"the process that ran this ended with status {worker.process.exitcode}"
+        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", said, "call")
+        item.ihook.pytest_runtest_logreport(report=report)
+        self._left.extendleft(reversed(worker.handed))
+        if self._left:
+            self._start()
+
+
+class Worker:
+    """A process that runs tests, and the indices of those that it was handed and has not reported."""
+
+    def __init__(self, process: Any, pipe: Connection, *, from_the_end: bool) -> None:
+        self.process = process
+        self.pipe = pipe
+        self.from_the_end = from_the_end
+        self.handed: deque[int] = deque()
+
+
+def work(session: pytest.Session, pipe: Connection, number: int, of_the_parent: list[Connection]) -> None:
+    """In a worker: run what is handed out until nothing is left. Before its last test it asks for more, since fixtures
+    live on where the next test uses them.
+    """
+    for each in of_the_parent:
+        each.close()
+    config = session.config
+    capture = config.pluginmanager.getplugin("capturemanager")
+    capture.stop_global_capturing()  # its files are the parent's, too
+    capture.start_global_capturing()
+    folders = config._tmp_path_factory
+    folders._basetemp = folders.getbasetemp() / f"worker-{number}"
+    folders._basetemp.mkdir(mode=0o700)
+    config.pluginmanager.register(Reporter(pipe))
+    items = deque(pipe.recv())
+    while items:
+        if len(items) == 1:
+            pipe.send(None)
+            items.extend(pipe.recv())
+        item = session.items[items.popleft()]
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=session.items[items[0]] if items else None)
+    pipe.close()
+    os._exit(0)  # what the parent does at its exit is not for a worker to do
+
+
+class Reporter:
+    """In the place of pytest's own protocol, whose reports go to the plugins of this process."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        reports = runner.runtestprotocol(item, nextitem=nextitem, log=False)
+        written = item.config.hook.pytest_report_to_serializable
+        self._pipe.send([written(config=item.config, report=report) for report in reports])
+        return True
