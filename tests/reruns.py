@@ -5,8 +5,9 @@
 FOLDER is where pytest ran, if it is not this checkout: the compiled copy.
 For CI, where what else a machine does can make a test with real processes fail by chance. flaky.toml lists the tests
 that needed a rerun within the last ten runs of CI, with the date and the cause. One that is listed is not run again: a
-test that needs a rerun in two of ten runs fails. A run with a rerun is followed by an entry in the list. An entry goes
-when its cause is mended, or when ten runs did without it.
+test that needs a rerun in two of ten runs fails, and so does one that needs it in two suites of one run. What passed
+when it ran again is entered, with its cause still to be found, and .ci/run prints what to commit. An entry goes when
+its cause is mended, or when ten runs did without it.
 """
 
 import datetime as dt
@@ -23,6 +24,7 @@ LIST = ROOT / "tests/flaky.toml"
 FAILED = ".pytest_cache/v/cache/lastfailed"
 RERUNS_MAX = 5  # more than these in one run is no chance
 TIMES = 2
+UNKNOWN = "to be found"
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,18 @@ def verdict(failed: list[str], listed: list[Flaky]) -> tuple[list[str], list[str
     return [] if reasons else failed, reasons
 
 
-def main(folder: Path = ROOT) -> int:
+def enter(tests: list[str], path: Path, date: dt.date) -> None:
+    """Entries of these tests at the end of the list."""
+    with path.open("a", encoding="utf-8") as file:
+        for test in tests:
+            name = json.dumps(test)  # TOML writes text as JSON does
+            file.write(f'\n[[flaky]]\ntest = {name}\ndate = {date}\ncause = "{UNKNOWN}"\n')
+
+
+def main(folder: Path = ROOT, path: Path = LIST) -> int:
     noted = folder / FAILED
     failed = sorted(json.loads(noted.read_text(encoding="utf-8"))) if noted.exists() else []
-    again, reasons = verdict(failed, read_list())
+    again, reasons = verdict(failed, read_list(path))
     for reason in reasons:
         print(reason)
     if reasons:
@@ -69,7 +79,8 @@ def main(folder: Path = ROOT) -> int:
         done = subprocess.run(command, check=False, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)})
         if done.returncode == 0:
             for test in again:
-                print(f"RERUN {number} of {test} passed: it belongs into tests/flaky.toml, with its cause")
+                print(f"RERUN {number} of {test} passed: it is entered in tests/flaky.toml, with its cause {UNKNOWN}")
+            enter(again, path, dt.datetime.now(tz=dt.UTC).date())
             return 0
     return 1
 
