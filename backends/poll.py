@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from backends.address_allowlist import AddressAllowlist
 from backends.spec import BackendSpec
-from backends.upstream import ConnectFailed, Upstream, UpstreamError
+from backends.upstream import ConnectFailed, ConnectionLimits, Upstream, UpstreamError
 
 IDLE_S_MAX = 15.0  # of a connection: polls come every second, and models are asked for twice a minute
 IDLE_CONNECTIONS_MAX = 4  # of one backend: as many polls as there are at once
@@ -41,6 +41,12 @@ class Poller:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._limits = ConnectionLimits(
+            connect_timeout_s=2.0 * timeout_s,  # of both, as of all that follows, `get` is the limit
+            silence_s_max=2.0 * timeout_s,
+            idle_s_max=IDLE_S_MAX,
+            idle_connections_max=IDLE_CONNECTIONS_MAX,
+        )
         self._upstreams: dict[_Place, Upstream] = {}
         self._trusting: ssl.SSLContext | None = None  # the system's CAs, made once for all backends
         self._started = False
@@ -85,10 +91,7 @@ class Poller:
             self._upstreams = {at: each for at, each in self._upstreams.items() if each.open_connections}
             upstream = self._upstreams[place] = Upstream(
                 spec.url,
-                connect_timeout_s=2.0 * self._timeout_s,  # of both, as of all that follows, `get` is the limit
-                silence_s_max=2.0 * self._timeout_s,
-                idle_s_max=IDLE_S_MAX,
-                idle_connections_max=IDLE_CONNECTIONS_MAX,
+                self._limits,
                 ssl_context=spec.tls or self._system_tls(spec.url),
                 address_allowlist=spec.address_allowlist,
             )

@@ -10,7 +10,8 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from backends.address_allowlist import AddressAllowlist
@@ -27,6 +28,7 @@ from backends.connection import (
 
 __all__ = [
     "ConnectFailed",
+    "ConnectionLimits",
     "HttpExchange",
     "Upstream",
     "UpstreamAway",
@@ -45,27 +47,33 @@ JOINED_BYTES_MAX = 64 * 1024  # largest body that is joined with its head
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+class ConnectionLimits(NamedTuple):
+    """What limits the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` gives an
+    exchange; None: none is given.
+    """
+
+    connect_timeout_s: float
+    idle_s_max: float
+    idle_connections_max: int
+    silence_s_max: float
+    silence_s_least: float | None = None
+
+
 class Upstream:
     """The connections to one backend. `url` is http or https; an optional path is put before every target."""
 
     def __init__(
         self,
         url: str,
+        limits: ConnectionLimits,
         *,
-        connect_timeout_s: float,
-        idle_s_max: float,
-        idle_connections_max: int,
-        silence_s_max: float,
-        silence_s_least: float | None = None,
         ssl_context: ssl.SSLContext | None = None,
         address_allowlist: AddressAllowlist | None = None,
         resends: bool = True,
         is_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`silence_s_least` is the shortest limit that `limit_silence` gives an exchange; None: none is given.
-
-        `address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: `open` may send a
-        request again. `is_away`: the backend answers no polls, and others do; a silent exchange that can go on there
+        """`address_allowlist` limits the addresses, checked for every connection; None: any. `resends`: `open` may send
+        a request again. `is_away`: the backend answers no polls, and others do; a silent exchange that can go on there
         then fails with UpstreamAway. ValueError for a bad `url`.
         """
         parts = urlsplit(url)
@@ -76,11 +84,8 @@ class Upstream:
         self._host_line = f"host: {parts.netloc}"
         self._ssl = (ssl_context or ssl.create_default_context()) if parts.scheme == "https" else None
         self._address_allowlist = address_allowlist
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_s_max = idle_s_max
-        self._idle_connections_max = idle_connections_max
-        self._silence_s_max = silence_s_max
-        self._silence_check_s = min(silence_s_max, silence_s_least or silence_s_max) / SILENCE_CHECKS
+        self._limits = limits
+        self._silence_check_s = min(limits.silence_s_max, limits.silence_s_least or inf) / SILENCE_CHECKS
         self._resends = resends
         self._silence_check: asyncio.TimerHandle | None = None
         self._is_away = is_away
@@ -172,7 +177,7 @@ class Upstream:
 
     def _take_idle(self) -> Connection | None:
         idle = self._idle
-        if idle and idle[0].idle_since < idle[0].loop.time() - self._idle_s_max:
+        if idle and idle[0].idle_since < idle[0].loop.time() - self._limits.idle_s_max:
             self._close_old()
         while idle:
             connection = idle.pop()
@@ -183,10 +188,10 @@ class Upstream:
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self._limits.connect_timeout_s):
                 connection = await self._connection(loop)
         except TimeoutError as error:
-            raise ConnectFailed(f"no connection within {self._connect_timeout_s} s") from error
+            raise ConnectFailed(f"no connection within {self._limits.connect_timeout_s} s") from error
         except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; an invalid name
             raise ConnectFailed(str(error) or type(error).__name__) from error
         if self._closed or connection.is_closing():
@@ -221,14 +226,14 @@ class Upstream:
 
     def give_back(self, connection: Connection) -> None:
         """Put a connection into the pool, or abort it if the pool is full."""
-        if self._closed or len(self._idle) >= self._idle_connections_max:
+        if self._closed or len(self._idle) >= self._limits.idle_connections_max:
             connection.abort()
             return
         loop = connection.loop
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(self._idle_s_max, self._on_sweep)
+            self._sweep = loop.call_later(self._limits.idle_s_max, self._on_sweep)
 
     def _check_silence_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._silence_check = loop.call_later(self._silence_check_s, self._check_silence, loop)
@@ -236,7 +241,7 @@ class Upstream:
     def _check_silence(self, loop: asyncio.AbstractEventLoop) -> None:
         self._silence_check = None
         for connection in self._connections:
-            connection.check_silence(loop.time(), self._silence_s_max)
+            connection.check_silence(loop.time(), self._limits.silence_s_max)
         if self._connections:
             self._check_silence_later(loop)
 
@@ -253,11 +258,11 @@ class Upstream:
         self._close_old()
         if self._idle:
             oldest = self._idle[0]
-            self._sweep = oldest.loop.call_at(oldest.idle_since + self._idle_s_max, self._on_sweep)
+            self._sweep = oldest.loop.call_at(oldest.idle_since + self._limits.idle_s_max, self._on_sweep)
 
     def _close_old(self) -> None:
         idle = self._idle
-        while idle and idle[0].loop.time() - idle[0].idle_since >= self._idle_s_max:
+        while idle and idle[0].loop.time() - idle[0].idle_since >= self._limits.idle_s_max:
             idle.popleft().abort()
 
     def lost(self, connection: Connection) -> None:

@@ -52,7 +52,7 @@ from gateway.observability.metrics.page import Metrics
 from gateway.observability.telemetry import CallObserver, Telemetry
 from gateway.observability.trace_log import make_trace_log
 from gateway.order import Order, OwnOrder
-from gateway.parts import GatewayParts
+from gateway.parts import GatewayParts, OperatorParts
 from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.dispatcher import Dispatcher
@@ -145,7 +145,7 @@ class EmbeddedEngine:
             await self._server.stop()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Opened:
     """What a gateway is made from: what had to be read, asked or started first."""
 
@@ -186,18 +186,7 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
         tokens = await tenant_tokens(config.jwt.data)
         if tokens is not None:
             closing.push_async_callback(tokens.stop)
-        return Gateway(
-            Opened(
-                config=config,
-                order=order,
-                management=management,
-                logs=logs,
-                engine=engine,
-                specs=specs,
-                tokens=tokens,
-                closing=closing,
-            )
-        )
+        return Gateway(Opened(config, order, management, logs, engine, specs, tokens, closing))
     except BaseException:
         await closing.aclose()
         raise
@@ -222,43 +211,15 @@ class Gateway:
         self.backends = self.order.make_backends(opened.specs, self.pools)
         self.pools.watch(self.backends)
         self._clients = BackendClients(config, self.backends, opened.specs)
-        self.live: Live | None = None
-        """None without an admin port; so are `history` and `steering`."""
-        self.steering: Steering | None = None
-        if config.admin.enabled and management is not None:
-            self.live = Live(self.backends.catalog.pool_of_model, self.order.others)
-            self.steering = Steering(self.order.others, self.backends.catalog)
-        self.history = None if self.live is None else HistoryReader(self._make_recorder(), self.order.others)
         self._logs = opened.logs
-        self.metrics = Metrics(
-            self._led_dispatchers,
-            scheduling_of=self._scheduling_of,
-            lost=self._lost,
-            tenants_max=config.metrics.tenants_max,
-            watches=() if self.live is None or self.history is None else (self.live.record, self.history.recorder),
-        )
-        self._handlers = RequestHandlers(
-            config,
-            order=self.order,
-            pools=self.pools,
-            backends=self.backends,
-            backend_clients=self._clients.by_id,
-            tiers=self._tiers,
-            telemetry=self._make_telemetry(),
-            tokens=opened.tokens,
-            claims=management.claims if management is not None and config.keeps_state else None,
-        )
-        if management is not None and self.live is not None and self.steering is not None:
-            self._connect(management, self.live, self.steering)
-        listen = config.listen
-        self._listener = Listener(
-            self._handlers.server,
-            listen.host,
-            listen.port,
-            listen.tls,
-            stop_s_max=STOP_S_MAX,
-            inherited=self.order.listening,
-        )
+        has_admin_port = config.admin.enabled and management is not None
+        self.operators = self._make_operator_parts() if has_admin_port else None
+        """None without an admin port."""
+        self.metrics = self._make_metrics()
+        self._handlers = self._make_handlers(opened.tokens)
+        if management is not None and self.operators is not None:
+            self._connect(management, self.operators)
+        self._listener = self._make_listener()
         self._descriptors = Descriptors()
         self._parts = GatewayParts(
             handlers=self._handlers,
@@ -269,9 +230,7 @@ class Gateway:
             tiers=self._tiers,
             groups=self._groups,
             make_scheduler=self._make_scheduler,
-            live=self.live,
-            history=self.history,
-            steering=self.steering,
+            operators=self.operators,
         )
         self._administration = None
         if management is not None:
@@ -329,10 +288,8 @@ class Gateway:
         """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
         await self.order.end()
         self._descriptors.stop()
-        if self.live is not None:
-            await self.live.stop()
-        if self.steering is not None:
-            await self.steering.stop()
+        if self.operators is not None:
+            await self.operators.stop()
         if self._administration is not None:
             await self._administration.stop()
         await self.metrics.stop()
@@ -355,34 +312,65 @@ class Gateway:
         if management is not None:
             meters.append(CallPricing(management.prices, management.usage.today))
         meters.append(self.metrics.calls)
-        if self.live is not None and self.history is not None and self.steering is not None:
-            meters += [self.live.ended, self.history.recorder, *self.steering.meters]
+        if self.operators is not None:
+            meters += self.operators.meters
         if management is not None and self._config.keeps_state:
             meters += [management.usage, management.budgets]
         return self._logs.telemetry(meters, [self.metrics.calls])
 
-    def _make_recorder(self) -> HistoryRecorder:
-        return HistoryRecorder(
-            self.backends.catalog.pool_of_model,
+    def _make_metrics(self) -> Metrics:
+        operators = self.operators
+        return Metrics(
+            self._led_dispatchers,
+            scheduling_of=self._scheduling_of,
+            lost=self._lost,
+            tenants_max=self._config.metrics.tenants_max,
+            watches=() if operators is None else (operators.live.record, operators.history.recorder),
+        )
+
+    def _make_handlers(self, tokens: "Tokens[TenantIssuer, Identity] | None") -> RequestHandlers:
+        management = self._management
+        return RequestHandlers(
+            self._config,
+            order=self.order,
+            pools=self.pools,
+            clients=self._clients,
+            tiers=self._tiers,
+            telemetry=self._make_telemetry(),
+            tokens=tokens,
+            claims=management.claims if management is not None and self._config.keeps_state else None,
+        )
+
+    def _make_listener(self) -> Listener:
+        server, listen, inherited = self._handlers.server, self._config.listen, self.order.listening
+        address = listen.host, listen.port
+        return Listener(server, address, listen.tls, stop_s_max=STOP_S_MAX, inherited=inherited)
+
+    def _make_operator_parts(self) -> OperatorParts:
+        catalog, others = self.backends.catalog, self.order.others
+        recorder = HistoryRecorder(
+            catalog.pool_of_model,
             find_tenant=self._find_tenant,
             pace_of=self._clients.measured_pace,
             leader=lambda: self.order.cluster_view().leader,
             clock=time.time,
         )
+        return OperatorParts(
+            Live(catalog.pool_of_model, others), HistoryReader(recorder, others), Steering(others, catalog)
+        )
 
     def _find_tenant(self, tenant_id: str) -> Tenant | None:
         return self._handlers.tenants.find(tenant_id)
 
-    def _connect(self, management: Management, live: Live, steering: Steering) -> None:
+    def _connect(self, management: Management, operators: OperatorParts) -> None:
         """Connect what the admin port shows."""
         demo = Demo(management.registry, self._handlers.keys_beside, self._demo_target)
-        live.connect(self._led_dispatchers, self.metrics.look, partial(self._live_sources, demo))
-        steering.connect(
+        operators.live.connect(self._led_dispatchers, self.metrics.look, partial(self._live_sources, demo))
+        operators.steering.connect(
             self.pools,
             self._handlers.active,
             registry=management.registry,
-            scheduling_of=self._scheduling_of,
-            queue=self._config.queue,
+            sections_of=lambda pool: {"scheduling": self._scheduling_of(pool), "queue": self._config.queue},
             demo=demo,
             make_trials=partial(
                 Trials,

@@ -1,6 +1,8 @@
-"""GatewayParts: the parts of a gateway that is put together, for what changes them while it runs."""
+"""GatewayParts: the parts of a gateway that is put together, for what changes them while it runs; OperatorParts: those
+that the admin port shows.
+"""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from backends.pool import BackendPool
@@ -9,10 +11,29 @@ from gateway.handlers.handlers import RequestHandlers
 from gateway.live.history.history import HistoryReader
 from gateway.live.live import Live
 from gateway.observability.metrics.page import Metrics
+from gateway.observability.telemetry import CallObserver
 from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import Group, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorParts:
+    """The parts by which operators see what a gateway does, and steer it."""
+
+    live: Live
+    history: HistoryReader
+    steering: Steering
+
+    @property
+    def meters(self) -> Sequence[CallObserver]:
+        """What is told of every call."""
+        return (self.live.ended, self.history.recorder, *self.steering.meters)
+
+    async def stop(self) -> None:
+        await self.live.stop()
+        await self.steering.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +50,4 @@ class GatewayParts:
     tiers: MutableMapping[str, Tier]
     groups: MutableMapping[str, Group]
     make_scheduler: Callable[[str], SharedSchedulerProtocol]
-    live: Live | None  # None without an admin port
-    history: HistoryReader | None  # as `live`
-    steering: Steering | None  # as `live`
+    operators: OperatorParts | None  # None without an admin port

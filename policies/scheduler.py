@@ -20,40 +20,30 @@ room. One poll decides all that can be decided at an instant, up to a bound on i
 backends for them. Where more remains, `next_wakeup` asks for another poll at the same instant.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from policies.accounts.checkpoint import RETURNING_S, ServiceCheckpoint, of_tenants
-from policies.accounts.cost import LinearPrice, Price
 from policies.accounts.ledger import InFlight
-from policies.admission import Admission
 from policies.admission.rate_window import WindowCheckpoint
 from policies.call_life import LIFE, Event
-from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.facts import Fact
-from policies.fairness import FAIRNESS, Fairness, VirtualTokenCounter
-from policies.fleet.fleet import Fleet
-from policies.limit import Limit, ModelLimit
-from policies.placement import PLACEMENT, ArrivalPlacement, LeastReserved, Placement
+from policies.fairness import FAIRNESS
+from policies.placement import PLACEMENT
 from policies.pool.backfill import BackfillRound
 from policies.pool.dispatching import Dispatching
-from policies.pool.outage import BACKEND_WAIT_S_MAX
 from policies.pool.policy_switch import choose_policy, predictors, rearrange, restore
-from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules
-from policies.pool.scheduler_parts import make_parts
-from policies.pool.session_gate import SessionRules
+from policies.pool.scheduler_parts import SchedulerParts, SchedulerSettings
 from policies.pool.snapshot import take_snapshot
 from policies.pool.wait_views import wait_views, waits_for
-from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import FairQueue
-from policies.queueing.share_cap import SHARE_RATIO_MAX
 from policies.sessions.checkpoint import SessionsCheckpoint
 from policies.slo.shedding import NOTED_MAX
 from policies.types import (
-    DEFAULT_TIER,
     NO_USAGE,
     Action,
     BackendLoad,
@@ -73,66 +63,16 @@ from policies.types import (
     WaitView,
 )
 
-WAIT_S_MAX = 300.0
-DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does nothing else
-ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half as much again by function calls
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
     """Decides which request is served next, and by which backend. One instance per pool."""
 
-    def __init__(
-        self,
-        *,
-        tenants: Iterable[Tenant] = (),
-        tiers: Iterable[Tier] = (DEFAULT_TIER,),
-        groups: Iterable[Group] = (),
-        fairness: Callable[[], Fairness] = VirtualTokenCounter,
-        price: Price | None = None,
-        prediction: Prediction | None = None,
-        sizing: Prediction | None = None,
-        placement: Placement | ArrivalPlacement | None = None,
-        admission: Sequence[Admission] | None = None,
-        share_ratio_max: float = SHARE_RATIO_MAX,
-        headroom_ratio_max: float = KV_HEADROOM_RATIO,
-        kv_rule: str = "sum",
-        wait_s_max: float = WAIT_S_MAX,
-        backend_wait_s_max: float = BACKEND_WAIT_S_MAX,
-        preempt_service: float | None = None,
-        interrupt_rules: InterruptRules = NO_INTERRUPTIONS,
-        limit: Callable[[], Limit] = ModelLimit,
-        decisions_max: int = DECISIONS_MAX,
-        asked_max: int = ASKED_MAX,
-        sessions: SessionRules | None = None,
-    ) -> None:
-        """`prediction` orders tenants and `sizing` reserves room; by default one predictor does both. A tenant may
-        preempt another that leads it by more than `preempt_service` (preemption.py); None: never. While no backend is
-        available, a request waits up to `backend_wait_s_max` seconds for one (outage.py). `interrupt_rules` say when a
-        resumable request is preempted after its first token. One poll dispatches or rejects at most `decisions_max`
-        waiting requests. With its first decision made, it takes no further request once backends were asked `asked_max`
-        times whether or when they have room. `sessions` say how agents are held (session_gate.py); None: they are not.
-        """
-        assert decisions_max > 0, "a poll decides something"
-        prediction = prediction or TenantQuantile()
-        parts = make_parts(
-            tenants=tenants,
-            tiers=tiers,
-            groups=groups,
-            fleet=Fleet(headroom_ratio_max, kv_rule, limit),
-            fairness=fairness,
-            price=price or LinearPrice(),
-            prediction=prediction,
-            sizing=sizing or prediction,
-            placement=placement or LeastReserved(),
-            admission=admission,
-            share_ratio_max=share_ratio_max,
-            wait_s_max=wait_s_max,
-            backend_wait_s_max=backend_wait_s_max,
-            preempt_service=preempt_service,
-            interrupt_rules=interrupt_rules,
-            sessions=sessions,
-        )
+    def __init__(self, settings: SchedulerSettings | None = None, **changed: Any) -> None:
+        """With these settings, or the defaults; `changed` are single ones in their place."""
+        settings = replace(settings or SchedulerSettings(), **changed)
+        assert settings.decisions_max > 0, "a poll decides something"
+        parts = SchedulerParts(settings)
         self._parts, self._tiers = parts, parts.tiers
         self._queues, self._arrangement = parts.queues, parts.arrangement
         self._fleet, self._prefixes, self._slot_fitting = parts.fleet, parts.prefixes, parts.slot_fitting
@@ -142,11 +82,11 @@ class Scheduler:
         self._outage, self._handover, self._draining = parts.outage, parts.handover, parts.draining
         self._key_holds, self._sessions = parts.handover.key_holds, parts.handover.sessions
         self._unsettled = parts.accounting.unsettled
-        self._dispatching = Dispatching(parts, asked_max)
+        self._dispatching = Dispatching(parts, settings.asked_max)
         self._returned_at = inf  # until then, tenants from before a restart count as returning
         self._rejected: list[Action] = []  # rejected by facts; the next poll reports them
         self._polled_at = float("-inf")
-        self._decisions_max = decisions_max
+        self._decisions_max = settings.decisions_max
         self._is_cut_short = False  # the last poll reached `decisions_max` with more to decide
         self._rounds: Sequence[tuple[FairQueue, BackfillRound]] | None = None
         """What the last poll left to decide at its instant, nothing if it was not cut short; None: a fact came since,
@@ -398,19 +338,11 @@ class Scheduler:
         for request in self._handover.parked_of(removed):
             self._handover.end_parked(request.id, now)
             self._rejected.append(self._admission.reject(request, Reason.TENANT_UNKNOWN, now))
-        for request in self._tenants.change(
-            changed=changed,
-            removed=removed,
-            tiers=tiers,
-            tiers_removed=tiers_removed,
-            groups=groups,
-            groups_removed=groups_removed,
-            now=now,
-        ):
+        self._tenants.change(changed, tiers, groups, now)
+        for request in self._tenants.remove(removed, tiers_removed, groups_removed, now):
             self._reject(request, Reason.TENANT_UNKNOWN, now)
         for tenant in changed:
-            for key_id in self._key_holds.changed(before[tenant.id], self._tenants.admitted(tenant.id)):
-                self._handover.hold_waiting(tenant.id, key_id, now)
+            self._handover.limits_changed(before[tenant.id], self._tenants.admitted(tenant.id), now)
         if self._sessions is not None:
             self._sessions.removed(leaving)
             if tiers or groups or any(before[each.id] != each for each in changed if before[each.id] or each.group_id):

@@ -122,8 +122,6 @@ class Management:
                 self._config.budgets,
                 self.budgets,
                 self.store,
-                prices=self.prices,
-                today=self.usage.today,
                 replica=self._config.cluster.name or socket.gethostname(),
                 place=str(self._config.state.file or self._config.folder),
             )
@@ -287,9 +285,8 @@ class Administration:
 
     async def serve(self, render_metrics: "Callable[[], Awaitable[web.Response]] | None" = None) -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
-        live, history, steering = self._parts.live, self._parts.history, self._parts.steering
-        secret = self._config.auth.secret_bytes()
-        if live is None or history is None or steering is None or secret is None or not self._members.has_state:
+        operators, secret = self._parts.operators, self._config.auth.secret_bytes()
+        if operators is None or secret is None or not self._members.has_state:
             return None
         from gateway.admin.port import Parts  # noqa: PLC0415 - it takes a tenth of the time of a start
 
@@ -306,9 +303,7 @@ class Administration:
             clock=asyncio.get_running_loop().time,
             cluster_view=self._members.cluster_view,
             ask_leader=self._ask_leader,
-            live=live,
-            history=history,
-            steering=steering,
+            operators=operators,
         )
         await self._start_tokens()
         *others, last = admin_ports(self._config)
@@ -336,7 +331,6 @@ class Administration:
             parts,
             secret=secret,
             tokens=self._tokens,
-            issuers=self._config.jwt.admin,
             render_metrics=render_metrics,
             has_first_key=not self._config.is_trial,
         )

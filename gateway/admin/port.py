@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -46,15 +46,13 @@ from gateway.config.key_file import first_key, new_key
 from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.last_use import LastUse
-from gateway.live.history.history import HistoryReader
-from gateway.live.live import Live
 from gateway.live.schema import ClusterView
 from gateway.money.pricing import PriceBook
+from gateway.parts import OperatorParts
 from gateway.ports.listener import Listener
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
 from gateway.scheduling.pools import Pools
-from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from gateway.web.files import StaticFiles
 
@@ -85,9 +83,7 @@ class Parts:
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
     ask_leader: AskLeader  # for live views, where there are several processes
-    live: Live
-    history: HistoryReader
-    steering: Steering
+    operators: OperatorParts
 
 
 class AdminPort:
@@ -100,7 +96,6 @@ class AdminPort:
         *,
         secret: bytes,
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
-        issuers: Sequence[AdminIssuer] = (),
         render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
         has_first_key: bool = True,
     ) -> None:
@@ -117,7 +112,7 @@ class AdminPort:
         self._local: LocalAccess | None = None
         self._keys_changed(frozenset(("keys", entry.name) for entry in parts.registry.entries("keys")))
         self._unsubscribe = parts.registry.subscribe(self._keys_changed)
-        oidc = _make_oidc(issuers, tokens, secret)
+        oidc = _make_oidc(tokens, secret)
         sign_in = SignIn(
             admin_keys=self._ring,
             tenant_keys=parts.tenant_keys,
@@ -130,9 +125,8 @@ class AdminPort:
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
         made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}
         self._server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made=made), oidc=oidc)
-        self._listener = Listener(
-            self._server, config.host, config.port, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0
-        )
+        address = config.host, config.port
+        self._listener = Listener(self._server, address, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises OSError where the port is in use."""
@@ -175,15 +169,13 @@ class AdminPort:
                 self._ring.put(name, key.hmac, Caller(name, ROLES[key.role], key.group), expires_at_s=expires_at_s)
 
 
-def _make_oidc(
-    issuers: Sequence[AdminIssuer], tokens: "Tokens[AdminIssuer, Caller] | None", secret: bytes
-) -> "Oidc | None":
+def _make_oidc(tokens: "Tokens[AdminIssuer, Caller] | None", secret: bytes) -> "Oidc | None":
     """None where no identity provider has the gateway as a client."""
-    if tokens is None or all(each.sign_in is None for each in issuers):
+    if tokens is None or all(each.sign_in is None for each in tokens.issuers):
         return None
     from gateway.admin.access.oidc import Oidc  # noqa: PLC0415
 
-    return Oidc(issuers, tokens, secret)
+    return Oidc(tokens.issuers, tokens, secret)
 
 
 def _providers_module(labels: Sequence[str]) -> bytes:
@@ -222,18 +214,23 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
             clock=parts.clock,
             cluster_view=parts.cluster_view,
         ).routes(),
-        *LivePageRoutes(live=parts.live, registry=registry).routes(),
-        *HistoryRoutes(history=parts.history, registry=registry, prices=parts.prices, clock=time.time).routes(),
         *sessions.routes(),
-        *PreviewRoutes(registry=registry, live=parts.live).routes(),
-        *DemoRoutes(demo=parts.steering.demo).routes(),
-        *WhatIfRoutes(what_ifs=parts.steering.what_ifs).routes(),
-        *RequestRoutes(registry=registry, requests=parts.steering.requests).routes(),
-        *TrialRoutes(registry=registry, trials=parts.steering.trials).routes(),
+        *_operator_routes(parts.operators, registry, parts.prices),
         *UsageRoutes(registry=registry, store=parts.store, use=use, prices=parts.prices, clock=time.time).routes(),
         *AuditRoutes(registry=registry).routes(),
     ]
     return _with_document(found)
+
+
+def _operator_routes(operators: OperatorParts, registry: Registry, prices: PriceBook) -> Iterator[Route]:
+    live, steering = operators.live, operators.steering
+    yield from LivePageRoutes(live=live, registry=registry).routes()
+    yield from HistoryRoutes(history=operators.history, registry=registry, prices=prices, clock=time.time).routes()
+    yield from PreviewRoutes(registry=registry, live=live).routes()
+    yield from DemoRoutes(demo=steering.demo).routes()
+    yield from WhatIfRoutes(what_ifs=steering.what_ifs).routes()
+    yield from RequestRoutes(registry=registry, requests=steering.requests).routes()
+    yield from TrialRoutes(registry=registry, trials=steering.trials).routes()
 
 
 def _with_document(found: list[Route]) -> list[Route]:

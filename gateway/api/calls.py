@@ -80,8 +80,7 @@ class ParsedCall(NamedTuple):
 
 def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
     """Parse a call of a queued endpoint. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
-    shape, call = endpoint.shape, body.values
-    assert shape is not None, "asked for endpoints with a body to be queued"
+    shape, call = endpoint.queued_shape, body.values
     stream = flag(call, "stream")
     changes = fields.changes(call, salted=salt is not None, xargs_allowed=limits.xargs_allowed)
     if salt is not None and not endpoint.multipart:
@@ -121,8 +120,7 @@ def prompt_text(endpoint: Endpoint, body: Body) -> str:
     """Return the prompt text of a body that has passed `parse_call`, for a tokenizer. It is not part of ParsedCall,
     which lives as long as its request, because most gateways never need the text.
     """
-    assert endpoint.shape is not None, "it has passed parse_call"
-    return endpoint.shape.prompt(body.values).text.decode(errors="replace")
+    return endpoint.queued_shape.prompt(body.values).text.decode(errors="replace")
 
 
 def model_of(call: dict[str, Any]) -> str | None:

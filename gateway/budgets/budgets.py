@@ -85,11 +85,11 @@ class Budgets:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`is_shared`: other gateways write the store too. `clock`: seconds since 1970."""
-        self._book = book
+        self.book = book
         self._store = store
         self._is_shared = is_shared
-        self._prices = PriceBook() if prices is None else prices
-        self._amounts = Amounts(self._prices, book.today)
+        self.prices = PriceBook() if prices is None else prices
+        self._amounts = Amounts(self.prices, book.today)
         self._clock = clock
         self._accounts: dict[Holder, BudgetAccount] = {}
         self._unread: set[Holder] = set()
@@ -97,7 +97,7 @@ class Budgets:
         self._outstanding: dict[str, Reserved] = {}  # by tenant with a group: what its calls here have reserved
         self._read_at_s = 0.0
         self._reader = Periodic(self._read, LOOK_S, "read what budgets have spent")
-        self.priced_by = self._prices.version
+        self.priced_by = self.prices.version
         """The version of the prices that the costs here are by."""
         self.reserved_elsewhere: Mapping[str, int] = {}
         """What is reserved at other gateways, by tally (`GroupTenants.tally_name`)."""
@@ -132,7 +132,7 @@ class Budgets:
             self._unread.add(holder)
         for unit in new:
             for of, totals in self._rows_here(holder):
-                account.tallies[unit].counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
+                account.tallies[unit].counted(self.book.writer, of.day, self._amounts.of_usage(unit, of, totals))
 
     def put_group(self, tenant: str, group: str | None) -> None:
         """Set the tenant's group. A group's budgets count what its tenants have used this month, wherever they were
@@ -147,7 +147,7 @@ class Budgets:
         """What the tenant has used, and what it still runs, counts for its group until the month ends: else a group
         would get budget back for every tenant that it deletes.
         """
-        self._groups.delete(tenant, self._book.today()[:7])
+        self._groups.delete(tenant, self.book.today()[:7])
 
     def _count_anew(self, holder: Holder, more: Reserved) -> None:
         """Count from the usage book and the store what the holder has used; so much more is reserved than before."""
@@ -156,7 +156,7 @@ class Budgets:
             tally = account.tallies[unit] = BudgetTally()
             tally.reserved = max(0, before.reserved + _of(unit, more))
             for of, totals in self._rows_here(holder):
-                tally.counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
+                tally.counted(self.book.writer, of.day, self._amounts.of_usage(unit, of, totals))
         self._unread.add(holder)
 
     def forget_key(self, key: str) -> None:
@@ -168,7 +168,7 @@ class Budgets:
         """The prices have changed: costs are computed anew, with the next read."""
         self._unread |= {holder for holder, account in self._accounts.items() if Unit.COST in account.tallies}
         if not self._unread:
-            self.priced_by = self._prices.version
+            self.priced_by = self.prices.version
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Budgets:
         """What this writer has counted today, and what is reserved here, by tally (`GroupTenants.tally_name`): of all
         that have any, or of these, zeros included.
         """
-        today, writer = self._book.today(), self._book.writer
+        today, writer = self.book.today(), self.book.writer
         counted, reserved = dict[str, int](), dict[str, int]()
         for holder in self._accounts if holders is None else holders:
             for unit, tally in self._accounts[holder].tallies.items():
@@ -262,7 +262,7 @@ class Budgets:
     def cut_off(self, replicas: int) -> None:
         """The number of replicas that divide the rest while this process is alone; 1: it is not."""
         if replicas != self._replicas:
-            self._replicas, today = replicas, self._book.today()
+            self._replicas, today = replicas, self.book.today()
             self.reserved_elsewhere = {}
             for account in self._accounts.values():
                 for tally in account.tallies.values():
@@ -289,7 +289,7 @@ class Budgets:
 
     def uses(self, holder: Holder) -> Iterator[BudgetUse]:
         """The use of every budget of this holder."""
-        account, today = self._accounts.get(holder), self._book.today()
+        account, today = self._accounts.get(holder), self.book.today()
         if account is None:
             return
         if today != self._today:
@@ -313,7 +313,7 @@ class Budgets:
         for holder in self.holders(of.tenant, of.key):
             self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():
-                tally.counted(self._book.writer, of.day, self._amounts.of_usage(unit, of, totals))
+                tally.counted(self.book.writer, of.day, self._amounts.of_usage(unit, of, totals))
 
     def _reserve_more(self, tenant: str, reserved: Reserved) -> None:
         """Remember what the calls of a tenant have reserved, which moves with it to another group."""
@@ -325,22 +325,22 @@ class Budgets:
 
     def _rows_here(self, holder: Holder) -> list[tuple[UsageKey, Totals]]:
         """The rows of a holder in the usage book."""
-        return [(of, totals) for of, totals in self._book.rows() if holder in self._groups.holders(of.tenant, of.key)]
+        return [(of, totals) for of, totals in self.book.rows() if holder in self._groups.holders(of.tenant, of.key)]
 
     async def _read(self) -> None:
         """Read usage from the store: this month's for new budgets and after a change of prices, and every READ_S the
         last two days' for all.
         """
-        today = date.fromisoformat(self._book.today())
-        for tenant in self._groups.deleted_before(self._book.today()[:7]):
+        today = date.fromisoformat(self.book.today())
+        for tenant in self._groups.deleted_before(self.book.today()[:7]):
             self.put_group(tenant, None)
         unread, self._unread = self._unread, set()
-        priced_by = self._prices.version
+        priced_by = self.prices.version
         try:
             if unread:
                 is_other = priced_by != self.priced_by
                 await self._read_days(unread, today.replace(day=1), today, replaces_costs=is_other)
-                if self._prices.version == priced_by:
+                if self.prices.version == priced_by:
                     self.priced_by = priced_by
             if self._is_shared and self._accounts and self._clock() - self._read_at_s >= READ_S:
                 await self._read_days(set(self._accounts), max(today - timedelta(days=1), today.replace(day=1)), today)
@@ -357,10 +357,10 @@ class Budgets:
         one = next(iter(tenants)) if len(tenants) == 1 else None
         async for rows in usage_rows(self._store, UsageQuery(first.isoformat(), last.isoformat(), one)):
             for row in rows:
-                if row.of.tenant in tenants and (row.writer != self._book.writer or row.of not in self._book):
+                if row.of.tenant in tenants and (row.writer != self.book.writer or row.of not in self.book):
                     self._add(sums, holders, row)
-        for of, totals in self._book.rows():  # newer than the store's
-            self._add(sums, holders, UsageRow(self._book.writer, of, totals))
+        for of, totals in self.book.rows():  # newer than the store's
+            self._add(sums, holders, UsageRow(self.book.writer, of, totals))
         for holder in self._unchanged(of_whom):
             self._touched.add(holder)
             for unit, tally in self._accounts[holder].tallies.items():

@@ -1,5 +1,6 @@
 """The command `fairlead calibrate`. It imports what it needs when it runs, so that --help is quick."""
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -52,17 +53,10 @@ def calibrate(
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
     try:
         spec = spec_of(backend, _key(api_key_file))
+        plan = run.CalibrationPlan(spec, model, seconds, seconds_max)
+        seen_before = None if out is None else partial(kept_windows.read_windows, out, spec.url)
         with bar.progress_bar() as show:
-            found = asyncio.run(
-                run.calibrate(
-                    spec,
-                    model=model,
-                    seconds=seconds,
-                    seconds_max=seconds_max,
-                    on_progress=lambda now: show(now.part(seconds), *now.status()),
-                    seen_before=lambda of: [] if out is None else kept_windows.read_windows(out, spec.url, of),
-                )
-            )
+            found = asyncio.run(run.calibrate(plan, lambda now: show(now.part(seconds), *now.status()), seen_before))
         _print(found)
         if out is not None:
             write_step_time(out, found.step_time)

@@ -70,28 +70,36 @@ class Calibration:
     held_out: tuple[tuple[Observation, float], ...]  # and how long it was predicted to take, in seconds
 
 
-async def calibrate(
-    spec: BackendSpec,
-    *,
-    model: str | None,
-    seconds: float,
-    on_progress: Callable[[Progress], None],
-    seconds_max: float = SECONDS_MAX,
-    every_s: float = SCRAPE_EVERY_S,
-    seen_before: Callable[[str], list[Observation]] = lambda _model: [],
-) -> Calibration:
-    """Load the backend for `seconds`, then until there are enough windows or `seconds_max` is over, and fit the model.
-    When cancelled, it fits what it has. `seen_before`: the windows of the same model from a run that had too few.
-    Raises CalibrationError.
+@dataclass(frozen=True, slots=True)
+class CalibrationPlan:
+    """A backend is loaded for `seconds`, then until there are enough windows or `seconds_max` is over. `model` None:
+    the first that it serves. Its counters are read `every_s` seconds.
     """
+
+    spec: BackendSpec
+    model: str | None
+    seconds: float
+    seconds_max: float = SECONDS_MAX
+    every_s: float = SCRAPE_EVERY_S
+
+
+async def calibrate(
+    plan: CalibrationPlan,
+    on_progress: Callable[[Progress], None],
+    seen_before: Callable[[str], list[Observation]] | None = None,
+) -> Calibration:
+    """Load the backend, and fit the model. When cancelled, it fits what it has. `seen_before`: the windows of the same
+    model from a run that had too few. Raises CalibrationError.
+    """
+    spec = plan.spec
     poller = Poller(POLL_TIMEOUT_S)
     poller.start()
     loop = asyncio.get_running_loop()
     try:
-        card = await model_card(poller, spec, model)
+        card = await model_card(poller, spec, plan.model)
         if not (await _scrape(poller, spec)).engine_steps:
             raise CalibrationError(f"{spec.url} does not count its steps at /metrics (vLLM does)")
-        windows = seen_before(card.id)
+        windows = [] if seen_before is None else seen_before(card.id)
         began_at, concurrent = loop.time(), 0
 
         def show() -> None:
@@ -100,15 +108,15 @@ async def calibrate(
         mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
         with until_cancelled():
             async with (
-                _running(_watch(poller, spec, windows, every_s=every_s, show=show)),
+                _running(_watch(poller, spec, windows, every_s=plan.every_s, show=show)),
                 Load(spec, mix, model=card.id) as load,
             ):
                 for number, concurrent in enumerate(chain(PHASES, cycle(PHASES))):
                     spent_s = loop.time() - began_at
-                    if number >= len(PHASES) and (is_enough(windows) or spent_s >= seconds_max):
+                    if number >= len(PHASES) and (is_enough(windows) or spent_s >= plan.seconds_max):
                         break
                     show()
-                    await load.run(concurrent, seconds / len(PHASES))
+                    await load.run(concurrent, plan.seconds / len(PHASES))
         return judge(windows, model=card.id, seconds=round(loop.time() - began_at, 1), calls=load.answered)
     finally:
         await poller.stop()

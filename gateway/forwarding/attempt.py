@@ -32,12 +32,20 @@ from gateway.api.token_counts import OutputTokens
 from gateway.continuation.prepare import NOT_NOW, Continuing, QuestionFailed, ask_json, prepare
 from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.answers.asked_names import renamed, renaming
-from gateway.forwarding.answers.relay import CallCancelled, RelayResult, Resumes, read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.relay import (
+    CallCancelled,
+    RelayResult,
+    Resumes,
+    StreamReports,
+    read_whole,
+    relay_body,
+    relay_stream,
+)
 from gateway.forwarding.answers.settlement import Settlement
 from gateway.forwarding.answers.stream_usage import asks_for_more, body_for, usage_of_client
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.forwarding.asked_hold import retry_after_s
-from gateway.forwarding.backend_client import BackendClient
+from gateway.forwarding.backend_client import BackendClient, BackendClients
 from gateway.forwarding.engine_arguments import engine_arguments, with_arguments
 from gateway.forwarding.sending import Sending
 from gateway.http.answer_headers import AnswerHeaders
@@ -84,6 +92,7 @@ class AttemptContext:
     """What the attempts of all calls of a gateway share."""
 
     request_admission: RequestAdmission
+    clients: BackendClients
     answer_headers: AnswerHeaders
     output_tokens: OutputTokens
     unread: UnreadBytes
@@ -133,12 +142,10 @@ class Attempt:
         self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
         self._settlement = Settlement(
+            sending,
             request_admission=context.request_admission,
             output_tokens=context.output_tokens,
             pace=backend_client.pace,
-            call=call,
-            lease=lease,
-            trace=sending.trace,
             on_id=self._named,
         )
 
@@ -281,13 +288,9 @@ class Attempt:
     async def _relay_stream(self, exchange: HttpExchange, continuing: Continuing | None) -> RelayResult:
         first = FirstEvent()
         await exchange.begun(first.has_begun)  # a backend sends its head long before its first token
-        settlement, uncounted, stream = self._settlement, list[str](), self._stream
         if continuing is None:
-            self._raise_if_stopped(first.event)
-            stream.began(first.event if self._asks_ids else b"", self._call.request.output_tokens_max)
-            self._remember_ids()
-            if stream.exclusion is None:
-                self._context.continuation.held.hold(self._call.tenant.id, stream, stream.bytes_max)
+            self._begin_stream(first.event)
+        settlement, uncounted, stream = self._settlement, list[str](), self._stream
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
         self._owner.begun(self._sending)
@@ -304,10 +307,8 @@ class Attempt:
                 self._sending.request,
                 exchange,
                 meter if self._call.alias is None else renaming(meter, self._call.alias, self._call.parsed.answer),
-                settlement.tokens,
+                StreamReports(settlement.tokens, settlement.unread, self._timeliness),
                 headers=self._context.answer_headers.of(self._trace),
-                timeliness=self._timeliness,
-                on_unread=settlement.unread,
                 resumes=resumes,
             )
         finally:  # also after a disconnect, and a preemption
@@ -317,6 +318,22 @@ class Attempt:
             # All usage has been reported by now, and the closure and its lease would be a reference cycle.
             self._lease.passed = nothing
             self._trace.estimated = self._trace.estimated or meter.tokens_estimated
+        uncounted_text = "".join(uncounted) if meter.tokens_estimated else None
+        return await self._settle_stream(result, meter, uncounted_text, is_whole=continuing is None)
+
+    def _begin_stream(self, first_event: bytes) -> None:
+        """A backend has begun to answer that is the first to do so."""
+        stream = self._stream
+        self._raise_if_stopped(first_event)
+        stream.began(first_event if self._asks_ids else b"", self._call.request.output_tokens_max)
+        self._remember_ids()
+        if stream.exclusion is None:
+            self._context.continuation.held.hold(self._call.tenant.id, stream, stream.bytes_max)
+
+    async def _settle_stream(
+        self, result: RelayResult, meter: StreamMeter, uncounted: str | None, *, is_whole: bool
+    ) -> RelayResult:
+        """Settle the account of a stream that has ended here. `is_whole`: it is not the continuation of another."""
         self._trace.reason = result.failure
         if result.failure == Reason.CANCELLED:
             result = result._replace(outcome=Outcome.CLIENT_DISCONNECTED)
@@ -324,9 +341,9 @@ class Attempt:
             await self._client_disconnected()
         if result.outcome is Outcome.CLIENT_DISCONNECTED or result.interrupted:
             return result
-        await settlement.streamed(meter.usage, "".join(uncounted) if meter.tokens_estimated else None)
-        if result.outcome is Outcome.COMPLETED and not result.slowed and continuing is None:
-            settlement.paced(meter.usage)
+        await self._settlement.streamed(meter.usage, uncounted)
+        if result.outcome is Outcome.COMPLETED and not result.slowed and is_whole:
+            self._settlement.paced(meter.usage)
         return result
 
     def _raise_if_stopped(self, first: bytes) -> None:

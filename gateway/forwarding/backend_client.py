@@ -11,7 +11,7 @@ from typing import Final
 from backends.meters.events import StreamMemo
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
-from backends.upstream import Upstream
+from backends.upstream import ConnectionLimits, Upstream
 from gateway.config import Config
 from gateway.forwarding.answers.decode_pace import DecodePace
 
@@ -32,11 +32,19 @@ class BackendClient:
 
 
 class BackendClients:
-    """Opens clients, and has those that are open. Mutable."""
+    """Opens clients of these backends, and has those that are open. Mutable."""
 
     def __init__(self, config: Config, backends: BackendPool, specs: Iterable[BackendSpec]) -> None:
-        self._config = config
-        self._backends = backends
+        continuation = config.continuation
+        self._resends = config.limits.resends_max > 0
+        self._limits = ConnectionLimits(
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            idle_s_max=IDLE_CONNECTION_S,
+            idle_connections_max=IDLE_CONNECTIONS_MAX,
+            silence_s_max=config.limits.answer_silence_s_max,
+            silence_s_least=continuation.silence_s if continuation.enabled else None,
+        )
+        self.backends = backends
         self.by_id: dict[str, BackendClient] = {}
         """Live: each look-up sees the present ones."""
         for spec in specs:
@@ -46,17 +54,13 @@ class BackendClients:
         """A client of this backend, which connects with its first call."""
         upstream = Upstream(
             spec.url,
-            connect_timeout_s=CONNECT_TIMEOUT_S,
-            idle_s_max=IDLE_CONNECTION_S,
-            idle_connections_max=IDLE_CONNECTIONS_MAX,
-            silence_s_max=self._config.limits.answer_silence_s_max,
-            silence_s_least=self._config.continuation.silence_s if self._config.continuation.enabled else None,
+            self._limits,
             ssl_context=spec.tls,
             address_allowlist=spec.address_allowlist,
-            resends=self._config.limits.resends_max > 0,
-            is_away=partial(self._backends.is_away, spec.id),
+            resends=self._resends,
+            is_away=partial(self.backends.is_away, spec.id),
         )
-        return BackendClient(upstream, spec.headers, pace=DecodePace(partial(self._backends.decoded, spec.id)))
+        return BackendClient(upstream, spec.headers, pace=DecodePace(partial(self.backends.decoded, spec.id)))
 
     def replace(self, spec: BackendSpec) -> BackendClient | None:
         """The backend is at another address now. Returns the client of before, to close."""
@@ -67,9 +71,9 @@ class BackendClients:
     def measured_pace(self, backend_id: str) -> float | None:
         """Seconds for a token of one sequence at a backend, as it counts its steps, or as answers came."""
         client = self.by_id.get(backend_id)
-        if backend_id not in self._backends.states() or client is None:
+        if backend_id not in self.backends.states() or client is None:
             return None
-        counts = self._backends[backend_id].step_counts
+        counts = self.backends[backend_id].step_counts
         return counts.token_s if counts.is_counting else client.pace.token_s
 
     async def close(self) -> None:

@@ -43,12 +43,12 @@ class Background:
 
     def __init__(
         self,
-        *,
         request_admission: RequestAdmission,
         generation: Generation,
         backend_clients: Mapping[str, BackendClient],
         names: RequestIds,
         ended: Callable[[CallTrace], None],
+        *,
         poll_s: float = POLL_S,
     ) -> None:
         """`ended` is called with the trace of each background response when it has ended."""

@@ -15,7 +15,6 @@ from functools import partial
 from typing import NamedTuple
 
 from backends.health import Evidence
-from backends.pool import BackendPool
 from backends.upstream import UpstreamError
 from gateway.api.endpoints import Endpoint
 from gateway.continuation.loss_evidence import LossEvidence
@@ -30,7 +29,6 @@ from gateway.forwarding.attempt import (
     StreamGivenUp,
     StreamInterrupted,
 )
-from gateway.forwarding.backend_client import BackendClient
 from gateway.forwarding.retry_budget import RetryBudget
 from gateway.forwarding.sending import Sending
 from gateway.forwarding.shadows import Shadows
@@ -52,8 +50,6 @@ class Generation:
         self,
         *,
         context: AttemptContext,
-        backends: BackendPool,
-        backend_clients: Mapping[str, BackendClient],
         tiers: Mapping[str, Tier],
         shadows: Shadows,
         resends_max: int,
@@ -67,8 +63,7 @@ class Generation:
         """
         self._context = context
         self.active = ActiveCalls()
-        self._backends = backends
-        self._backend_clients = backend_clients
+        self._backends = context.clients.backends
         self._tiers = tiers
         self._shadows = shadows
         self._on_answer = on_answer
@@ -352,7 +347,7 @@ class Generation:
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
 
     def _attempt(self, sending: Sending) -> Attempt:
-        return Attempt(self._context, self, sending, self._backend_clients[sending.lease.backend_id])
+        return Attempt(self._context, self, sending, self._context.clients.by_id[sending.lease.backend_id])
 
     def _report(self, sending: Sending, evidence: Evidence) -> None:
         if not self.stopping:

@@ -11,13 +11,12 @@ Only a process that sees the whole pool makes copies: of several processes that 
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 from backends.meters import ANSWERS
 from backends.meters.events import EventTooLongError, StreamCall
-from backends.pool import BackendPool
 from backends.upstream import HttpExchange, UpstreamError
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
@@ -26,7 +25,7 @@ from gateway.config.aliases import ShadowSection
 from gateway.forwarding.answers.long_answers import read_answer
 from gateway.forwarding.answers.stream_usage import body_for
 from gateway.forwarding.attempt import is_event_stream
-from gateway.forwarding.backend_client import BackendClient
+from gateway.forwarding.backend_client import BackendClients
 from gateway.http.request_ids import RequestIds
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
@@ -46,15 +45,13 @@ class Shadows:
         self,
         aliases: AliasTable,
         *,
-        backends: BackendPool,
-        backend_clients: Mapping[str, BackendClient],
+        clients: BackendClients,
         names: RequestIds,
         ended: Callable[[CallTrace], None],
     ) -> None:
         """`ended` is called with the trace of each copy that was sent."""
         self._aliases = aliases
-        self._backends = backends
-        self._backend_clients = backend_clients
+        self._clients = clients
         self._names = names
         self._ended = ended
         self._due: defaultdict[str, float] = defaultdict(float)  # by alias: parts of a copy
@@ -134,7 +131,8 @@ class Shadows:
 
     async def _answer(self, call: Call, lease: Lease, trace: CallTrace, headers: Headers) -> None:
         """Send the copy to the backend of its lease, and count what comes back."""
-        kind, client = self._backends[lease.backend_id].known_kind, self._backend_clients[lease.backend_id]
+        kind = self._clients.backends[lease.backend_id].known_kind
+        client = self._clients.by_id[lease.backend_id]
         fields = upstream_headers(
             headers,
             request_id=trace.request_id,

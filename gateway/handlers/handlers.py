@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from backends.pool import BackendPool
 from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from gateway.aliases.table import AliasTable
 from gateway.api import endpoints
@@ -22,11 +21,12 @@ from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, Outp
 from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
+from gateway.config.sections import Listen
 from gateway.continuation.held_bytes import HeldBytes
 from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.forwarding.attempt import AttemptContext
-from gateway.forwarding.backend_client import BackendClient
+from gateway.forwarding.backend_client import BackendClients
 from gateway.forwarding.background import Background
 from gateway.forwarding.retry import Generation
 from gateway.forwarding.shadows import Shadows
@@ -90,65 +90,54 @@ class RequestHandlers:
         *,
         order: RequestOrder,
         pools: Pools,
-        backends: BackendPool,
-        backend_clients: Mapping[str, BackendClient],
+        clients: BackendClients,
         tiers: Mapping[str, Tier],
         telemetry: Telemetry,
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         claims: BudgetClaims | None = None,
     ) -> None:
-        """`tiers` and `backend_clients` are live: each look-up sees the present ones. Raises ValueError where a secret
-        cannot be read.
-        """
+        """`tiers` are live: each look-up sees the present ones. Raises ValueError where a secret cannot be read."""
         self._secret, self._config = order.secret, config
-        self._pools, self._backends = pools, backends
-        self._backend_clients = backend_clients
-        self._claims = claims
-        listen = config.listen
+        self._pools, self._clients, self._claims = pools, clients, claims
         self._names = RequestIds()
-        self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
+        self._headers = _answer_headers(config.listen)
         self._responses = StoredResponses(order.others)
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
-        self._unread = UnreadBytes()
         auth, self.keys = make_authenticator(config.auth, order.secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
-        auth = _accepting(auth, self.keys_beside, tokens)
         self.tenants = self._make_tenants()
         self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
         self.memory = _make_memory_guard(config, order.processes)
-        self._request_parser = self._make_request_parser(auth)
-        self.prompt_tokens = learnt_tokens = LearntPromptTokens()
-        exact_tokens = self._exact_tokens()
-        request_admission = self._make_request_admission(learnt_tokens, exact_tokens)
+        self._request_parser = self._make_request_parser(_accepting(auth, self.keys_beside, tokens))
+        self.prompt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        request_admission = self._make_request_admission(exact_tokens)
         self._shadows = self._make_shadows(telemetry)
-        self._generation = Generation(
-            context=self._attempt_context(request_admission, OutputTokens(learnt_tokens, exact_tokens)),
-            backends=backends,
-            backend_clients=backend_clients,
+        context = self._attempt_context(request_admission, OutputTokens(self.prompt_tokens, exact_tokens))
+        self._generation = self._make_generation(context, tiers)
+        self.active = self._generation.active
+        self._background = Background(request_admission, self._generation, clients.by_id, self._names, telemetry.ended)
+        xargs_allowed = config.limits.xargs_allowed
+        self._utilities = Utilities(context, self._request_parser, pools, self._responses, xargs_allowed=xargs_allowed)
+        self._probes = Probes(pools, order.is_ready)
+        cors = Cors(config.listen.allowed_origins)
+        self._middleware = self._make_middleware(cors, telemetry)
+        body_bytes_max = config.limits.body_bytes_max
+        self.server = GatewayServer(self._handlers(), names=self._names, cors=cors, body_bytes_max=body_bytes_max)
+
+    def _attempt_context(self, request_admission: RequestAdmission, output_tokens: OutputTokens) -> AttemptContext:
+        return AttemptContext(
+            request_admission, self._clients, self._headers, output_tokens, UnreadBytes(), self._continuation
+        )
+
+    def _make_generation(self, context: AttemptContext, tiers: Mapping[str, Tier]) -> Generation:
+        return Generation(
+            context=context,
             tiers=tiers,
             shadows=self._shadows,
-            resends_max=config.limits.resends_max,
-            heartbeat_s=config.queue.heartbeat_s,
+            resends_max=self._config.limits.resends_max,
+            heartbeat_s=self._config.queue.heartbeat_s,
             on_answer=self._made,
-        )
-        self.active = self._generation.active
-        self._background = Background(
-            request_admission=request_admission,
-            generation=self._generation,
-            backend_clients=backend_clients,
-            names=self._names,
-            ended=telemetry.ended,
-        )
-        self._utilities = self._make_utilities()
-        self._probes = Probes(pools, order.is_ready)
-        cors = Cors(listen.allowed_origins)
-        self._middleware = self._make_middleware(cors, telemetry)
-        self.server = GatewayServer(
-            self._handlers(),
-            names=self._names,
-            cors=cors,
-            body_bytes_max=config.limits.body_bytes_max,
         )
 
     def _make_middleware(self, cors: Cors, telemetry: Telemetry) -> CallMiddleware:
@@ -192,14 +181,14 @@ class RequestHandlers:
     def _handlers(self) -> dict[Endpoint, Handler]:
         """The handler of each endpoint; other paths do not exist."""
         extra = [passthrough_endpoint(path, charge) for path, charge in self._config.endpoints.items()]
-        models = Models(self._request_parser, self._backends, self.aliases, self._headers)
+        models = Models(self._request_parser, self._clients.backends, self.aliases, self._headers)
         handlers: dict[Endpoint, Handler] = {
             endpoints.MODELS: self._logged(endpoints.MODELS, models.answer),
             endpoints.MODEL: lambda request, name: self._middleware.answer(
                 request, endpoints.MODEL, partial(models.answer_one, name=name)
             ),
             endpoints.VERSION: self._logged(
-                endpoints.VERSION, Version(self._pools, self._backend_clients, self._headers).answer
+                endpoints.VERSION, Version(self._pools, self._clients.by_id, self._headers).answer
             ),
             endpoints.HEALTH: self._probes.ready,
             endpoints.READYZ: self._probes.ready,
@@ -223,9 +212,7 @@ class RequestHandlers:
     async def _useful(self, endpoint: Endpoint, request: HttpRequest, path_id: str) -> Response | EventStream:
         return await self._middleware.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
 
-    def _make_request_admission(
-        self, learnt_tokens: LearntPromptTokens, exact_tokens: ExactPromptTokens | None
-    ) -> RequestAdmission:
+    def _make_request_admission(self, exact_tokens: ExactPromptTokens | None) -> RequestAdmission:
         config = self._config
         secret = config.auth.secret_bytes() or self._secret or secrets.token_bytes(32)
         return RequestAdmission(
@@ -237,20 +224,16 @@ class RequestHandlers:
             envelopes=self.envelopes,
             cache_salts=CacheSalts(config.auth.cache_isolation, secret),
             sessions=Sessions(secret),
-            prompt_tokens=learnt_tokens,
+            prompt_tokens=self.prompt_tokens,
             exact_prompt_tokens=exact_tokens,
             claims=self._claims,
             continues=self._continuation.enabled,
         )
 
-    def _attempt_context(self, request_admission: RequestAdmission, output_tokens: OutputTokens) -> AttemptContext:
-        return AttemptContext(request_admission, self._headers, output_tokens, self._unread, self._continuation)
-
     def _make_shadows(self, telemetry: Telemetry) -> Shadows:
         shadows = Shadows(
             self.aliases,
-            backends=self._backends,
-            backend_clients=self._backend_clients,
+            clients=self._clients,
             names=self._names,
             ended=telemetry.ended,
         )
@@ -262,17 +245,6 @@ class RequestHandlers:
         if any(each.shadow is not None for each in self.aliases.all().values()):
             self.tenants.put(SHADOW_TENANT)
             self._pools.tiers_changed([SHADOW_TIER])
-
-    def _make_utilities(self) -> Utilities:
-        return Utilities(
-            request_parser=self._request_parser,
-            pools=self._pools,
-            backend_clients=self._backend_clients,
-            responses=self._responses,
-            headers=self._headers,
-            unread=self._unread,
-            xargs_allowed=self._config.limits.xargs_allowed,
-        )
 
     def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
         kept = StoredResponse(call.owner, backend_id, call.request.model, context_tokens, call.alias)
@@ -299,6 +271,10 @@ def _accepting(
     """An authenticator that accepts these keys and tokens besides."""
     auth = KeysBeside(auth, beside)
     return auth if tokens is None else KeysOrTokens(auth, tokens)
+
+
+def _answer_headers(listen: Listen) -> AnswerHeaders:
+    return AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
 
 
 def _continuation_settings(config: Config) -> ContinuationSettings:

@@ -7,7 +7,6 @@ one prompt token.
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 from backends.meters import ANSWERS, AnswerKind
@@ -19,11 +18,8 @@ from gateway.api.errors import ProblemError, problem_error
 from gateway.api.fields import changes
 from gateway.api.headers import upstream_headers
 from gateway.forwarding.answers.asked_names import renamed, renaming
-from gateway.forwarding.answers.relay import read_whole, relay_body, relay_stream
-from gateway.forwarding.answers.unread_bytes import UnreadBytes
-from gateway.forwarding.attempt import is_event_stream
-from gateway.forwarding.backend_client import BackendClient
-from gateway.http.answer_headers import AnswerHeaders
+from gateway.forwarding.answers.relay import StreamReports, read_whole, relay_body, relay_stream
+from gateway.forwarding.attempt import AttemptContext, is_event_stream
 from gateway.http.request import HttpRequest
 from gateway.http.response import EventStream, Response
 from gateway.intake.request_parsing import NO_BODY, ParsedRequest, RequestParser
@@ -43,21 +39,18 @@ class Utilities:
 
     def __init__(
         self,
-        *,
+        context: AttemptContext,
         request_parser: RequestParser,
         pools: Pools,
-        backend_clients: Mapping[str, BackendClient],
         responses: StoredResponses,
-        headers: AnswerHeaders,
-        unread: UnreadBytes,
+        *,
         xargs_allowed: frozenset[str] | None = None,
     ) -> None:
         self._request_parser = request_parser
         self._pools = pools
-        self._backend_clients = backend_clients
+        self._backend_clients = context.clients.by_id
         self._responses = responses
-        self._headers = headers
-        self._unread = unread
+        self._headers, self._unread = context.answer_headers, context.unread
         self._xargs_allowed = xargs_allowed
         self._turn = itertools.count()
         self._in_flight: Counter[str] = Counter()  # by tenant
@@ -170,7 +163,8 @@ class Utilities:
         meter = ANSWERS[AnswerKind.RESPONSES].meter(StreamCall())
         if arrival.alias is not None:
             meter = renaming(meter, arrival.alias, AnswerKind.RESPONSES)
-        result = await relay_stream(request, exchange, meter, lambda _usage: float("inf"), headers=headers)
+        reports = StreamReports(lambda _usage: float("inf"))
+        result = await relay_stream(request, exchange, meter, reports, headers=headers)
         trace.outcome, trace.reason = result.outcome, result.failure
         return result.response
 

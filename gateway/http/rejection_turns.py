@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-# A turn of a busy gateway begins up to 32 calls (DECISIONS_MAX of policies/scheduler.py): these cost a twentieth of it.
+# A turn of a busy gateway begins up to 32 calls (DECISIONS_MAX of policies/pool/scheduler_parts.py): these cost a
+# twentieth of it.
 REJECTS_MAX: Final = 2
 
 

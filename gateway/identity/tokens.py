@@ -67,6 +67,10 @@ class Tokens(Generic[I, T]):
         """Fetch the keys, within a bounded time, and refresh them from then on."""
         await asyncio.gather(*(keys.start() for keys in self._issuers.values()))
 
+    @property
+    def issuers(self) -> list[I]:
+        return [keys.issuer for keys in self._issuers.values()]
+
     async def stop(self) -> None:
         await asyncio.gather(*(keys.stop() for keys in self._issuers.values()))
 

@@ -64,6 +64,23 @@ class Call(NamedTuple):
     usage_max: Usage | None = None
 
 
+class _Sized(NamedTuple):
+    """A call that was checked, with its size. `previous` is the stored response that it continues, and `own_tokens` are
+    those of its prompt without that. `background`: the response is made in the background.
+    """
+
+    parsed: ParsedCall
+    background: bool
+    previous: StoredResponse | None
+    own_tokens: int
+    prompt_tokens: int
+    output_tokens_max: int
+
+    @property
+    def context_tokens(self) -> int:
+        return 0 if self.previous is None else self.previous.context_tokens
+
+
 class RequestAdmission:
     """The admission of calls: it checks them and determines their size, in prompt tokens and most output tokens."""
 
@@ -115,10 +132,34 @@ class RequestAdmission:
         return await self._admit(following, request, endpoint, trace)
 
     async def _admit(self, arrival: ParsedRequest, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Call:
-        tenant, card, values = arrival.tenant, arrival.card, arrival.body.values
+        tenant, card = arrival.tenant, arrival.card
+        sized = await self._size(arrival, request, endpoint, trace)
+        parsed = sized.parsed
+        if self._claims is not None:
+            claim = BudgetClaim(tenant.id, trace.key_id, card.id, sized.prompt_tokens, sized.output_tokens_max)
+            await self._spend(self._claims, trace, claim)
+        excluded = self._exclusion(endpoint, parsed, arrival.body.values)
+        return Call(
+            parsed,
+            self._request(arrival, sized, request, endpoint, trace, is_resumable=excluded is None),
+            tenant,
+            arrival.dispatcher,
+            arrival.owner,
+            sized.background,
+            sized.context_tokens,
+            excluded,
+            arrival.alias,
+            partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
+            partial(self.copy, arrival, endpoint) if _may_be_copied(arrival, endpoint) else None,
+            self._usage_max(parsed, card.id, arrival),
+        )
+
+    async def _size(self, arrival: ParsedRequest, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> _Sized:
+        """Check and size a call. Raises ProblemError."""
+        values, is_long = arrival.body.values, arrival.body_bytes >= LONG_BYTES
         try:
             salt = self._salt(arrival) if self._cache_salts.any else None
-            if is_long := arrival.body_bytes >= LONG_BYTES:
+            if is_long:
                 read = self._request_parser.long_bodies.run
                 parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
             else:
@@ -130,58 +171,53 @@ class RequestAdmission:
         if "request_id" in values and trace.request is None:  # else it has been queued with its name
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)
         previous = await self._previous(arrival) if endpoint is RESPONSES else None
-        context_tokens = 0 if previous is None else previous.context_tokens
         own_tokens = parsed.prompt_token_ids
         if own_tokens is None and self._exact_prompt_tokens is not None:
             own_tokens = await self._exactly(self._exact_prompt_tokens, endpoint, arrival.body, is_long=is_long)
         if own_tokens is None:
-            own_tokens = self._prompt_tokens.estimate(tenant.id, card.id, parsed.prompt_bytes)
-        prompt_tokens = context_tokens + own_tokens
-        output_tokens_max = _output_tokens_max(parsed, card, prompt_tokens)
-        if self._claims is not None:
-            claim = BudgetClaim(tenant.id, trace.key_id, card.id, prompt_tokens, output_tokens_max)
-            await self._spend(self._claims, trace, claim)
-        excluded = self._exclusion(endpoint, parsed, values)
-        session = self._sessions.of(tenant.id, request.headers, values)
+            own_tokens = self._prompt_tokens.estimate(arrival.tenant.id, arrival.card.id, parsed.prompt_bytes)
+        prompt_tokens = own_tokens if previous is None else own_tokens + previous.context_tokens
+        output_tokens_max = _output_tokens_max(parsed, arrival.card, prompt_tokens)
+        return _Sized(parsed, background, previous, own_tokens, prompt_tokens, output_tokens_max)
+
+    def _request(
+        self,
+        arrival: ParsedRequest,
+        sized: _Sized,
+        request: HttpRequest,
+        endpoint: Endpoint,
+        trace: CallTrace,
+        *,
+        is_resumable: bool,
+    ) -> Request:
+        """The call as its pool's Scheduler knows it."""
+        tenant, card, parsed, previous = arrival.tenant, arrival.card, sized.parsed, sized.previous
+        session = self._sessions.of(tenant.id, request.headers, arrival.body.values)
         # The gateway does not know the text of a stored context, so such a call has no known prefix.
         prefix = parsed.prefix if previous is None else ()
-        queued = Request(
+        has_envelope = self._envelopes.any and not sized.background  # no client waits for a background response
+        return Request(
             id=trace.request_id,
             tenant_id=tenant.id,
             model=card.id,
             # A call that goes on to the next model of its alias arrived when it did.
             arrived_at=arrival.dispatcher.now() if trace.request is None else trace.request.arrived_at,
-            prompt_tokens=prompt_tokens,
-            output_tokens_max=output_tokens_max,
+            prompt_tokens=sized.prompt_tokens,
+            output_tokens_max=sized.output_tokens_max,
             choices=parsed.choices,
             body_bytes=arrival.body_bytes,
             prefix=prefix,
-            prefix_block_tokens=own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
-            # No client waits for a background response, so it has no latency targets.
-            envelope=self._envelopes.of(tenant, request.headers) if self._envelopes.any and not background else None,
+            prefix_block_tokens=sized.own_tokens * PREFIX_BLOCK_BYTES / parsed.prompt_bytes if prefix else 0.0,
+            envelope=self._envelopes.of(tenant, request.headers) if has_envelope else None,
             backend_ids=self._pools.routes.holders(card.id) if previous is None else frozenset((previous.backend_id,)),
             program_id=None if session is None else session.id,
             parent_id=None if session is None else session.parent_id,
             ends_session=session is not None and session.is_final,
             endpoint=endpoint.path,
             uses_tools=parsed.uses_tools,
-            is_resumable=excluded is None,
+            is_resumable=is_resumable,
             may_pass_on=bool(arrival.others) and self._request_parser.may_pass_on(arrival),
             key_id=trace.key_id,
-        )
-        return Call(
-            parsed,
-            queued,
-            tenant,
-            arrival.dispatcher,
-            arrival.owner,
-            background,
-            context_tokens,
-            excluded,
-            arrival.alias,
-            partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
-            partial(self.copy, arrival, endpoint) if _may_be_copied(arrival, endpoint) else None,
-            self._usage_max(parsed, card.id, arrival),
         )
 
     def copy(self, arrival: ParsedRequest, endpoint: Endpoint, model: str, request_id: str) -> Call | None:

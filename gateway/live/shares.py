@@ -67,12 +67,6 @@ def shares_of(
     if total <= 0:
         return WindowShares()
     due = tiered_shares(total, tier_weights=tier_weights, tenants=claims, group_weights=group_weights)
-    tiers: dict[str, list[str]] = {}
-    groups: dict[str, list[str]] = {}
-    for tenant_id, claim in claims.items():
-        tiers.setdefault(claim.tier, []).append(tenant_id)
-        if claim.group is not None:
-            groups.setdefault(claim.group, []).append(tenant_id)
     demands = {tenant_id: claim.demand for tenant_id, claim in claims.items()}
     by_weight = _by_weight(claims, tier_weights, group_weights)
     whole = ShareParts(_parts(services, total), _parts(due, total), _parts(by_weight, 1.0), _asked(demands, total))
@@ -83,9 +77,20 @@ def shares_of(
             _parts(_sums(by_weight, of), 1.0),
             _asked(_sums(demands, of), total),
         )
-        for of in (tiers, groups)
+        for of in _members(claims)
     )
     return WindowShares(whole, *sums)
+
+
+def _members(claims: Mapping[str, TenantClaim]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The ids of the tenants of each tier, and of each group."""
+    tiers: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
+    for tenant_id, claim in claims.items():
+        tiers.setdefault(claim.tier, []).append(tenant_id)
+        if claim.group is not None:
+            groups.setdefault(claim.group, []).append(tenant_id)
+    return tiers, groups
 
 
 def _by_weight(

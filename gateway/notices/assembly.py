@@ -29,8 +29,6 @@ class BudgetNotices:
         budgets: Budgets,
         store: Store,
         *,
-        prices: PriceBook,
-        today: Callable[[], str],
         replica: str,
         place: str,
         clock: Callable[[], float] = time.time,
@@ -38,10 +36,12 @@ class BudgetNotices:
         """`replica` is the name of this gateway among those that share the state, and `place` the location of its own
         state. Raises ValueError where the secret or the CA of the webhook cannot be read.
         """
-        self._watch = BudgetWatch(budgets, settings.thresholds, today)
+        self._watch = BudgetWatch(budgets, settings.thresholds, budgets.book.today)
         self._sender: NoticeSender | None = None
         if settings.webhook is not None:
-            self._sender = _make_sender(settings.webhook, store, prices, replica=replica, place=place, clock=clock)
+            self._sender = _make_sender(
+                settings.webhook, store, budgets.prices, replica=replica, place=place, clock=clock
+            )
         self._looker = Periodic(self._look, LOOK_S, "tell of budgets")
 
     def start(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # loaded only where a port has a certificate
 
 BACKLOG: Final = 4096
 # Of a turn. To accept as many takes about as long as the calls that a turn of a busy gateway begins
-# (DECISIONS_MAX of policies/scheduler.py).
+# (DECISIONS_MAX of policies/pool/scheduler_parts.py).
 ACCEPTS_MAX: Final = 64
 DESCRIPTORS_RATIO_MAX: Final = 0.75  # of the limit, for clients; the others are for connections to backends and files
 LOOK_AGAIN_S: Final = 0.1  # while descriptors are short: costs two system calls
@@ -78,35 +78,33 @@ class Listener:
     def __init__(
         self,
         server: PortServer,
-        host: str,
-        port: int,
-        tls: ServerTls | None,
+        address: tuple[str, int],
+        security: ServerTls | Handshakes | None,
         *,
         stop_s_max: float,
         inherited: socket.socket | None = None,
         descriptors_ratio_max: float = DESCRIPTORS_RATIO_MAX,
-        handshakes: Handshakes | None = None,
     ) -> None:
-        """`stop_s_max` is the time for responses in progress when it stops. Raises ValueError where there is no
+        """It listens at this host and port, with a certificate, or with Handshakes where clients prove themselves.
+        `stop_s_max` is the time for responses in progress when it stops. Raises ValueError where there is no
         certificate.
 
         `inherited` is a socket that listens there already, for several processes: none of them takes more connections
         at once than it asks for. Accepting pauses when more than `descriptors_ratio_max` of the process's file
-        descriptors are in use. With `handshakes` clients prove themselves, and `tls` is None.
+        descriptors are in use.
         """
         self._server = server
         self._inherited = inherited
         self._accepts_max = ACCEPTS_MAX if inherited is None else 1
-        self._host = host
-        self._port = port
+        self._address = address
         self._stop_s_max = stop_s_max
         self._descriptors_ratio_max = descriptors_ratio_max
         self._sockets: list[socket.socket] = []
         self._pauses: set[str] = set()  # the reasons
         self._looking: asyncio.TimerHandle | None = None
         self._connecting: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._handshakes = handshakes
-        self._certificate = None if tls is None else _make_certificate(tls)
+        self._handshakes = security if isinstance(security, Handshakes) else None
+        self._certificate = _make_certificate(security) if isinstance(security, ServerTls) else None
         self._context = None if self._certificate is None else self._certificate.context
 
     async def start(self) -> str:
@@ -158,7 +156,7 @@ class Listener:
 
     async def _bind(self) -> list[socket.socket]:
         """Sockets that listen at all addresses of the host; the event loop resolves and binds them."""
-        bound = await self._loop.create_server(self._server, self._host, self._port, start_serving=False)
+        bound = await self._loop.create_server(self._server, *self._address, start_serving=False)
         sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
         for each in sockets:
             each.listen(BACKLOG)

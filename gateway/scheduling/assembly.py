@@ -17,6 +17,7 @@ from policies.fairness import FAIRNESS
 from policies.limit import LIMITS
 from policies.placement import PLACEMENT
 from policies.pool.preemption import NO_INTERRUPTIONS, TIMES_MAX, TOKENS_BETWEEN_MIN, InterruptRules
+from policies.pool.scheduler_parts import SchedulerSettings
 from policies.pool.session_gate import SessionRules
 from policies.prediction import PREDICTION, MixtureOfExperts, Prediction, TenantQuantile
 from policies.prediction.known import NoisyOracle
@@ -56,7 +57,7 @@ def make_scheduler(
     rng = rng or Random()  # noqa: S311 - no secrets
     prediction = _made(PREDICTION, scheduling.prediction, rng)
     sizing = SIZING.get(scheduling.prediction.policy, lambda: prediction)()
-    return Scheduler(
+    settings = SchedulerSettings(
         tenants=tenants,
         tiers=tiers,
         groups=groups,
@@ -78,6 +79,7 @@ def make_scheduler(
         interrupt_rules=_interrupt_rules(continuation),
         sessions=SessionRules() if scheduling.hold_sessions else None,
     )
+    return Scheduler(settings)
 
 
 def _interrupt_rules(continuation: ContinuationSection | None) -> InterruptRules:

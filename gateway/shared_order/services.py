@@ -89,15 +89,13 @@ class MemberPort:
             place.address = place.listen
             return
         assert credentials is not None, "replicas have credentials when they listen"
-        host, port = place.listen
+        host = place.listen[0]
         listener = Listener(
             self._server,
-            host,
-            port,
-            None,
+            place.listen,
+            Handshakes(lambda: (place.credentials or credentials).accepting, self._refuse),
             stop_s_max=STOP_S_MAX,
             descriptors_ratio_max=1.0,  # members, not clients
-            handshakes=Handshakes(lambda: (place.credentials or credentials).accepting, self._refuse),
         )
         bound = urlsplit(await listener.start()).port
         self._opened.push_async_callback(listener.stop)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from backends.catalog import Catalog
-from gateway.config.scheduling import Scheduling
-from gateway.config.sections import QueueSection, Section
+from gateway.config.sections import Section
 from gateway.demo import Demo
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
@@ -53,19 +52,20 @@ class Steering:
         active: ActiveCalls,
         *,
         registry: Registry,
-        scheduling_of: Callable[[str], Scheduling],
-        queue: QueueSection,
+        sections_of: Callable[[str], Mapping[str, Section]],
         demo: Demo,
         make_trials: Callable[[Callable[[str], RequestRow | None]], Trials],
     ) -> None:
-        """Connect it with the other parts, which all exist now."""
+        """Connect it with the other parts, which all exist now. `sections_of` gives the settings of a pool's Scheduler,
+        as sections of the configuration.
+        """
         self._pools = pools
         self.demo = demo
         self.trials = make_trials(self._ended.find)
         self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
-            sections = {"scheduling": scheduling_of(pool), "queue": queue}
+            sections = sections_of(pool)
             entries = {kind: registry.entries(kind) for kind in ("tenants", "groups", "tiers")}
             return lambda: _config(sections, entries)
 

@@ -13,15 +13,27 @@ from policies.capacity.backend import BackendCapacity, Clock
 from policies.fleet.negative_cache import NegativeCache
 from policies.fleet.pool_limits import PoolLimits
 from policies.limit import Limit, ModelLimit
-from policies.placement import Placement
+from policies.placement import LeastReserved, Placement
 from policies.placement.base import Fits
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
-MayEnter = Callable[[BackendCapacity, Reservation], bool]
-"""Whether a request may overtake others that wait, at this backend, by this reservation."""
 REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
+
+
+class Access(NamedTuple):
+    """The room that a request may enter: where `is_closed`, or at the backends in `closed`, only its tier's reserve.
+    `may_enter` tells whether a request may overtake others that wait, at a backend with room for it, by this
+    reservation; None: it overtakes none.
+    """
+
+    is_closed: bool = False
+    closed: Collection[str] = ()
+    may_enter: Callable[[Request, BackendCapacity, Reservation], bool] | None = None
+
+
+OPEN = Access()
 
 
 class BackendHold(NamedTuple):
@@ -42,6 +54,8 @@ class Fleet:
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
         self.cached_tokens: Callable[[Request, str], int] | None = None
         """The tokens of a prompt that a backend is believed to hold, if a policy reads them."""
+        self.placement: Placement = LeastReserved()
+        """The placement, which chooses among the backends with room."""
         self._make_limit = make_limit
         self.clock = Clock()
         self._headroom_ratio_max = headroom_ratio_max
@@ -231,39 +245,28 @@ class Fleet:
         request: Request,
         tier_id: str,
         candidates: Sequence[BackendCapacity],
+        access: Access,
         *,
         output_tokens: float,
-        is_closed: bool,
-        closed: Collection[str],
-        may_enter: MayEnter | None,
-        placement: Placement,
-        home: str = "",
+        home: str,
     ) -> tuple[BackendCapacity, Reservation] | None:
         """Reserve the request's slot at the backend that placement chooses among the candidates with room; None if none
         has.
 
-        A continued request goes to the backend that it ran at if that has room, any other to its `home`, the backend of
-        its session: its blocks may still be in the prefix cache there. `output_tokens` excludes the tokens produced
-        before. Where `is_closed`, or at the backends in `closed`, the request may only enter its tier's reserve.
-        `may_enter` tells, for a candidate with room, whether the request may overtake others that wait.
+        The request goes to its `home`, the backend of its session or of its interrupted answer, if that has room: its
+        blocks may still be in the prefix cache there. `output_tokens` excludes the tokens produced before.
         """
         if not candidates:
             return None
-        now = self.clock.now
-        refusals = self.negative_cache if self._layout is not None and (is_closed or not closed) else None
+        now, is_closed = self.clock.now, access.is_closed
+        refusals = self.negative_cache if self._layout is not None and (is_closed or not access.closed) else None
         needed = candidates[0].reservation(
             request, tier_id, prompt_tokens=request.prompt_tokens + request.produced_tokens, output_tokens=output_tokens
         )
         layouts, asked = {candidates[0].layout: needed}, candidates
         if refusals is not None and refusals.refused:
             asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
-        fits = self._fits(layouts, needed, request, is_closed=is_closed, closed=closed, may_enter=may_enter)
-        home = request.ran_at if request.produced_tokens else home
-        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
-            chosen = asked[0] if fits(asked[0]) else None
-        else:
-            at_home = next((each for each in asked if each.id == home and fits(each)), None) if home else None
-            chosen = at_home or placement.place(request, asked, fits)
+        chosen = self._chosen(request, asked, self._fits(layouts, needed, request, access), home)
         if chosen is None:
             if refusals is not None:
                 refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
@@ -276,15 +279,23 @@ class Fleet:
         self._slots_changed(chosen)
         return chosen, reservation
 
+    def _chosen(
+        self, request: Request, asked: Sequence[BackendCapacity], fits: Fits, home: str
+    ) -> BackendCapacity | None:
+        """The backend, of those that are asked, to which the request goes; None: it fits at none."""
+        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
+            return asked[0] if fits(asked[0]) else None
+        at_home = next((each for each in asked if each.id == home and fits(each)), None) if home else None
+        return at_home or self.placement.place(request, asked, fits)
+
     def still_refuses(
         self,
         request: Request,
         tier_id: str,
         output_tokens: float,
+        access: Access,
         *,
         is_first: bool,
-        is_closed: bool,
-        closed: Collection[str],
     ) -> bool:
         """Whether `slot` certainly finds no room for this request: it needs more KV tokens than are free anywhere, or
         it found none before. False says nothing. `is_first`: no other was refused in this round, so it mostly fits.
@@ -306,9 +317,9 @@ class Fleet:
                 return True
         return (
             is_known
-            and (is_closed or not closed)
+            and (access.is_closed or not access.closed)
             and refusals.is_refused_still(
-                request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
+                request, tier_id, output_tokens, self.with_slot, reserve_only=access.is_closed, now=self.clock.now
             )
         )
 
@@ -429,15 +440,13 @@ class Fleet:
         layouts: dict[tuple[int, bool], Reservation],
         needed: Reservation,
         request: Request,
-        *,
-        is_closed: bool,
-        closed: Collection[str],
-        may_enter: MayEnter | None,
+        access: Access,
     ) -> Fits:
         """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to the
         room that the request would occupy, `needed` at one of them.
         """
         cached_tokens, now = self.cached_tokens, self.clock.now
+        is_closed, closed, may_enter = access
         due_at = -inf if request.envelope is None else needed.first_due_at
 
         def fits(backend: BackendCapacity) -> bool:
@@ -455,7 +464,7 @@ class Fleet:
                     return False
                 reservation.cached_tokens = _cached_tokens(request, backend, cached_tokens)
             has_room = backend.fits(reservation, reserve_only=reserve_only)
-            return has_room and (may_enter is None or may_enter(backend, reservation))
+            return has_room and (may_enter is None or may_enter(request, backend, reservation))
 
         return fits
 

@@ -195,11 +195,15 @@ class NegativeCache:
                 others.discard(each.id)
         heapify(busy)
         refused = _Refused(request, reserve_only, needed, need, self._changes, others, ready_at, busy)
-        self.by_request.pop(request.id, None)
-        self.by_request[request.id] = refused
+        self._remember(refused, remembered)
+
+    def _remember(self, refused: _Refused, remembered: list[_Refused]) -> None:
+        """Keep it by its request, and among those of its tier instead of any that it implies."""
+        self.by_request.pop(refused.request.id, None)
+        self.by_request[refused.request.id] = refused
         if len(self.by_request) > REQUESTS_MAX:
             del self.by_request[next(iter(self.by_request))]
-        tokens = need.tokens  # most need fewer, which says it all
+        tokens = refused.need.tokens  # most need fewer, which says it all
         remembered[:] = [
             each for each in remembered if each.need.tokens < tokens or not refused.is_no_more_than(each.need)
         ]

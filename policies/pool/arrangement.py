@@ -38,7 +38,7 @@ class Arrangement(PresentQueues):
         """
         self.placement = placement
         # Where a request waits for one backend, there is no backend to choose any more.
-        self._slot_fitting.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
+        self._fleet.placement = LeastReserved() if isinstance(placement, ArrivalPlacement) else placement
         order = self.factory.make_order()  # an instance to read its flags from
         self.reads_counters = order.reads_counters
         # By other rules than the sum, what is held is estimated anew with every question, so each has to be asked.

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
-from policies.fleet.fleet import BackendHold, Fleet
+from policies.fleet.fleet import OPEN, Access, BackendHold, Fleet
 from policies.queueing.fair_queue import FairQueue
 from policies.reservation import Reservation
 from policies.types import Request
@@ -44,6 +44,7 @@ class BackfillRound:
         "_is_settled",
         "_too_far",
         "_unreserved",
+        "access",
         "blocked",
         "candidates",
         "closed",
@@ -74,6 +75,8 @@ class BackfillRound:
         """By backend where only a tier's own reserve is left: the tiers to which it alone is closed. To read. For all
         backends see `is_closed`.
         """
+        self.access = OPEN
+        """The room that is open to the next request. To read."""
         self.passed_over: set[str] = set()
         """The tenants whose next request fits nowhere. To read."""
         self.passed: dict[str, PassedOver] = {}
@@ -143,14 +146,15 @@ class BackfillRound:
         if too_far is not None:
             self._close(too_far)
             self.heads = None  # it is asked again
-            return
-        passed = tier_id, request
-        self.passed_over.add(request.tenant_id)
-        if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
-            self._close(passed)
         else:
-            self.passed[request.tenant_id] = passed
-            self._is_settled = False
+            passed = tier_id, request
+            self.passed_over.add(request.tenant_id)
+            if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
+                self._close(passed)
+            else:
+                self.passed[request.tenant_id] = passed
+                self._is_settled = False
+        self.access = Access(self.is_closed, self.closed, self.may_enter if self.passed else None)
 
     def _close(self, passed: PassedOver) -> None:
         """Let no more requests pass this one: close every backend that it may go to."""

@@ -28,7 +28,7 @@ from policies.pool.tenants import Tenants
 from policies.queueing.fair_queue import FairQueue
 from policies.queues import PoolQueues
 from policies.reservation import Reservation
-from policies.types import Request, Usage, Wait
+from policies.types import Request, Tenant, Usage, Wait
 
 
 @dataclass(slots=True)
@@ -111,7 +111,13 @@ class Handover:
             self._leave_order(request, now)
             self.readmit(self.sessions.unbound(request), None, now)
 
-    def hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
+    def limits_changed(self, before: Tenant | None, tenant: Tenant | None, now: float) -> None:
+        """The limits of the tenant's keys may be others than before."""
+        if before is not None:
+            for key_id in self.key_holds.changed(before, tenant):
+                self._hold_waiting(before.id, key_id, now)
+
+    def _hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
         """Hold all waiting requests of a key whose in-flight limit has changed; they enter again as there is room."""
         waiting = []
         for each in self.queues.of(tenant_id).all():

@@ -1,159 +1,157 @@
-"""Parts of a Scheduler: a factory that makes each part with the others that it needs. scheduler.py explains the
-settings.
-"""
+"""Settings of a Scheduler, and its parts, each made with the others that it needs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from policies.accounts.cost import Price
+from policies.accounts.cost import LinearPrice, Price
 from policies.accounts.ledger import Ledger
 from policies.admission import Admission, AdmissionRules, BoundedQueues, Feasibility, RateLimiter
+from policies.capacity.headroom import KV_HEADROOM_RATIO
 from policies.capacity.prefix_index import PrefixIndex
-from policies.fairness import Fairness
+from policies.fairness import Fairness, VirtualTokenCounter
 from policies.fleet.fleet import Fleet
 from policies.fleet.ttft import TtftByBackend
 from policies.group_state import GroupState
-from policies.placement import ArrivalPlacement, Placement
+from policies.limit import Limit, ModelLimit
+from policies.placement import ArrivalPlacement, LeastReserved, Placement
 from policies.pool.accounting import Accounting
 from policies.pool.admission import PoolAdmission
 from policies.pool.arrangement import Arrangement
 from policies.pool.draining import Draining
 from policies.pool.handover import Handover
-from policies.pool.outage import Outage
+from policies.pool.outage import BACKEND_WAIT_S_MAX, Outage
 from policies.pool.passing_on import PassingOn
-from policies.pool.preemption import InterruptRules, Preemption
+from policies.pool.preemption import NO_INTERRUPTIONS, InterruptRules, Preemption
 from policies.pool.push_out import PushOut
 from policies.pool.queue_timeout import QueueTimeout
 from policies.pool.session_gate import SessionGate, SessionRules
 from policies.pool.slot_fitting import SlotFitting
 from policies.pool.tenants import Tenants
-from policies.prediction import Prediction
+from policies.prediction import Prediction, TenantQuantile
 from policies.queueing.fair_queue import QueuedTenant
 from policies.queueing.fair_queues import QueueFactory
+from policies.queueing.share_cap import SHARE_RATIO_MAX
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
 from policies.slo.shedding import Shedding
 from policies.slo.ttft_forecast import Forecaster
-from policies.types import Group, Tenant, Tier
+from policies.types import DEFAULT_TIER, Group, Tenant, Tier
+
+WAIT_S_MAX = 300.0
+DECISIONS_MAX = 32  # of one poll: about a millisecond, in which the driver does nothing else
+ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half as much again by function calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """The settings of a Scheduler, with the policies that are its own.
+
+    `prediction` orders tenants and `sizing` reserves room; None: one predictor does both. `admission` None: bounded
+    queues and limits per minute. A tenant may preempt another that leads it by more than `preempt_service`
+    (preemption.py); None: never. While no backend is available, a request waits up to `backend_wait_s_max` seconds for
+    one (outage.py). `interrupt_rules` say when a resumable request is preempted after its first token. One poll
+    dispatches or rejects at most `decisions_max` waiting requests. With its first decision made, it takes no further
+    request once backends were asked `asked_max` times whether or when they have room. `sessions` say how agents are
+    held (session_gate.py); None: they are not.
+    """
+
+    tenants: Iterable[Tenant] = ()
+    tiers: Iterable[Tier] = (DEFAULT_TIER,)
+    groups: Iterable[Group] = ()
+    fairness: Callable[[], Fairness] = VirtualTokenCounter
+    price: Price = field(default_factory=LinearPrice)
+    prediction: Prediction = field(default_factory=TenantQuantile)
+    sizing: Prediction | None = None
+    placement: Placement | ArrivalPlacement = field(default_factory=LeastReserved)
+    admission: Sequence[Admission] | None = None
+    share_ratio_max: float = SHARE_RATIO_MAX
+    headroom_ratio_max: float = KV_HEADROOM_RATIO
+    kv_rule: str = "sum"
+    wait_s_max: float = WAIT_S_MAX
+    backend_wait_s_max: float = BACKEND_WAIT_S_MAX
+    preempt_service: float | None = None
+    interrupt_rules: InterruptRules = NO_INTERRUPTIONS
+    limit: Callable[[], Limit] = ModelLimit
+    decisions_max: int = DECISIONS_MAX
+    asked_max: int = ASKED_MAX
+    sessions: SessionRules | None = None
+
+
 class SchedulerParts:
-    """The parts of one Scheduler, in the order in which they depend on each other."""
+    """The parts of one Scheduler."""
 
-    tiers: dict[str, Tier]
-    queues: PoolQueues
-    fleet: Fleet
-    prefixes: PrefixIndex
-    slot_fitting: SlotFitting
-    ledger: Ledger
-    arrangement: Arrangement
-    forecaster: Forecaster
-    admission_rules: AdmissionRules
-    accounting: Accounting
-    attainment: AttainmentCounts
-    tenants: Tenants
-    preemption: Preemption
-    shedding: Shedding
-    outage: Outage
-    admission: PoolAdmission
-    handover: Handover
-    draining: Draining
+    def __init__(self, settings: SchedulerSettings) -> None:
+        price, sizing = settings.price, settings.sizing or settings.prediction
+        tiers = self.tiers = {tier.id: tier for tier in settings.tiers}
+        groups, noted = {group.id: GroupState(group) for group in settings.groups}, set[str]()
+        states, grouped = _tenant_states(settings.tenants, groups)
+        queues = self.queues = PoolQueues()
+        prefixes = self.prefixes = PrefixIndex()
+        ledger = self.ledger = Ledger(price)
+        fleet = self.fleet = Fleet(settings.headroom_ratio_max, settings.kv_rule, settings.limit)
+        attainment = self.attainment = AttainmentCounts()
+        fitting = self.slot_fitting = SlotFitting(fleet, prefixes, prediction=settings.prediction, sizing=sizing)
+        fitting.set_tiers(tiers.values())
+        factory = self._queue_factory(settings, states, noted)
+        factory.groups, factory.grouped = groups, grouped
+        order = self.arrangement = Arrangement(
+            settings.placement, factory, queues=queues, slot_fitting=fitting, fleet=fleet
+        )
+        self.forecaster = Forecaster(queues, TtftByBackend(fleet), price, sizing.predict, order)
+        rules = self.admission_rules = self._admission_rules(settings, groups)
+        accounting = self.accounting = Accounting(ledger, order)
+        self.tenants = Tenants(states, tiers, queues, order, accounting, fitting, rules, attainment, noted)
+        self.tenants.groups, self.tenants.grouped = groups, grouped
+        self.preemption = Preemption(
+            settings.preempt_service, tiers, fleet, self.tenants.tier, self.forecaster, settings.interrupt_rules, ledger
+        )
+        self.shedding = Shedding(queues, tiers, self.tenants.tier, self.tenants.ranks, noted)
+        self.outage = Outage(settings.backend_wait_s_max)
+        self.admission = self._pool_admission(settings.wait_s_max)
+        gate = self._session_gate(settings)
+        self.handover = Handover(queues, ledger, fleet, fitting, self.tenants, accounting, self.admission, gate)
+        self.draining = Draining(settings.interrupt_rules.drain_s, ledger, fleet)
 
+    def _queue_factory(
+        self, settings: SchedulerSettings, tenants: Mapping[str, QueuedTenant], noted: set[str]
+    ) -> QueueFactory:
+        return QueueFactory(
+            make_order=settings.fairness,
+            tiers=self.tiers,
+            tenants=tenants,
+            fleet=self.fleet,
+            prefixes=self.prefixes,
+            price=settings.price,
+            share_ratio_max=settings.share_ratio_max,
+            output_tokens=self.slot_fitting.sizing.predict,
+            noted=noted,
+        )
 
-def make_parts(
-    *,
-    tenants: Iterable[Tenant],
-    tiers: Iterable[Tier],
-    groups: Iterable[Group],
-    fleet: Fleet,
-    fairness: Callable[[], Fairness],
-    price: Price,
-    prediction: Prediction,
-    sizing: Prediction,
-    placement: Placement | ArrivalPlacement,
-    admission: Sequence[Admission] | None,
-    share_ratio_max: float,
-    wait_s_max: float,
-    backend_wait_s_max: float,
-    preempt_service: float | None,
-    interrupt_rules: InterruptRules,
-    sessions: SessionRules | None,
-) -> SchedulerParts:
-    """The parts of a Scheduler with these settings; `admission` None: bounded queues and limits per minute."""
-    tier_by_id, group_states = {tier.id: tier for tier in tiers}, {group.id: GroupState(group) for group in groups}
-    (states, grouped), noted = _tenant_states(tenants, group_states), set[str]()
-    queues, prefixes, ledger, attainment = PoolQueues(), PrefixIndex(), Ledger(price), AttainmentCounts()
-    slot_fitting = SlotFitting(fleet, prefixes, prediction=prediction, sizing=sizing)
-    slot_fitting.set_tiers(tier_by_id.values())
-    factory = QueueFactory(
-        make_order=fairness,
-        tiers=tier_by_id,
-        tenants=states,
-        fleet=fleet,
-        prefixes=prefixes,
-        price=price,
-        share_ratio_max=share_ratio_max,
-        output_tokens=sizing.predict,
-        noted=noted,
-    )
-    factory.groups, factory.grouped = group_states, grouped
-    arrangement = Arrangement(placement, factory, queues=queues, slot_fitting=slot_fitting, fleet=fleet)
-    forecaster = Forecaster(queues, TtftByBackend(fleet), price, sizing.predict, arrangement)
-    feasible = Feasibility(tiers=tier_by_id, ttft_s=forecaster.ttft_s, is_hopeless=forecaster.is_hopeless)
-    rules = (BoundedQueues(), RateLimiter(sizing.predict)) if admission is None else admission
-    admission_rules = AdmissionRules((*rules, feasible), queues, group_states)
-    accounting = Accounting(ledger, arrangement)
-    pool_tenants = Tenants(
-        states, tier_by_id, queues, arrangement, accounting, slot_fitting, admission_rules, attainment, noted
-    )
-    pool_tenants.groups, pool_tenants.grouped = group_states, grouped
-    preemption = Preemption(preempt_service, tier_by_id, fleet, pool_tenants.tier, forecaster, interrupt_rules, ledger)
-    shedding = Shedding(queues, tier_by_id, pool_tenants.tier, pool_tenants.ranks, noted)
-    outage, gate = Outage(backend_wait_s_max), _session_gate(sessions, pool_tenants, price, wait_s_max)
-    return SchedulerParts(
-        tiers=tier_by_id,
-        queues=queues,
-        fleet=fleet,
-        prefixes=prefixes,
-        slot_fitting=slot_fitting,
-        ledger=ledger,
-        arrangement=arrangement,
-        forecaster=forecaster,
-        admission_rules=admission_rules,
-        accounting=accounting,
-        attainment=attainment,
-        tenants=pool_tenants,
-        preemption=preemption,
-        shedding=shedding,
-        outage=outage,
-        admission=(pool_admission := _pool_admission(pool_tenants, forecaster, shedding, outage, wait_s_max)),
-        handover=Handover(queues, ledger, fleet, slot_fitting, pool_tenants, accounting, pool_admission, gate),
-        draining=Draining(interrupt_rules.drain_s, ledger, fleet),
-    )
+    def _admission_rules(self, settings: SchedulerSettings, groups: Mapping[str, GroupState]) -> AdmissionRules:
+        rules, forecaster = settings.admission, self.forecaster
+        if rules is None:
+            rules = BoundedQueues(), RateLimiter(self.slot_fitting.sizing.predict)
+        feasible = Feasibility(tiers=self.tiers, ttft_s=forecaster.ttft_s, is_hopeless=forecaster.is_hopeless)
+        return AdmissionRules((*rules, feasible), self.queues, groups)
 
+    def _pool_admission(self, wait_s_max: float) -> PoolAdmission:
+        return PoolAdmission(
+            self.tenants,
+            self.fleet,
+            self.shedding,
+            PushOut(self.tenants),
+            PassingOn(self.tenants, self.forecaster),
+            QueueTimeout(wait_s_max, self.tenants.tier),
+            self.outage,
+        )
 
-def _session_gate(rules: SessionRules | None, tenants: Tenants, price: Price, wait_s_max: float) -> SessionGate | None:
-    if rules is None:
-        return None
-    gate = SessionGate(rules, tenants, price, wait_s_max)
-    tenants.slot_fitting.home_of = gate.home_of
-    return gate
-
-
-def _pool_admission(
-    tenants: Tenants, forecaster: Forecaster, shedding: Shedding, outage: Outage, wait_s_max: float
-) -> PoolAdmission:
-    return PoolAdmission(
-        tenants,
-        tenants.slot_fitting.fleet,
-        shedding,
-        PushOut(tenants),
-        PassingOn(tenants, forecaster),
-        QueueTimeout(wait_s_max, tenants.tier),
-        outage,
-    )
+    def _session_gate(self, settings: SchedulerSettings) -> SessionGate | None:
+        if settings.sessions is None:
+            return None
+        gate = SessionGate(settings.sessions, self.tenants, settings.price, settings.wait_s_max)
+        self.slot_fitting.home_of = gate.home_of
+        return gate
 
 
 def _tenant_states(

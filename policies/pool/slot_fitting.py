@@ -4,14 +4,12 @@ There may be two predictors, one for the order of tenants and one for the size o
 expectation and a safe one differ. Both learn from requests that end.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
 from policies.accounts.ledger import InFlight
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.prefix_index import PrefixIndex
-from policies.fleet.fleet import Fleet, MayEnter
-from policies.placement import LeastReserved, Placement
+from policies.fleet.fleet import OPEN, Access, Fleet
 from policies.pool.backfill import BackfillRound
 from policies.prediction import Prediction
 from policies.types import Outcome, Request, Tier, Usage
@@ -21,8 +19,6 @@ class SlotFitting:
     """The part of a Scheduler that finds a slot for the chosen request."""
 
     def __init__(self, fleet: Fleet, prefixes: PrefixIndex, *, prediction: Prediction, sizing: Prediction) -> None:
-        self.placement: Placement = LeastReserved()
-        """The placement, which chooses among the backends with room."""
         self.home_of: Callable[[Request], str] | None = None
         """The backend that has the context of a request's session, empty where none has; None: none is known."""
         self.fleet = fleet
@@ -59,25 +55,12 @@ class SlotFitting:
         output_tokens, produced = self.sizing.predict(request), request.produced_tokens
         if produced:
             output_tokens = max(output_tokens, float(produced))
-        if self.fleet.still_refuses(
-            request,
-            tier_id,
-            output_tokens - produced,
-            is_first=not this_round.passed_over,
-            is_closed=this_round.is_closed,
-            closed=this_round.closed,
-        ):
+        access, is_first = this_round.access, not this_round.passed_over
+        if self.fleet.still_refuses(request, tier_id, output_tokens - produced, access, is_first=is_first):
             this_round.found_none(tier_id, request)
             return None
         entry = self.fit(
-            request,
-            tier_id,
-            this_round.open_to(tier_id, request),
-            output_tokens,
-            this_round.now,
-            is_closed=this_round.is_closed,
-            closed=this_round.closed,
-            may_enter=partial(this_round.may_enter, request) if this_round.passed else None,
+            request, tier_id, this_round.open_to(tier_id, request), output_tokens, this_round.now, access=access
         )
         if entry is None:
             this_round.found_none(tier_id, request)
@@ -93,24 +76,15 @@ class SlotFitting:
         output_tokens: float,
         now: float,
         *,
-        is_closed: bool = False,
-        closed: Collection[str] = (),
-        may_enter: MayEnter | None = None,
+        access: Access = OPEN,
     ) -> InFlight | None:
         """Reserve a slot for the request, with room for so much output, at that of the candidates which the placement
-        chooses; None: it fits at none, as they are closed and others may be overtaken (Fleet.slot).
+        chooses; None: it fits at none.
         """
-        slot = self.fleet.slot(
-            request,
-            tier_id,
-            candidates,
-            output_tokens=output_tokens - request.produced_tokens,
-            is_closed=is_closed,
-            closed=closed,
-            may_enter=may_enter,
-            placement=self.placement,
-            home="" if self.home_of is None or request.program_id is None else self.home_of(request),
-        )
+        home, produced = request.ran_at, request.produced_tokens
+        if not produced:
+            home = "" if self.home_of is None or request.program_id is None else self.home_of(request)
+        slot = self.fleet.slot(request, tier_id, candidates, access, output_tokens=output_tokens - produced, home=home)
         if slot is None:
             return None
         backend, reservation = slot

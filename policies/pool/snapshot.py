@@ -31,13 +31,13 @@ def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] |
         sent_again_tokens=ledger.interruptions.sent_again_tokens,
         sessions=None if sessions is None or tenant_ids else sessions.view(now),
     )
-    waits, attainment = first_waits_for(queues, tenants.states, fleet, now), parts.attainment.of_tenant
+    waits = first_waits_for(queues, tenants.states, fleet, now)
     if tenant_ids is not None:
-        views = tenants.views(ledger, tenant_ids, slacks_s={}, attainment=attainment, waits=waits)
+        views = tenants.views(tenant_ids, slacks_s={}, waits=waits)
         views = views if sessions is None else sessions.shown_in(views, now)
         return replace(overview, tenants=views)
     left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
-    views = tenants.views(ledger, None, slacks_s=left.tenants, attainment=attainment, waits=waits)
+    views = tenants.views(None, slacks_s=left.tenants, waits=waits)
     views = views if sessions is None else sessions.shown_in(views, now)
     return replace(overview, tenants=views, tiers=_tier_views(parts, views, left.tiers), requests=left.requests)
 

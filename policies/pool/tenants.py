@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from policies.accounts.ledger import Ledger
 from policies.admission import AdmissionRules
 from policies.admission.scopes import group_scope, key_scope
 from policies.fairness.node import FairNode
@@ -20,7 +19,7 @@ from policies.queueing.fair_queue import FairQueue, QueuedTenant
 from policies.queueing.fair_queues import PresentQueues
 from policies.queues import PoolQueues
 from policies.slo.attainment import AttainmentCounts
-from policies.types import Attainment, Group, Request, Tenant, TenantView, Tier, Usage, Wait
+from policies.types import Group, Request, Tenant, TenantView, Tier, Usage, Wait
 
 
 @dataclass(slots=True)
@@ -60,20 +59,8 @@ class Tenants:
         ranks = [fair_queue.order.ranks(tenant) for fair_queue in self.present.fair_queues.all()]
         return tuple(map(sum, zip_longest(*ranks, fillvalue=0.0)))
 
-    def change(
-        self,
-        *,
-        changed: Collection[Tenant],
-        removed: Iterable[str],
-        tiers: Iterable[Tier],
-        tiers_removed: Iterable[str],
-        groups: Iterable[Group],
-        groups_removed: Iterable[str],
-        now: float,
-    ) -> list[Request]:
-        """Apply new settings in this order: tiers, groups, tenants, removals. Returns the waiting requests of removed
-        tenants, which the caller rejects.
-        """
+    def change(self, changed: Collection[Tenant], tiers: Iterable[Tier], groups: Iterable[Group], now: float) -> None:
+        """Apply new settings in this order: tiers, groups, tenants."""
         new_tiers = {tier.id: tier for tier in tiers}
         self.tiers |= new_tiers
         self._leaving_tiers -= new_tiers.keys()
@@ -87,13 +74,20 @@ class Tenants:
             # A tenant whose tier or group has been removed meanwhile keeps the settings that it has here.
             if tenant.tier_id in self.tiers and (tenant.group_id is None or tenant.group_id in self.groups):
                 self._changed(tenant, now)
+        self.queues.note(self.queues.tenant_ids() if new_tiers or groups else [each.id for each in changed])
+
+    def remove(
+        self, removed: Iterable[str], tiers_removed: Iterable[str], groups_removed: Iterable[str], now: float
+    ) -> list[Request]:
+        """Remove these tenants, and these tiers and groups with the last tenant of each. Returns the waiting requests
+        of removed tenants, which the caller rejects.
+        """
         waiting = [request for tenant_id in removed for request in self._removed(tenant_id)]
         self._leaving_tiers |= self.tiers.keys() & tiers_removed
         self._forget_tiers()
         self._leaving_groups |= self.groups.keys() & groups_removed
         self._forget_groups()
         self._ungroup(now)
-        self.queues.note(self.queues.tenant_ids() if new_tiers or groups else [each.id for each in changed])
         return waiting
 
     def _group_changed(self, group: Group) -> None:
@@ -228,49 +222,44 @@ class Tenants:
         return waiting
 
     def views(
-        self,
-        ledger: Ledger,
-        tenant_ids: Iterable[str] | None,
-        *,
-        slacks_s: Mapping[str, float],
-        attainment: Callable[[str], Attainment],
-        waits: Callable[[Request], Wait],
+        self, tenant_ids: Iterable[str] | None, *, slacks_s: Mapping[str, float], waits: Callable[[Request], Wait]
     ) -> dict[str, TenantView]:
-        """The views of these tenants (None: all), with counters summed over all queues. `waits` gives the reason why
-        the first request of a tenant's queue waits.
+        """The views of these tenants (None: all). `waits` gives the reason why the first request of a tenant's queue
+        waits.
         """
-        fair_queues = self.present.fair_queues.all()
-        views = {}
-        for tenant_id in self.states if tenant_ids is None else tenant_ids:
-            state = self.states.get(tenant_id)
-            if state is None:
-                continue
-            queue = self.queues.of(tenant_id)
-            first = queue.requests.head() if queue.requests else next(iter(queue.held.values()), None)
-            served = ledger.served(tenant_id)
-            counter, rank, tokens, competes = 0.0, 0.0, 0, False
-            for fair_queue in fair_queues:
-                account = fair_queue.order.service_record(state.tenant)
-                counter += account.counter
-                rank += account.rank
-                tokens += fair_queue.use.of(tenant_id).tokens
-                competes = competes or fair_queue.competes(tenant_id)
-            views[tenant_id] = TenantView(
-                queued_requests=len(queue),
-                queued_bytes=queue.body_bytes,
-                in_flight_requests=state.in_flight,
-                in_flight_tokens=tokens,
-                service=served.service,
-                counter=counter,
-                rank=rank,
-                waiting_spell=state.waiting_spell if competes else 0,
-                slack_s_min=slacks_s.get(tenant_id),
-                attainment=attainment(tenant_id),
-                used=Usage(served.prompt_tokens, served.cached_tokens, served.output_tokens),
-                oldest_at=None if first is None else first.arrived_at,
-                waits=None if first is None else waits(first),
-            )
-        return views
+        return {
+            tenant_id: self._view(state, slacks_s.get(tenant_id), waits)
+            for tenant_id in (self.states if tenant_ids is None else tenant_ids)
+            if (state := self.states.get(tenant_id)) is not None
+        }
+
+    def _view(self, state: QueuedTenant, slack_s: float | None, waits: Callable[[Request], Wait]) -> TenantView:
+        """The view of one tenant, with counters summed over all queues."""
+        tenant_id = state.tenant.id
+        queue, served = self.queues.of(tenant_id), self.accounting.ledger.served(tenant_id)
+        first = queue.requests.head() if queue.requests else next(iter(queue.held.values()), None)
+        counter, rank, tokens, competes = 0.0, 0.0, 0, False
+        for fair_queue in self.present.fair_queues.all():
+            account = fair_queue.order.service_record(state.tenant)
+            counter += account.counter
+            rank += account.rank
+            tokens += fair_queue.use.of(tenant_id).tokens
+            competes = competes or fair_queue.competes(tenant_id)
+        return TenantView(
+            queued_requests=len(queue),
+            queued_bytes=queue.body_bytes,
+            in_flight_requests=state.in_flight,
+            in_flight_tokens=tokens,
+            service=served.service,
+            counter=counter,
+            rank=rank,
+            waiting_spell=state.waiting_spell if competes else 0,
+            slack_s_min=slack_s,
+            attainment=self.attainment.of_tenant(tenant_id),
+            used=Usage(served.prompt_tokens, served.cached_tokens, served.output_tokens),
+            oldest_at=None if first is None else first.arrived_at,
+            waits=None if first is None else waits(first),
+        )
 
     def counter(self, tenant_id: str) -> float:
         """The tenant's counter, summed over all queues; 0 for an unknown tenant."""

@@ -26,9 +26,8 @@ MODEL = StepTimeModel(1e-3, 9e-6, 0.05e-6, 35e-6)
 
 
 async def calibrated(url, *, seconds=3.0, model=None):
-    return await run.calibrate(
-        BackendSpec("b", url), model=model, seconds=seconds, on_progress=lambda _: None, every_s=seconds / 60
-    )
+    plan = run.CalibrationPlan(BackendSpec("b", url), model, seconds, every_s=seconds / 60)
+    return await run.calibrate(plan, lambda _: None)
 
 
 async def test_an_engine_s_own_coefficients_are_recovered():
@@ -122,9 +121,8 @@ def test_what_was_learnt_is_printed_stored_and_drawn(tmp_path, monkeypatch):
 async def test_it_goes_on_until_there_is_enough_to_learn_from():
     server, told = EngineServer(EngineOptions(coefficients="cpu-tiny", requests_running_max=32)), []
     try:
-        found = await run.calibrate(
-            BackendSpec("b", await server.start()), model=None, seconds=0.6, on_progress=told.append, every_s=0.1
-        )
+        plan = run.CalibrationPlan(BackendSpec("b", await server.start()), None, seconds=0.6, every_s=0.1)
+        found = await run.calibrate(plan, told.append)
     finally:
         await server.stop()
     assert found.windows >= run.WINDOWS_MIN
@@ -136,11 +134,10 @@ async def test_it_goes_on_until_there_is_enough_to_learn_from():
 async def test_too_few_windows_at_the_end_are_given_to_the_tenants_that_asked():
     server, before = EngineServer(EngineOptions(coefficients="cpu-tiny")), [Observation(1, 30, 100, 1000, 100)] * 3
     try:
+        spec = BackendSpec("b", await server.start())
+        plan = run.CalibrationPlan(spec, None, seconds=0.3, seconds_max=0.3, every_s=60.0)
         with pytest.raises(run.TooFewWindowsError) as too_few:
-            await run.calibrate(
-                BackendSpec("b", await server.start()), model=None, seconds=0.3, seconds_max=0.3,
-                on_progress=lambda _: None, every_s=60.0, seen_before=lambda _: list(before),
-            )  # fmt: skip
+            await run.calibrate(plan, lambda _: None, lambda _: list(before))
     finally:
         await server.stop()
     assert too_few.value.windows == before
@@ -150,9 +147,8 @@ async def test_who_has_seen_enough_gets_what_there_is():
     server, told = EngineServer(EngineOptions(coefficients="cpu-tiny", requests_running_max=32)), []
     try:
         url = await server.start()
-        running = asyncio.create_task(
-            run.calibrate(BackendSpec("b", url), model=None, seconds=300.0, on_progress=told.append, every_s=0.05)
-        )
+        plan = run.CalibrationPlan(BackendSpec("b", url), None, seconds=300.0, every_s=0.05)
+        running = asyncio.create_task(run.calibrate(plan, told.append))
         await until(lambda: told and told[-1].windows > run.WINDOWS_MIN)
         running.cancel()
         assert (await running).windows > run.WINDOWS_MIN

@@ -11,9 +11,16 @@ from gateway_rig import PATIENCE_S
 
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
-from backends.upstream import Upstream, UpstreamClosed
+from backends.upstream import ConnectionLimits, Upstream, UpstreamClosed
 from gateway.api.endpoints import ChargeRule, Endpoint
-from gateway.forwarding.answers.relay import RelayResult, passed_headers, read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.relay import (
+    RelayResult,
+    StreamReports,
+    passed_headers,
+    read_whole,
+    relay_body,
+    relay_stream,
+)
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.http import connection as stall
 from gateway.http.cors import Cors
@@ -79,7 +86,8 @@ class House:
         self._backend = await asyncio.start_server(self._backend_side, "127.0.0.1", 0)
         port = self._backend.sockets[0].getsockname()[1]
         self.upstream = Upstream(
-            f"http://127.0.0.1:{port}", connect_timeout_s=2, idle_s_max=5, idle_connections_max=8, silence_s_max=60
+            f"http://127.0.0.1:{port}",
+            ConnectionLimits(connect_timeout_s=2, idle_s_max=5, idle_connections_max=8, silence_s_max=60),
         )
         answers = {"/stream": self._stream, "/body": self._body}
         server = GatewayServer(
@@ -88,7 +96,7 @@ class House:
             cors=Cors(()),
             body_bytes_max=1000,
         )
-        self._listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=1.0)
+        self._listener = Listener(server, ("127.0.0.1", 0), None, stop_s_max=1.0)
         self.port = int((await self._listener.start()).rpartition(":")[2])
         return self
 
@@ -113,9 +121,8 @@ class House:
             async with await self.upstream.open("POST", "/") as exchange:
                 meter = ChunkMeter(StreamCall())
                 own = {"x-request-id": "mine"}
-                result = await relay_stream(
-                    request, exchange, meter, self.on_usage, headers=own, on_unread=self.unread_s.append
-                )
+                told = StreamReports(self.on_usage, self.unread_s.append)
+                result = await relay_stream(request, exchange, meter, told, headers=own)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

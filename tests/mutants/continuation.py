@@ -244,7 +244,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that is stopped before its first token is sent again", "gateway/forwarding/attempt.py",
-        "self._raise_if_stopped(first.event)", "pass", (GATEWAY,),
+        "self._raise_if_stopped(first_event)", "pass", (GATEWAY,),
     ),
     Mutant(
         "a stream without ids and usage is estimated", "backends/meters/token_ids.py",
@@ -317,13 +317,14 @@ MUTANTS = (
     ),
     Mutant(
         "it goes first again", "policies/scheduler.py",
-        "self._interruptions.by_cause[cause] += 1\n"
+        "self._ledger.interruptions.by_cause[cause] += 1\n"
         "        self._wait_again(entry, now, precedes=cause is not Cause.PREEMPTED)",
-        "self._interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, precedes=False)", (POLICY,),
+        "self._ledger.interruptions.by_cause[cause] += 1\n        self._wait_again(entry, now, precedes=False)",
+        (POLICY,),
     ),
     Mutant(
         "it goes back where its blocks are cached", "policies/fleet/fleet.py",
-        "chosen = self._ran_at(request, asked, fits) or placement", "chosen = placement", (POLICY,),
+        "return at_home or self.placement.place(", "return self.placement.place(", (POLICY,),
     ),
     Mutant(
         "it gives way a few times at most", "policies/pool/preemption.py",

@@ -12,7 +12,8 @@ from backends.simulation.world import World
 from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 from policies.prediction import PREDICTION
-from policies.scheduler import SHARE_RATIO_MAX, Scheduler
+from policies.queueing.share_cap import SHARE_RATIO_MAX
+from policies.scheduler import Scheduler
 from policies.types import DEFAULT_TIER, Snapshot, Tenant, Tier
 from tests.simulation.arrivals import from_csv
 from tests.simulation.bound_checkers import ServiceBound

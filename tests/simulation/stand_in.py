@@ -93,7 +93,7 @@ class Play:
     options: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.options = {"share_ratio_max": 1.0, "prediction": Oracle(), "price": None} | self.options
+        self.options = {"share_ratio_max": 1.0, "prediction": Oracle()} | self.options
         self.scheduler = Scheduler(tenants=self.tenants, **self.options)
         self.done: list[Done] = []
         self.in_flight: dict[str, _Call] = {}

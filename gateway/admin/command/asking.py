@@ -1,19 +1,22 @@
 """How a command asks the admin port: by which address and key, and what ends it where it is refused.
 
---config, --url and --key-file stand before a command or after it: the group gives them to each of its commands, where
-they override what stood before. It imports the client when it asks, so that --help is quick.
+--config, --url and --key-file stand before a command or after it, and so does the form to print in: the group gives
+these options to each of its commands, where they override what stood before. A command imports the client when it asks,
+so that --help is quick.
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from urllib.parse import urlencode
 
 import typer
 from typer.core import TyperGroup
+
+from gateway.admin.command.output import OutputForm, form_of
 
 if TYPE_CHECKING:
     from gateway.admin.command.client import AdminClient, AdminReply
@@ -22,16 +25,25 @@ if TYPE_CHECKING:
 PAGE_ROWS = 1000  # per request
 FAILED = 1  # the exit code
 
+C = TypeVar("C", bound=Callable[..., None])
+
 ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools", "prices", "aliases"]
 
 
 @dataclass(frozen=True)
-class GivenTarget:
-    """Where the admin port is, and the file with a key to it, as they were given."""
+class Given:
+    """What was given with a command: where the admin port is, the file with a key to it, and the form to print in."""
 
     config: Path | None
     url: str | None
     key_file: Path | None
+    output: OutputForm | None
+    as_json: bool
+
+    @property
+    def form(self) -> OutputForm | None:
+        """The form to print in; None: a table that fits the terminal."""
+        return form_of(self.output, as_json=self.as_json)
 
     @property
     def target(self) -> "AdminTarget":
@@ -46,27 +58,35 @@ class GivenTarget:
         return self.target.connect()
 
 
+def prints(command: C) -> C:
+    """Mark a command that prints in the form that is asked for."""
+    vars(command)["prints"] = True
+    return command
+
+
 class TargetGroup(TyperGroup):
-    """A group whose options of the target stand after each of its commands, too."""
+    """A group whose options stand after each of its commands, too: those of the form where a command prints."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        names = GivenTarget.__dataclass_fields__
-        _give([_after(each) for each in self.params if each.name in names], self)
+        given = {each.name: _after(each) for each in self.params if each.name in Given.__dataclass_fields__}
+        form = [given.pop(name) for name in ("output", "as_json")]
+        _give(form, list(given.values()), self)
 
 
 def _after(option: Any) -> Any:
     """The option of the group as one of its commands has it: it says something only where it is given."""
     given = copy.copy(option)
-    given.expose_value, given.envvar, given.callback = False, None, _override
+    given.expose_value, given.envvar, given.callback, given.default = False, None, _override, None
     return given
 
 
-def _give(options: list[Any], group: Any) -> None:
+def _give(form: list[Any], target: list[Any], group: Any) -> None:
     for command in group.commands.values():
-        command.params = [*command.params, *options]
+        options = form if hasattr(command.callback, "prints") else []
+        command.params = [*command.params, *options, *target]
         if hasattr(command, "commands"):
-            _give(options, command)
+            _give(form, target, command)
 
 
 def _override(context: typer.Context, option: Any, value: Any) -> None:

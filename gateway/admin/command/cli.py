@@ -15,12 +15,11 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.command import declaring, usage
-from gateway.admin.command.asking import GivenTarget, ResourceKind, TargetGroup, ask, fail, items
+from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, fail, items, prints
 from gateway.admin.command.output import (
     JsonOption,
     OutputForm,
     OutputOption,
-    form_of,
     print_list,
     print_one,
 )
@@ -34,8 +33,8 @@ app = typer.Typer(
     "command. A gateway without a configuration (make run) is found by itself, by the user that started it.",
 )
 app.add_typer(usage.app, name="usage")
-app.command()(declaring.get)
-app.command()(declaring.apply)
+app.command()(prints(declaring.get))
+app.command()(prints(declaring.apply))
 app.command()(declaring.diff)
 
 
@@ -61,57 +60,57 @@ RepeatOption = Annotated[
 @app.callback()
 def _admin(
     context: typer.Context,
+    *,
     config: ConfigOption = None,
     url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
     key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    context.obj = GivenTarget(config, url, key_file)
+    context.obj = Given(config, url, key_file, output, as_json)
 
 
 @app.command("list")
+@prints
 def list_(
     context: typer.Context,
     kind: KindArgument,
     tenant: Annotated[str | None, typer.Option(help="Of keys: this tenant's.")] = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print all resources of one kind."""
-    print_list(items(context, f"/{kind}", {"tenant": tenant}), form_of(output, as_json=as_json), kind)
+    print_list(items(context, f"/{kind}", {"tenant": tenant}), context.obj.form, kind)
 
 
 @app.command()
+@prints
 def show(
     context: typer.Context,
     kind: KindArgument,
     id_: IdArgument,
-    *,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print one resource, and its version (to standard error)."""
     answer = ask(context, "GET", _path(kind, id_))
-    print_one(answer.body, form_of(output, as_json=as_json))
+    print_one(answer.body, context.obj.form)
     if answer.etag is not None:
         typer.echo(f"version: {answer.etag}", err=True)
 
 
 @app.command()
+@prints
 def create(
     context: typer.Context,
     kind: KindArgument,
     fields: FieldsArgument,
     *,
     idempotency_key: RepeatOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Create a resource, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
     answer = ask(context, "POST", f"/{kind}", fields_of(fields), idempotency_key=idempotency_key)
-    print_one(answer.body, form_of(output, as_json=as_json))
+    print_one(answer.body, context.obj.form)
 
 
 @app.command()
+@prints
 def put(
     context: typer.Context,
     kind: KindArgument,
@@ -120,8 +119,6 @@ def put(
     *,
     if_match: EtagOption = None,
     new: NewOption = False,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Create or replace a resource, like: put tenants alice weight=2. Fields that are not given get their defaults.
 
@@ -129,10 +126,11 @@ def put(
     """
     condition = "*" if new else None
     answer = ask(context, "PUT", _path(kind, id_), fields_of(fields or []), if_match=if_match, if_none_match=condition)
-    print_one(answer.body, form_of(output, as_json=as_json))
+    print_one(answer.body, context.obj.form)
 
 
 @app.command("set")
+@prints
 def set_(
     context: typer.Context,
     kind: KindArgument,
@@ -140,14 +138,12 @@ def set_(
     fields: FieldsArgument,
     *,
     if_match: EtagOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Change fields of a resource; null resets a field to its default. A pool is given all its policies at once."""
     method = "PUT" if kind == "pools" else "PATCH"
     print_one(
         ask(context, method, _path(kind, id_), fields_of(fields), if_match=if_match).body,
-        form_of(output, as_json=as_json),
+        context.obj.form,
     )
 
 
@@ -158,22 +154,22 @@ def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match
 
 
 @app.command()
+@prints
 def rotate(
     context: typer.Context,
     key: IdArgument,
     *,
     overlap_s: Annotated[int, typer.Option(min=0, help="Seconds that the old key goes on.")] = 86_400,
     idempotency_key: RepeatOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a key that replaces this one, which ends after an overlap, and print it this once."""
     path = f"{_path('keys', key)}/rotate"
     answer = ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
-    print_one(answer.body, form_of(output, as_json=as_json))
+    print_one(answer.body, context.obj.form)
 
 
 @app.command()
+@prints
 def state(
     context: typer.Context,
     *,
@@ -181,11 +177,9 @@ def state(
     budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,
     pool: Annotated[str | None, typer.Option(help="Of tenants: in this pool alone.")] = None,
     group: Annotated[str | None, typer.Option(help="Of budgets: of this group, its tenants and their keys.")] = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print what is queued and runs now, in pools and at backends."""
-    form = form_of(output, as_json=as_json)
+    form = context.obj.form
     if budgets or group is not None:
         print_list(items(context, "/state/budgets", {"group": group}), form, "budgets")
     elif tenants or pool is not None:
@@ -195,6 +189,7 @@ def state(
 
 
 @app.command()
+@prints
 def requests(
     context: typer.Context,
     *,
@@ -208,21 +203,18 @@ def requests(
     key: Annotated[str | None, typer.Option(help="With the API key of this id alone.")] = None,
     outcome: Annotated[str | None, typer.Option(help="Of those that ended, with this outcome alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many.")] = 100,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print requests, the longest first, and why they wait; those that have ended, the newest first."""
     asked = {"state": state, "tenant": tenant, "key": key, "pool": pool, "model": model, "backend": backend}
     found = items(context, "/requests", {**asked, "outcome": outcome})
-    print_list(islice(found, limit), form_of(output, as_json=as_json), "requests")
+    print_list(islice(found, limit), context.obj.form, "requests")
 
 
 @app.command()
-def request(
-    context: typer.Context, id_: RequestArgument, *, output: OutputOption = None, as_json: JsonOption = False
-) -> None:
+@prints
+def request(context: typer.Context, id_: RequestArgument) -> None:
     """Print one request, by its x-request-id, also one of the last 10,000 that ended."""
-    print_one(ask(context, "GET", f"/requests/{quote(id_, safe='')}").body, form_of(output, as_json=as_json))
+    print_one(ask(context, "GET", f"/requests/{quote(id_, safe='')}").body, context.obj.form)
 
 
 @app.command()
@@ -232,6 +224,7 @@ def cancel(context: typer.Context, id_: RequestArgument) -> None:
 
 
 @app.command("try")
+@prints
 def try_(
     context: typer.Context,
     tenant: Annotated[str, typer.Argument(help="Whose limits hold, and which pays.", show_default=False)],
@@ -239,33 +232,31 @@ def try_(
     prompt: Annotated[str, typer.Argument(help="What to ask.", show_default=False)],
     *,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Send one prompt to one model as a tenant, and print the answer with its waits, its cost and its trace."""
     asked = {"tenant": tenant, "model": model, "prompt": prompt, "max_tokens": max_tokens}
-    print_one(ask(context, "POST", "/trials", asked).body, form_of(output, as_json=as_json))
+    print_one(ask(context, "POST", "/trials", asked).body, context.obj.form)
 
 
 @app.command()
-def cluster(context: typer.Context, output: OutputOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
+@prints
+def cluster(context: typer.Context) -> None:
     """Print which processes share one order, and which of them leads, as the one that is asked sees it."""
-    print_one(ask(context, "GET", "/cluster").body, form_of(output, as_json=as_json))
+    print_one(ask(context, "GET", "/cluster").body, context.obj.form)
 
 
 @app.command()
+@prints
 def audit(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
     kind: Annotated[
         Literal[ResourceKind, "notices", "notes", "requests"] | None, typer.Option(help="Of this sort alone.")
     ] = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print who changed what, and at which replica; the newest first."""
     found = items(context, "/audit", {"kind": kind})
-    print_list(islice(found, limit), form_of(output, as_json=as_json), "audit")
+    print_list(islice(found, limit), context.obj.form, "audit")
 
 
 @app.command()

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.admin.command.asking import FAILED, ResourceKind, ask, fail, items
-from gateway.admin.command.output import JsonOption, OutputForm, OutputOption, form_of, print_list, print_one, yaml_of
+from gateway.admin.command.output import OutputForm, print_list, print_one, yaml_of
 
 DIFFERS, NO_DIFF = 1, 2  # exit codes of `diff`: that something differs, and that this is not known
 FILE_BYTES_MAX = 1 << 20  # the API takes as much
@@ -38,11 +38,9 @@ def get(
         typer.Argument(help="What sort of thing; all of what can be declared.", show_default=False),
     ],
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Print things of a kind, or one of them. With -o yaml it is a file of what is declared, for 'apply'."""
-    form = form_of(output, as_json=as_json)
+    form = context.obj.form
     if kind == "all" or (form is OutputForm.YAML and kind != "keys"):
         declared = items(context, "/resources", {"kind": None if kind == "all" else kind})
         found = [each for each in declared if id_ in (None, each["id"])]
@@ -63,13 +61,11 @@ def apply(
     file: FileOption,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed, and change nothing.")] = False,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the entries of a file, or merge their fields into those that are there. All of it is done, or nothing."""
     found = _send(context, file, is_dry=dry_run, exit_code=FAILED)
-    if as_json or output in (OutputForm.JSON, OutputForm.YAML):
-        print_list(found, form_of(output, as_json=as_json), "")
+    if context.obj.as_json or context.obj.output in (OutputForm.JSON, OutputForm.YAML):
+        print_list(found, context.obj.form, "")
         return
     for each in found:
         typer.echo(f"{each['kind']}/{each['id']} {each['change']}{' (dry run)' if dry_run else ''}")

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 import typer
 
-from gateway.admin.command.asking import fail, items, pages
-from gateway.admin.command.output import JsonOption, OutputForm, OutputOption, form_of, print_list, print_one
+from gateway.admin.command.asking import fail, items, pages, prints
+from gateway.admin.command.output import OutputForm, print_list, print_one
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -32,6 +32,7 @@ ModelOption = Annotated[str | None, typer.Option("--model", help="Of this model 
 
 
 @app.callback()
+@prints
 def usage(
     context: typer.Context,
     *,
@@ -43,8 +44,6 @@ def usage(
     tenant: UsersOption = None,
     key: KeyOption = None,
     model: ModelOption = None,
-    output: OutputOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print what was spent, and the total: --by tenant --period month. Without these two, every row of a day.
 
@@ -52,7 +51,7 @@ def usage(
     """
     if context.invoked_subcommand is not None:
         return
-    form = form_of(output, as_json=as_json)
+    form = context.obj.form
     given = _query(
         first_day=first_day, last_day=last_day, by=by, period=period, group=group, tenant=tenant, key=key, model=model
     )
@@ -76,9 +75,10 @@ def _query(**given: str | None) -> dict[str, str]:
 
 
 @app.command("last-days")
-def last_days(context: typer.Context, output: OutputOption = None, as_json: JsonOption = False) -> None:  # noqa: FBT002
+@prints
+def last_days(context: typer.Context) -> None:
     """Print every tenant that was ever served, with the last day on which it was."""
-    print_list(items(context, "/usage/last-days", {}), form_of(output, as_json=as_json), "last-days")
+    print_list(items(context, "/usage/last-days", {}), context.obj.form, "last-days")
 
 
 @app.command("export")

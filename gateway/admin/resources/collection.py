@@ -280,10 +280,9 @@ class PlannedEdit:
 
     def _is_same(self) -> bool:
         """Whether every field has the value it had, whether it was set or is the default."""
-        assert self.edit.body is not None, "a file deletes nothing"
         if self.edit.kind == "pools":
             return self.before == self.after
-        sections = [read_body(self.edit.kind, body)[0] for body in (self.before or {}, self.edit.body)]
+        sections = [read_body(self.edit.kind, body)[0] for body in (self.before or {}, self.edit.body or {})]
         before, after = (None if each is None else each.model_dump() for each in sections)  # 1.50 is 1.5
         return before == after
 

@@ -73,6 +73,17 @@ class Resumes(NamedTuple):
     may_continue: Callable[[], bool]
 
 
+class StreamReports(NamedTuple):
+    """The reports of a stream while it is relayed: `on_usage` of what it has used, `timeliness` of when tokens pass.
+    `on_unread` is called when the client disconnects while reading from the backend is paused, with the seconds of that
+    pause, in which the backend worked on.
+    """
+
+    on_usage: OnUsage
+    on_unread: Callable[[float], None] | None = None
+    timeliness: Timeliness | None = None
+
+
 def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length, and none
     that its Connection names.
@@ -127,19 +138,15 @@ async def relay_stream(
     request: HttpRequest,
     exchange: HttpExchange,
     meter: StreamMeter,
-    on_usage: OnUsage,
+    reports: StreamReports,
     *,
     headers: dict[str, str],
-    timeliness: Timeliness | None = None,
-    on_unread: Callable[[float], None] = lambda _seconds: None,
     resumes: Resumes | None = None,
 ) -> RelayResult:
     """Relay an event stream to its end, and count its tokens.
 
-    `headers` are added, and override the backend's. `timeliness` is updated as tokens pass. `on_unread` is called when
-    the client disconnects while reading from the backend is paused, with the seconds of that pause, in which the
-    backend worked on. `resumes`: the stream may be continued; its meter is `meter`. The exchange is released on every
-    path.
+    `headers` are added, and override the backend's. `resumes`: the stream may be continued; its meter is `meter`. The
+    exchange is released on every path.
     """
     response: Response | EventStream = Response(exchange.status)
     try:
@@ -147,15 +154,7 @@ async def relay_stream(
         headers = exchange.headers = {}  # nothing reads them while the stream goes on
         if resumes is not None:
             request.open_stream = stream
-        relay = _StreamRelay(
-            request,
-            exchange,
-            meter,
-            on_usage=on_usage,
-            timeliness=timeliness,
-            on_unread=on_unread,
-            resumes=resumes,
-        )
+        relay = _StreamRelay(request, exchange, meter, reports, resumes)
         failure = await relay.run()
     except ConnectionError:  # of the client's side
         return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
@@ -164,14 +163,7 @@ async def relay_stream(
     if relay.is_disconnected:
         return RelayResult(response, Outcome.CLIENT_DISCONNECTED)
     outcome = Outcome.COMPLETED if failure is None else Outcome.BACKEND_FAILED
-    return RelayResult(
-        response,
-        outcome,
-        failure,
-        slowed=relay.slowed,
-        rejected=meter.rejected,
-        interrupted=relay.is_interrupted,
-    )
+    return RelayResult(response, outcome, failure, relay.slowed, meter.rejected, relay.is_interrupted)
 
 
 class _StreamRelay:
@@ -204,10 +196,7 @@ class _StreamRelay:
         request: HttpRequest,
         exchange: HttpExchange,
         meter: StreamMeter,
-        *,
-        on_usage: OnUsage,
-        timeliness: Timeliness | None,
-        on_unread: Callable[[float], None],
+        reports: StreamReports,
         resumes: Resumes | None = None,
     ) -> None:
         self._connection = request.connection
@@ -216,10 +205,8 @@ class _StreamRelay:
         self._chunked = request.is_new
         self._exchange = exchange
         self._meter = meter
-        self._on_usage = on_usage
-        self._timeliness = timeliness
+        self._on_usage, self._on_unread, self._timeliness = reports
         self._time = asyncio.get_running_loop().time
-        self._on_unread = on_unread
         self._report_at = 0.0  # output tokens at which on_usage is called next
         self._reported: Usage | None = None
         self._room = CLIENT_BUFFER_BYTES_MAX  # bytes that may be written before the client's buffer is looked at
@@ -241,7 +228,7 @@ class _StreamRelay:
             cancelled = error if isinstance(error, CallCancelled) else None
         finally:
             self._report()
-            if self._is_draining and left:
+            if self._is_draining and left and self._on_unread is not None:
                 self._on_unread(self._time() - self._paused_at)
         return None if self.is_disconnected else self._end(reason, cancelled)
 

@@ -17,9 +17,8 @@ from backends.meters.usage import audio_tokens, texts
 from gateway.api.token_counts import OutputTokens
 from gateway.forwarding.answers.decode_pace import DecodePace
 from gateway.forwarding.answers.long_answers import is_long, read_answer
-from gateway.intake.admission import Call, RequestAdmission
-from gateway.observability.telemetry import CallTrace
-from gateway.scheduling.dispatcher import Lease
+from gateway.forwarding.sending import Sending
+from gateway.intake.admission import RequestAdmission
 from policies.types import NO_USAGE, Usage
 
 _MEMBERS = ("usage", "id", "meta")
@@ -43,21 +42,17 @@ class Settlement:
 
     def __init__(
         self,
+        sending: Sending,
         *,
         request_admission: RequestAdmission,
         output_tokens: OutputTokens,
         pace: DecodePace,
-        call: Call,
-        lease: Lease,
-        trace: CallTrace,
         on_id: Callable[[str], None],
     ) -> None:
         self._request_admission = request_admission
         self._output_tokens = output_tokens
         self._pace = pace
-        self._call = call
-        self._lease = lease
-        self._trace = trace
+        self._call, self._lease, self._trace = sending.call, sending.lease, sending.trace
         self._on_id = on_id
         self._meter: StreamMeter | None = None
         self._learnt = False

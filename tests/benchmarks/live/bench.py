@@ -176,7 +176,7 @@ class Load:
             trace.started_s -= 0.5 + self.turn % 11 / 10
             trace.first_token_s = trace.started_s + 0.1 + self.turn % 5 / 50
             trace.usage, trace.status, trace.outcome = Usage(100, 20, 50), 200, Outcome.COMPLETED
-            self.gateway.live.ended.ended(trace)
+            self.gateway.operators.live.ended.ended(trace)
 
 
 async def compare(api, options):

@@ -162,9 +162,10 @@ async def begun(stream: int, *, has_ids: bool) -> Any:
 
         request.version, older = HttpVersion11, (None,)
     meter = make_meter(has_ids=has_ids)
-    stream_relay = relay._StreamRelay(
-        request, exchange, meter, *older, on_usage=lambda _usage: 1e9, timeliness=None, on_unread=lambda _seconds: None
-    )
+    told: dict[str, Any] = {"on_usage": lambda _usage: 1e9, "timeliness": None, "on_unread": lambda _seconds: None}
+    if hasattr(relay, "StreamReports"):  # an older checkout has none
+        told = {"reports": relay.StreamReports(**told)}
+    stream_relay = relay._StreamRelay(request, exchange, meter, *older, **told)
     TASKS.append(asyncio.create_task(stream_relay.run()))
     await asyncio.sleep(0)
     for number in (1, 2):

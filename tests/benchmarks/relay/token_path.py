@@ -14,9 +14,9 @@ import uvloop
 from backends.meters.chunks import ChunkMeter
 from backends.meters.events import StreamCall
 from backends.meters.usage import openai_usage
-from backends.upstream import Upstream
+from backends.upstream import ConnectionLimits, Upstream
 from gateway.api.endpoints import CHAT, HEALTH
-from gateway.forwarding.answers.relay import read_whole, relay_body, relay_stream
+from gateway.forwarding.answers.relay import StreamReports, read_whole, relay_body, relay_stream
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
 from gateway.http.cors import Cors
 from gateway.http.request import HttpRequest
@@ -69,7 +69,7 @@ class Relay:
                     ACCOUNT.charge(usage)
                 return relay_body(exchange, answer, unread, headers={})
             meter = ChunkMeter(StreamCall(keeps_usage=usage_wanted))
-            result = await relay_stream(request, exchange, meter, ACCOUNT.charge, headers={})
+            result = await relay_stream(request, exchange, meter, StreamReports(ACCOUNT.charge), headers={})
             return result.response
 
 
@@ -78,7 +78,10 @@ async def health(_request: HttpRequest, _path_id: str) -> Response:
 
 
 async def main() -> None:
-    upstream = Upstream(BACKEND, connect_timeout_s=5.0, idle_s_max=60.0, idle_connections_max=4096, silence_s_max=600.0)
+    upstream = Upstream(
+        BACKEND,
+        ConnectionLimits(connect_timeout_s=5.0, idle_s_max=60.0, idle_connections_max=4096, silence_s_max=600.0),
+    )
     server = GatewayServer(
         {CHAT: Relay(upstream).answer, HEALTH: health},
         names=RequestIds(),

@@ -139,7 +139,7 @@ async def test_the_stream_ends_with_the_key_and_with_the_group(tmp_path):
                     with contextlib.suppress(aiohttp.ClientError):
                         while await response.content.readany():
                             pass
-                assert api.rig.gateway.live.feed.viewers == 0
+                assert api.rig.gateway.operators.live.feed.viewers == 0
 
 
 async def test_commands_show_its_group_and_say_what_is_not_for_it(tmp_path):

@@ -104,6 +104,6 @@ async def test_a_lost_backend_is_an_event(tmp_path, monkeypatch):
     async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api:
         await asyncio.sleep(1.5)
         await server.stop()
-        seen = api.rig.gateway.history.recorder.events
+        seen = api.rig.gateway.operators.history.recorder.events
         await until(lambda: any(each.what == "not_available" for each in seen))
         assert [(each.kind, each.name) for each in seen] == [("backend", "gpu")]

@@ -116,7 +116,7 @@ async def test_a_stream_needs_a_key_and_ends_when_the_key_is_revoked(tmp_path):
                 with contextlib.suppress(aiohttp.ClientError):
                     while await response.content.readany():
                         pass
-            assert api.rig.gateway.live.feed.viewers == 0
+            assert api.rig.gateway.operators.live.feed.viewers == 0
 
 
 async def test_the_service_gap_of_tenants_that_wait_stands_beside_its_bound(tmp_path):

@@ -114,14 +114,14 @@ async def test_one_that_runs_is_stopped_and_its_process_ends(api):
     assert (stopped["state"], stopped["error"]) == ("stopped", "it was stopped")
     assert (await api.delete(path)).status == 409
     assert (await api.delete("/what-ifs/none")).status == 404
-    await until(lambda: not api.rig.gateway.steering.what_ifs._tasks)
+    await until(lambda: not api.rig.gateway.operators.steering.what_ifs._tasks)
     assert (await api.get(path)).json["state"] == "stopped", "it did not run to its end"
 
 
 async def test_one_that_no_reader_asks_for_stops_by_itself(api, monkeypatch):
     monkeypatch.setattr(what_ifs, "ABANDONED_S", 0.05)  # its process takes longer to start
     begun = (await api.post("/what-ifs")).json
-    await until(lambda: not api.rig.gateway.steering.what_ifs._tasks)
+    await until(lambda: not api.rig.gateway.operators.steering.what_ifs._tasks)
     assert (await api.get(f"/what-ifs/{begun['id']}")).json["state"] == "stopped"
 
 
@@ -135,13 +135,13 @@ async def test_only_so_many_calls_and_hashes_are_recorded(tmp_path, monkeypatch)
     monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 3, "hashes_max": 500_000})
     async with engine() as server, admin(tmp_path, server) as asker:
         await calls_of(asker, "declared", 5)
-        lines = await asker.rig.gateway.steering._recorded.lines(b"60")
+        lines = await asker.rig.gateway.operators.steering._recorded.lines(b"60")
         assert len(lines.splitlines()) == 3
     monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 50, "hashes_max": 10})
     async with engine() as server, admin(tmp_path, server) as asker:
         long = [{"role": "user", "content": "word " * 1200}]
         await calls_of(asker, "declared", 5, messages=long)
-        recorded = asker.rig.gateway.steering._recorded
+        recorded = asker.rig.gateway.operators.steering._recorded
         assert sum(len(each.record.prefix) for each in recorded._calls) == recorded._hashes
         assert 0 < recorded._hashes <= 10
         assert "word" not in (await recorded.lines(b"60")).decode()

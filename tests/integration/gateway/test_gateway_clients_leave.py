@@ -20,7 +20,7 @@ from gateway_rig import (
     wire,
 )
 
-from backends.upstream import Upstream
+from backends.upstream import ConnectionLimits, Upstream
 
 pytestmark = pytest.mark.jumping
 
@@ -119,7 +119,9 @@ async def test_leaving_whole_answers_in_time_is_no_way_to_be_served_for_free():
 @pytest.mark.parametrize("loop_turns", range(6))
 async def test_leaving_while_the_backend_is_being_connected_to_loses_no_connection(loop_turns):
     async with scripted() as backend:
-        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
+        upstream = Upstream(
+            backend.url, ConnectionLimits(connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
+        )
         opening = asyncio.create_task(upstream.open("POST", CHAT))
         for _ in range(loop_turns):
             await asyncio.sleep(0)
@@ -135,7 +137,9 @@ async def test_a_connection_given_back_at_its_last_byte_serves_the_next_call():
         return True
 
     async with scripted(None, first_part) as backend:
-        upstream = Upstream(backend.url, connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
+        upstream = Upstream(
+            backend.url, ConnectionLimits(connect_timeout_s=3, idle_s_max=1, idle_connections_max=8, silence_s_max=60)
+        )
         exchange = await upstream.open("POST", CHAT)
         connection = exchange._connection
         leaving = asyncio.create_task(exchange.stream(lambda _: exchange.release()))  # its client has left

@@ -8,7 +8,7 @@ from backends.address_allowlist import AddressAllowlist, AddressRefusedError, li
 from backends.connection import ConnectFailed
 from backends.poll import Poller, UnansweredError
 from backends.spec import BackendSpec
-from backends.upstream import Upstream
+from backends.upstream import ConnectionLimits, Upstream
 
 INSIDE = AddressAllowlist((ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
 HERE = AddressAllowlist((ip_network("127.0.0.0/8"),))
@@ -57,14 +57,8 @@ async def server():
 
 
 def upstream(url, address_allowlist):
-    return Upstream(
-        url,
-        connect_timeout_s=2,
-        idle_s_max=1,
-        idle_connections_max=1,
-        silence_s_max=5,
-        address_allowlist=address_allowlist,
-    )
+    limits = ConnectionLimits(connect_timeout_s=2, idle_s_max=1, idle_connections_max=1, silence_s_max=5)
+    return Upstream(url, limits, address_allowlist=address_allowlist)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f.1", "[::ffff:127.0.0.1]", "2130706433"])

@@ -11,6 +11,7 @@ import uvloop
 from backends import connection, upstream
 from backends.upstream import (
     ConnectFailed,
+    ConnectionLimits,
     Upstream,
     UpstreamAway,
     UpstreamClosed,
@@ -103,8 +104,9 @@ async def never(backend, reader, _writer, _n):
 
 
 def make_upstream(url, **options):
-    options = {"connect_timeout_s": 2.0, "idle_s_max": 5.0, "idle_connections_max": 8, "silence_s_max": 60.0} | options
-    return Upstream(url, **options)
+    limits = {"connect_timeout_s": 2.0, "idle_s_max": 5.0, "idle_connections_max": 8, "silence_s_max": 60.0}
+    limits |= {name: options.pop(name) for name in ConnectionLimits._fields if name in options}
+    return Upstream(url, ConnectionLimits(**limits), **options)
 
 
 async def get(up, target="/v1/models", **options):

@@ -6,8 +6,8 @@ import pytest
 
 from policies.fairness import FAIRNESS
 from policies.pool.backfill import PASSED_MAX
+from policies.pool.scheduler_parts import DECISIONS_MAX
 from policies.pool.slot_fitting import SlotFitting
-from policies.scheduler import DECISIONS_MAX
 from policies.types import BackendLoad, Dispatch, Reason, SloEnvelope, Tenant, Tier, Usage
 
 BACKENDS = [BackendLoad(f"gpu-{n}", kv_tokens_max=3_000, kv_block_tokens=16, requests_running_max=12) for n in range(8)]

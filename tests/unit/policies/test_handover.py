@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.fairness import LeastCounterFirst
+from policies.placement import LeastReserved
 from policies.types import NO_USAGE, BackendLoad, Dispatch, Preempt, ReplicaShare, Request, Tenant, Usage
 
 GPU = BackendLoad("gpu", requests_running_max=4, requests_running=0, measured_at=0.0)
@@ -39,7 +40,7 @@ def test_what_was_adopted_at_a_backend_that_is_gone_runs_to_its_end(make_pool):
 
 
 def test_an_adopted_request_may_be_returned_and_is_not_charged_again(make_pool):
-    pool = make_pool(placement=None)
+    pool = make_pool(placement=LeastReserved())
     pool.scheduler.adopted(request("a"), "gpu", Usage(10, 0, 0), 0.0)
     pool.come_back("a")
     assert pool.dispatched() == ["a"]

@@ -30,15 +30,13 @@ class Account:
         self.pace = DecodePace()
         self.prefilled = Usage(PROMPT_TOKENS, 0, 0)
         self.trace = CallTrace("/v1/x", dispatched_s=time.perf_counter() - elapsed_s)
+        call = SimpleNamespace(parsed=SimpleNamespace(prompts=prompts, choices=choices, answer=answer), request=request)
+        lease = SimpleNamespace(tokens=self._tokens, prefilled=lambda: self.prefilled)
         self.settlement = Settlement(
+            SimpleNamespace(call=call, lease=lease, trace=self.trace),
             request_admission=SimpleNamespace(learn=lambda _call, tokens: self.learnt.append(tokens)),
             output_tokens=OutputTokens(LearntPromptTokens(), exact),
             pace=self.pace,
-            call=SimpleNamespace(
-                parsed=SimpleNamespace(prompts=prompts, choices=choices, answer=answer), request=request
-            ),
-            lease=SimpleNamespace(tokens=self._tokens, prefilled=lambda: self.prefilled),
-            trace=self.trace,
             on_id=self.ids.append,
         )
 

@@ -29,7 +29,7 @@ async def answer(_request):
 async def served(check):
     """Run `check` on a server that listens, and on its port."""
     server = CountedServer(answer)
-    listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=1.0)
+    listener = Listener(server, ("127.0.0.1", 0), None, stop_s_max=1.0)
     url = await listener.start()
     try:
         await check(server, int(url.rsplit(":", 1)[1]))

@@ -6,8 +6,9 @@ import pytest
 
 from gateway.scheduling.dispatcher import Dispatcher, Rejected
 from policies.facts import LoadChanged
+from policies.pool.scheduler_parts import DECISIONS_MAX
 from policies.prediction import Oracle
-from policies.scheduler import DECISIONS_MAX, Scheduler
+from policies.scheduler import Scheduler
 from policies.types import BackendLoad, Reason, Request, Tenant, Usage
 
 

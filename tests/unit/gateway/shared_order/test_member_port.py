@@ -234,7 +234,7 @@ async def test_a_member_cannot_speak_in_the_name_of_another():
 async def test_of_connections_that_come_at_once_no_more_are_kept_than_of_those_that_come_in_turn():
     credentials = place_of("m1").credentials
     handshakes = Handshakes(lambda: credentials.accepting, lambda _reason: None, s_max=10 * PATIENCE_S)
-    listener = Listener(web.Server(lambda _request: None), "127.0.0.1", 0, None, stop_s_max=0.1, handshakes=handshakes)
+    listener = Listener(web.Server(lambda _request: None), ("127.0.0.1", 0), handshakes, stop_s_max=0.1)
     await listener.start()
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.socket()) for _ in range(4 * HANDSHAKES_MAX)]
@@ -275,7 +275,7 @@ async def test_a_handshake_that_does_not_go_on_is_ended():
     failed = []
     handshakes = Handshakes(lambda: place_of("m1").credentials.accepting, failed.append, s_max=0.1)
     server = web.Server(lambda _request: None)
-    listener = Listener(server, "127.0.0.1", 0, None, stop_s_max=0.1, handshakes=handshakes)
+    listener = Listener(server, ("127.0.0.1", 0), handshakes, stop_s_max=0.1)
     await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", listener._sockets[0].getsockname()[1])
     async with asyncio.timeout(2.0):
