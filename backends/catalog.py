@@ -111,10 +111,6 @@ class Catalog:
         """Whether this backend was last seen to serve this model. KeyError for an unknown backend."""
         return any(card.id == model for card in self._cards[backend_id])
 
-    def known(self, backend_id: str) -> bool:
-        """Whether the models of this backend are known."""
-        return bool(self._cards[backend_id])
-
     def undiscovered(self) -> list[str]:
         """Return the backends whose models are not known yet: one may serve a model that no other backend has."""
         return [backend_id for backend_id, cards in self._cards.items() if not cards]

@@ -37,6 +37,116 @@ S = TypeVar("S", bound=Section)
 log = logging.getLogger(__name__)
 
 
+class BackendReconciler:
+    """The reconciler of a gateway's backends. Call `start` on the loop that serves, and `stop`."""
+
+    def __init__(
+        self, registry: Registry, parts: GatewayParts, *, address_allowlist: AddressAllowlist, folder: Path
+    ) -> None:
+        """`address_allowlist` has the networks that undeclared backends may be in; `folder` is the base of relative
+        paths.
+        """
+        self._registry = registry
+        self._pools, self._backends, self._clients = parts.pools, parts.backends, parts.clients
+        self._address_allowlist = address_allowlist
+        self._folder = folder
+        self._urls: dict[str, str] = {}  # of the backends in the pool, by id
+        self._faults: dict[str, str] = {}  # why a wanted backend could not be added
+        self._removing_retired: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
+        self._removing_retired = asyncio.create_task(self._remove_retired(), name="tend backends")
+
+    async def stop(self) -> None:
+        if self._removing_retired is not None:
+            self._removing_retired.cancel()
+            await asyncio.gather(self._removing_retired, return_exceptions=True)
+
+    def fault(self, backend_id: str) -> str:
+        """The reason why a wanted backend could not be added; "" where it was added."""
+        return self._faults.get(backend_id, "")
+
+    def match(self) -> None:
+        """Retire backends that are not wanted or have another URL, then add or update the wanted ones whose names are
+        free.
+        """
+        wanted = {entry.name: entry for entry in self._registry.entries("backends")}
+        self._faults.clear()
+        for backend_id in self._backends.backend_ids():
+            entry = wanted.get(backend_id)
+            is_ours = backend_id in self._urls
+            if is_ours and (entry is None or _backend(entry).url != self._urls[backend_id]):
+                self._backends.retire(backend_id)
+        for backend_id, entry in wanted.items():
+            self._match(backend_id, entry)
+
+    def _match(self, backend_id: str, entry: Entry) -> None:
+        section = resolve_files(_backend(entry), self._folder)
+        if backend_id in self._backends.leaving_ids():
+            self._faults[backend_id] = "another backend of this name is leaving"
+            return
+        if backend_id not in self._clients.by_id:
+            try:
+                self._add(backend_id, entry)
+            except ValueError as error:
+                log.error("backend %s: %s", backend_id, error)  # noqa: TRY400 - its text says all
+                self._faults[backend_id] = str(error)
+                return
+        self._backends.drain(backend_id, draining=section.draining)
+        spec = self._backends[backend_id].spec
+        self._backends.resize(
+            replace(
+                spec,
+                requests_running_max=section.requests_running_max,
+                kv_tokens_max=section.kv_tokens_max,
+                step_tokens_max=section.step_tokens_max,
+                prompt_step_tokens_max=section.prompt_step_tokens_max,
+                # The step time file is read when its backend is added, not with every change.
+                step_time=spec.step_time if section.step_time_file is not None else read_configured_step_time(section),
+            )
+        )
+
+    def _add(self, backend_id: str, entry: Entry) -> None:
+        """Add a wanted backend. Raises ValueError where it cannot be added."""
+        section = resolve_files(_backend(entry), self._folder)
+        # The allowlist covers the admin API alone: the operator may declare any address in the file.
+        address_allowlist = self._address_allowlist if entry.origin == "admin" else None
+        spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
+        if section.ca_pem is not None:
+            spec = replace(spec, tls=tls_context_of(section.ca_pem))
+        backend_client = self._clients.make(spec)
+        self._backends.add(spec)
+        self._clients.by_id[backend_id] = backend_client
+        self._urls[backend_id] = section.url
+
+    async def _remove_retired(self) -> None:
+        stuck: set[str] = set()
+        while True:
+            await asyncio.sleep(REMOVE_RETIRED_S)
+            leaving = self._backends.leaving_ids()
+            stuck.intersection_update(leaving)
+            for backend_id in leaving:
+                try:
+                    await self._forget_if_idle(backend_id)
+                except Exception:  # a failure of one must not keep the others from being removed
+                    if backend_id not in stuck:  # retried every TEND_S, logged once
+                        log.exception("backend %s: it could not be taken away", backend_id)
+                    stuck.add(backend_id)
+
+    async def _forget_if_idle(self, backend_id: str) -> None:
+        """Remove a retired backend that runs none of this gateway's requests, which frees its name."""
+        upstream = self._clients.by_id[backend_id].upstream
+        if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
+            return
+        await self._backends.forget(backend_id)
+        del self._clients.by_id[backend_id], self._urls[backend_id]
+        try:
+            await upstream.aclose()
+        finally:
+            self.match()
+
+
 class Reconciler:
     """The reconciler of one gateway: it applies the registry to the data plane. Call `start` on the loop that serves,
     and `stop`.
@@ -56,38 +166,26 @@ class Reconciler:
         """
         self._registry = registry
         self._handlers, self._pools = parts.handlers, parts.pools
-        self._backends, self._clients = parts.backends, parts.clients
         self._tiers, self._groups = parts.tiers, parts.groups
         self._group_sections: dict[str, GroupSection] = {}
         self._key_limits = KeyLimitsByTenant()
-        self._address_allowlist = address_allowlist
-        self._folder = folder
+        self.backends = BackendReconciler(registry, parts, address_allowlist=address_allowlist, folder=folder)
         self.scheduling_of = scheduling_of
         self._tenant_envelopes: dict[str, policy.SloEnvelope] = {}
         self._tier_envelopes: dict[str, policy.SloEnvelope] = {}
-        self._urls: dict[str, str] = {}  # of the backends in the pool, by id
-        self._faults: dict[str, str] = {}  # why a wanted backend could not be added
-        self._removing_retired: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Apply all entries of the registry, and then every change to them."""
         kinds = ("aliases", "tiers", "groups", "tenants", "keys", "backends", "pools")
-        self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
+        self.backends.start()
         self._changed(frozenset((kind, entry.name) for kind in kinds for entry in self._registry.entries(kind)))
         self._unsubscribe = self._registry.subscribe(self._changed)
-        self._removing_retired = asyncio.create_task(self._remove_retired(), name="tend backends")
 
     async def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        if self._removing_retired is not None:
-            self._removing_retired.cancel()
-            await asyncio.gather(self._removing_retired, return_exceptions=True)
-
-    def fault(self, backend_id: str) -> str:
-        """The reason why a wanted backend could not be added; "" where it was added."""
-        return self._faults.get(backend_id, "")
+        await self.backends.stop()
 
     def scheduling_changed(self) -> None:
         """Apply changed scheduling defaults to all pools."""
@@ -110,7 +208,7 @@ class Reconciler:
         if "aliases" in names:
             self._aliases_changed()
         if "backends" in names:
-            self._match_backends()
+            self.backends.match()
 
     def _tiers_changed(self, names: list[str]) -> None:
         tiers, removed = [], []
@@ -189,87 +287,6 @@ class Reconciler:
 
     def _pool_changed(self, name: str) -> None:
         self._pools.policy_changed(name, policy_choices(self.scheduling_of(name)))
-
-    # -- backends ------------------------------------------------------------------------------------------
-
-    def _match_backends(self) -> None:
-        """Retire backends that are not wanted or have another URL, then add or update the wanted ones whose names are
-        free.
-        """
-        wanted = {entry.name: entry for entry in self._registry.entries("backends")}
-        self._faults.clear()
-        for backend_id in self._backends.backend_ids():
-            entry = wanted.get(backend_id)
-            is_ours = backend_id in self._urls
-            if is_ours and (entry is None or _backend(entry).url != self._urls[backend_id]):
-                self._backends.retire(backend_id)
-        for backend_id, entry in wanted.items():
-            self._match(backend_id, entry)
-
-    def _match(self, backend_id: str, entry: Entry) -> None:
-        section = resolve_files(_backend(entry), self._folder)
-        if backend_id in self._backends.leaving_ids():
-            self._faults[backend_id] = "another backend of this name is leaving"
-            return
-        if backend_id not in self._clients.by_id:
-            try:
-                self._add(backend_id, entry)
-            except ValueError as error:
-                log.error("backend %s: %s", backend_id, error)  # noqa: TRY400 - its text says all
-                self._faults[backend_id] = str(error)
-                return
-        self._backends.drain(backend_id, draining=section.draining)
-        spec = self._backends[backend_id].spec
-        self._backends.resize(
-            replace(
-                spec,
-                requests_running_max=section.requests_running_max,
-                kv_tokens_max=section.kv_tokens_max,
-                step_tokens_max=section.step_tokens_max,
-                prompt_step_tokens_max=section.prompt_step_tokens_max,
-                # The step time file is read when its backend is added, not with every change.
-                step_time=spec.step_time if section.step_time_file is not None else read_configured_step_time(section),
-            )
-        )
-
-    def _add(self, backend_id: str, entry: Entry) -> None:
-        """Add a wanted backend. Raises ValueError where it cannot be added."""
-        section = resolve_files(_backend(entry), self._folder)
-        # The allowlist covers the admin API alone: the operator may declare any address in the file.
-        address_allowlist = self._address_allowlist if entry.origin == "admin" else None
-        spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
-        if section.ca_pem is not None:
-            spec = replace(spec, tls=tls_context_of(section.ca_pem))
-        backend_client = self._clients.make(spec)
-        self._backends.add(spec)
-        self._clients.by_id[backend_id] = backend_client
-        self._urls[backend_id] = section.url
-
-    async def _remove_retired(self) -> None:
-        stuck: set[str] = set()
-        while True:
-            await asyncio.sleep(REMOVE_RETIRED_S)
-            leaving = self._backends.leaving_ids()
-            stuck.intersection_update(leaving)
-            for backend_id in leaving:
-                try:
-                    await self._forget_if_idle(backend_id)
-                except Exception:  # a failure of one must not keep the others from being removed
-                    if backend_id not in stuck:  # retried every TEND_S, logged once
-                        log.exception("backend %s: it could not be taken away", backend_id)
-                    stuck.add(backend_id)
-
-    async def _forget_if_idle(self, backend_id: str) -> None:
-        """Remove a retired backend that runs none of this gateway's requests, which frees its name."""
-        upstream = self._clients.by_id[backend_id].upstream
-        if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
-            return
-        await self._backends.forget(backend_id)
-        del self._clients.by_id[backend_id], self._urls[backend_id]
-        try:
-            await upstream.aclose()
-        finally:
-            self._match_backends()
 
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:

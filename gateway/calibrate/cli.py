@@ -47,7 +47,6 @@ def calibrate(
     from gateway.calibrate import bar, kept_windows, run  # noqa: PLC0415
     from gateway.calibrate.asking import spec_of  # noqa: PLC0415
     from gateway.calibrate.calls import CalibrationError  # noqa: PLC0415
-    from gateway.config.step_time import write_step_time  # noqa: PLC0415
 
     if plot is not None and find_spec("matplotlib") is None:
         _fail("There is no plot without matplotlib. Get it with: pip install 'fairlead[simulate]'")
@@ -58,14 +57,7 @@ def calibrate(
         with bar.progress_bar() as show:
             found = asyncio.run(run.calibrate(plan, lambda now: show(now.part(seconds), *now.status()), seen_before))
         _print(found)
-        if out is not None:
-            write_step_time(out, found.step_time)
-            kept_windows.delete_windows(out)
-            typer.echo(f"Stored in {out}. In the backend's configuration: step_time_file: {out}")
-        if plot is not None:
-            from gateway.calibrate.plot import draw  # noqa: PLC0415
-
-            plot.write_text(draw(found), encoding="utf-8")
+        _store(found, out, plot)
     except run.TooFewWindowsError as error:
         if out is None or not error.windows:
             _fail(f"{error}: give it more --seconds-max")
@@ -75,6 +67,21 @@ def calibrate(
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}")
+
+
+def _store(found: "Calibration", out: Path | None, plot: Path | None) -> None:
+    """Write the coefficients and the plot, where they are asked for. Raises OSError."""
+    from gateway.calibrate.kept_windows import delete_windows  # noqa: PLC0415
+    from gateway.config.step_time import write_step_time  # noqa: PLC0415
+
+    if out is not None:
+        write_step_time(out, found.step_time)
+        delete_windows(out)
+        typer.echo(f"Stored in {out}. In the backend's configuration: step_time_file: {out}")
+    if plot is not None:
+        from gateway.calibrate.plot import draw  # noqa: PLC0415
+
+        plot.write_text(draw(found), encoding="utf-8")
 
 
 def _print(found: "Calibration") -> None:

@@ -190,12 +190,6 @@ class Config(BaseSettings):
     def policy_groups(self) -> list[policy.Group]:
         return [policy_group(name, group) for name, group in self.groups.items()]
 
-    def tier_envelopes(self) -> dict[str, policy.SloEnvelope]:
-        return _envelopes(self.tiers)
-
-    def tenant_envelopes(self) -> dict[str, policy.SloEnvelope]:
-        return _envelopes(self.tenants)
-
     def scheduling_of(self, pool: str) -> Scheduling:
         """Return the scheduling settings of this pool: the general ones, overridden by its own."""
         own = self.pools.get(pool)
@@ -286,7 +280,7 @@ def backend_tls(backend: BackendSection) -> ssl.SSLContext | None:
     return tls_context(backend.ca_file, backend.cert_file, backend.key_file)
 
 
-def _envelopes(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
+def envelopes_of(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
     """The envelopes of the sections that have one."""
     return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
 

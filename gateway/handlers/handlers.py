@@ -20,8 +20,9 @@ from gateway.api.fields import CacheSalts
 from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
 from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
+from gateway.config.config import envelopes_of
 from gateway.config.jwt import TenantIssuer
-from gateway.config.sections import Listen
+from gateway.config.sections import Listen, PromptTokens
 from gateway.continuation.held_bytes import HeldBytes
 from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
@@ -106,11 +107,11 @@ class RequestHandlers:
         self.aliases = AliasTable(config.aliases)
         auth, self.keys = make_authenticator(config.auth, order.secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
-        self.tenants = self._make_tenants()
-        self.envelopes = Envelopes(tenants=config.tenant_envelopes(), tiers=config.tier_envelopes())
+        self.tenants = _make_tenants(config, pools)
+        self.envelopes = Envelopes(tenants=envelopes_of(config.tenants), tiers=envelopes_of(config.tiers))
         self.memory = _make_memory_guard(config, order.processes)
         self._request_parser = self._make_request_parser(_accepting(auth, self.keys_beside, tokens))
-        self.prompt_tokens, exact_tokens = LearntPromptTokens(), self._exact_tokens()
+        self.prompt_tokens, exact_tokens = LearntPromptTokens(), _exact_tokens(config.prompt_tokens)
         request_admission = self._make_request_admission(exact_tokens)
         self._shadows = self._make_shadows(telemetry)
         context = self._attempt_context(request_admission, OutputTokens(self.prompt_tokens, exact_tokens))
@@ -137,7 +138,7 @@ class RequestHandlers:
             shadows=self._shadows,
             resends_max=self._config.limits.resends_max,
             heartbeat_s=self._config.queue.heartbeat_s,
-            on_answer=self._made,
+            on_answer=partial(_remember, self._responses),
         )
 
     def _make_middleware(self, cors: Cors, telemetry: Telemetry) -> CallMiddleware:
@@ -246,23 +247,25 @@ class RequestHandlers:
             self.tenants.put(SHADOW_TENANT)
             self._pools.tiers_changed([SHADOW_TIER])
 
-    def _made(self, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
-        kept = StoredResponse(call.owner, backend_id, call.request.model, context_tokens, call.alias)
-        self._responses.made(answer_id, kept)
 
-    def _make_tenants(self) -> TenantDirectory:
-        tenants, auth = self._config.policy_tenants(), self._config.auth
-        # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
-        if auth.mode == "keys" and auth.tenant_from == "key":
-            return ConfiguredTenants(tenants)
-        return OpenTenants(tenants, forget_if_idle=self._pools.forget_if_idle)
+def _remember(responses: StoredResponses, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
+    """An answer that can be fetched later, and continued by another call."""
+    responses.made(answer_id, StoredResponse(call.owner, backend_id, call.request.model, context_tokens, call.alias))
 
-    def _exact_tokens(self) -> ExactPromptTokens | None:
-        options = self._config.prompt_tokens
-        if options.ranks_file is None:
-            return None
-        ranks = read_ranks(options.ranks_file)
-        return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
+
+def _make_tenants(config: Config, pools: Pools) -> TenantDirectory:
+    tenants, auth = config.policy_tenants(), config.auth
+    # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
+    if auth.mode == "keys" and auth.tenant_from == "key":
+        return ConfiguredTenants(tenants)
+    return OpenTenants(tenants, forget_if_idle=pools.forget_if_idle)
+
+
+def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:
+    if options.ranks_file is None:
+        return None
+    ranks = read_ranks(options.ranks_file)
+    return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
 
 
 def _accepting(

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPMethod, HTTPStatus
@@ -86,6 +87,8 @@ class DataPort(Protocol):
     body_bytes_max: int
     closing: bool
     """Answers say `Connection: close`."""
+    cuts: Counter[str]
+    """The connections that were cut, by reason."""
 
     def route(self, request: HttpRequest) -> "Response | tuple[Handler, str]":
         """The response, or the handler that returns it and the id in the path."""
@@ -117,10 +120,6 @@ class DataPort(Protocol):
 
     def lost(self, connection: "ClientConnection") -> None:
         """The connection is over, and its handler has ended."""
-        ...
-
-    def cut(self, reason: str) -> None:
-        """A connection was cut for this reason."""
         ...
 
 
@@ -342,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
         """Abort the connection and drop what the client has not read. Idempotent."""
         if self.cut_reason is None:
             self.cut_reason = reason
-            self._server.cut(reason)
+            self._server.cuts[reason] += 1
             self.transport.abort()
 
     def mind_reading(self) -> None:

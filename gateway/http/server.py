@@ -115,9 +115,6 @@ class GatewayServer:
     def busy(self, connection: ClientConnection) -> None:
         self._idle.pop(connection, None)
 
-    def cut(self, reason: str) -> None:
-        self.cuts[reason] += 1
-
     # Internal.
 
     def _close_idle(self) -> None:

@@ -101,10 +101,6 @@ class Ledger:
         running = self._at.get(backend_id)
         return () if running is None else running.values()
 
-    def service(self, tenant_id: str) -> float:
-        """Service charged to the tenant since start."""
-        return self.served(tenant_id).service
-
     def served(self, tenant_id: str) -> Served:
         """What the tenant was served since start, to read only."""
         return self._served.get(tenant_id) or NOTHING_SERVED
@@ -130,12 +126,12 @@ class Ledger:
 
     def adopted(self, entry: InFlight) -> Charge:
         """The request runs, dispatched and charged by another scheduler: only its further output is new."""
-        entry.is_prepaid, entry.service, entry.counted = True, self._charged_for(entry.usage), entry.usage
+        entry.is_prepaid, entry.service, entry.counted = True, _charged_before(self.price, entry.usage), entry.usage
         return self.opened(entry)
 
     def prepay(self, entry: InFlight) -> None:
         """A waiting request was charged for this usage by another scheduler."""
-        entry.life, entry.service, entry.counted = Life.QUEUED, self._charged_for(entry.usage), entry.usage
+        entry.life, entry.service, entry.counted = Life.QUEUED, _charged_before(self.price, entry.usage), entry.usage
         self._prepaid[entry.request.id] = entry
 
     def charge(self, entry: InFlight, usage: Usage) -> Charge:
@@ -195,10 +191,6 @@ class Ledger:
     def forget(self, tenant_id: str) -> None:
         self._served.pop(tenant_id, None)
 
-    def _charged_for(self, usage: Usage) -> float:
-        """What another scheduler charged for this usage; nothing for none, whatever a request without tokens costs."""
-        return self.price.service(*usage) if any(usage) else 0.0
-
     def _left(self, entry: InFlight, event: Event) -> None:
         """Remove the entry from those in flight."""
         entry.life = LIFE[entry.life, event]
@@ -216,3 +208,8 @@ class Ledger:
             self._served[entry.request.tenant_id].add(-service, NO_USAGE, entry.counted)
             entry.counted = NO_USAGE
         return -service, -outstanding
+
+
+def _charged_before(price: Price, usage: Usage) -> float:
+    """What another scheduler charged for this usage; nothing for none, whatever a request without tokens costs."""
+    return price.service(*usage) if any(usage) else 0.0

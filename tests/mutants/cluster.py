@@ -200,7 +200,7 @@ MUTANTS = (
     # What is charged.
     Mutant(
         "usage that was charged is not charged again", LEDGER,
-        "True, self._charged_for(entry.usage), entry.usage", "True, 0.0, NO_USAGE", SEEDS,
+        "True, _charged_before(self.price, entry.usage), entry.usage", "True, 0.0, NO_USAGE", SEEDS,
     ),
     Mutant(
         "adopted requests are charged on", LEDGER,

@@ -81,7 +81,7 @@ class BackendRoutes:
             kind=(self._kind(entry.name) if there else None) or section.kind,
             step_time_now=self._believed(section, entry.name, view.step_time) if view and view.step_time else None,
             state=str(self.backends[entry.name].health.state) if there else ABSENT,
-            trouble=self.backends[entry.name].last_error if there else self.in_force.fault(entry.name),
+            trouble=self.backends[entry.name].last_error if there else self.in_force.backends.fault(entry.name),
             models=[card.id for card in self.backends[entry.name].cards] if there else [],
             in_flight_requests=view.in_flight_requests if view else 0,
             requests_limit=view.requests_limit if view else None,
