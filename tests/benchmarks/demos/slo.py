@@ -54,6 +54,7 @@ SHARE_TOKENS = 64  # about what a long prompt gets of it
 POOL = ("--num-gpu-blocks-override", "2048")
 WITH_PLUGIN = "VTC + SLO + plugin"
 BY_HAND = "flood cut by hand"
+BY_HAND_RELAYED = "the same through FIFO"  # through a gateway that limits nothing
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def arms(targets: Targets, steps: Steps, step_time: Path) -> dict[str, dict | No
     }
     envelope = {"ttft_ms": 1e3 * targets.ttft_s, "tpot_ms": 1e3 * targets.tpot_s}
     fair = {**tenants, "tiers": {"chat": {}, "batch": {}}}
+    fifo = {**fair, "scheduling": {"fairness": "fifo", "limit": "room"}}
     in_time = {
         **tenants,
         "tiers": {"chat": {"envelope": envelope, "reserve_ratio": 0.2}, "batch": {}},
@@ -119,7 +121,8 @@ def arms(targets: Targets, steps: Steps, step_time: Path) -> dict[str, dict | No
     return {
         "no gateway": None,
         BY_HAND: None,
-        "FIFO": {**fair, "scheduling": {"fairness": "fifo", "limit": "room"}},
+        BY_HAND_RELAYED: fifo,
+        "FIFO": fifo,
         "VTC": {**fair, "scheduling": {"fairness": "vtc", "limit": "room"}},
         "VTC + SLO": {**in_time, "backends": engine},
         WITH_PLUGIN: {**in_time, "backends": {"step_time_file": str(step_time)}},
@@ -145,7 +148,7 @@ def main() -> None:
             for name in table if number % 2 == 0 else reversed(table):  # so that a drift cancels out
                 backend = backends[name]
                 with front(name, table[name], backend, options.out) as server:
-                    flood = steps.long_prompts if name == BY_HAND else FLOOD
+                    flood = steps.long_prompts if name in {BY_HAND, BY_HAND_RELAYED} else FLOOD
                     turn = take_turn(name, server, backend, requests_per_s=CHAT_PER_S, seconds=TURN_S, flood_max=flood)
                     turns.append(turn)
                 print(f"  {_line(turns[-1], targets)}", flush=True)
