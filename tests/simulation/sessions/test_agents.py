@@ -189,7 +189,7 @@ def test_ten_thousand_ids_of_one_tenant_cost_others_nothing_and_bounded_memory()
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
     """W2, simulated: 13M parameters on two cores, ends of sessions not told."""
-    scene = cpu()
+    scene = cpu(until_s=120.0)
     before, after, told = play(scene, DIRECT), play(scene, ON), play(scene, TOLD)
     assert after.tokens_per_s >= 2.0 * before.tokens_per_s
     assert told.tokens_per_s >= 2.3 * before.tokens_per_s
@@ -212,7 +212,7 @@ def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
     """W1, one pod: no difference below saturation, more than 1.6 times as much at 84 sessions; W4: its longest wait."""
     few = replace(h100(16), until_s=900.0, warm_s=300.0)
     assert play(few, ON).tokens_per_s == play(few, OFF).tokens_per_s
-    many = replace(h100(84), until_s=1500.0)
+    many = replace(h100(84), until_s=1100.0)
     before, after = play(many, DIRECT), play(many, Way(gate=True, ledger={"wait_s_max": 150.0}))
     assert after.tokens_per_s >= 1.6 * before.tokens_per_s
     assert after.held_s_max <= 150.0 * 1.25

@@ -1,6 +1,7 @@
 """Reasons say what a value must be in the words of the field: no words of the library that checks it."""
 
 import json
+import os
 import re
 
 import pytest
@@ -27,7 +28,7 @@ from gateway.admin.routes import Query
 from gateway.config import ConfigError, load_config
 from gateway.config.aliases import AliasSection
 from gateway.config.config import Config
-from gateway.config.prices import PriceSection
+from gateway.config.prices import PERIODS_MAX, PriceSection
 from gateway.config.sections import GroupSection, TenantSection, TierSection
 
 BODIES = (
@@ -35,9 +36,10 @@ BODIES = (
     Rotation, TenantSection, TierSection, WhatIfAsked,
 )  # fmt: skip
 QUERIES = (AuditPage, KeyPage, Page, RequestPage, UsageExport, UsagePage, UsageSumsPage)
-WRONG = [
-    None, True, -1, 0, 1.5, -0.5, 10**18, 1e300, "x", "", "-", "é", "y" * 70_000, [], [[]], [None], ["x"] * 1000, {},
-    {"a": {}}, {"": 1}, {"policy": "x"}, {"policy": "drr", "quantum_service": "x"}, [{"prompt": "x", "output": []}],
+WRONG = [  # no list of a configuration may be longer than the periods of a price
+    None, True, -1, 0, 1.5, -0.5, 10**18, 1e300, "x", "", "-", "é", "y" * 70_000, [], [[]], [None],
+    ["x"] * (PERIODS_MAX + 1), {}, {"a": {}}, {"": 1}, {"policy": "x"}, {"policy": "drr", "quantum_service": "x"},
+    [{"prompt": "x", "output": []}],
 ]  # fmt: skip
 LIBRARY_WORDS = re.compile(
     r"\b(input|valid|validation|tuple|array|string|integer|boolean|float|dict(ionary)?|instance|pattern|discriminator|"
@@ -79,7 +81,8 @@ def test_every_wrong_value_of_the_api_is_said_in_plain_words(model):
 
 
 @pytest.mark.parametrize("section", Config.model_fields)
-def test_every_wrong_value_of_a_configuration_is_said_in_plain_words(section, tmp_path):
+def test_every_wrong_value_of_a_configuration_is_said_in_plain_words(section, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", {})  # each of 2,400 configurations looks for its fields among the variables
     model = Config.model_fields[section].annotation
     fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
     for value in (value for value in WRONG if value is not None and value != "y" * 70_000):
