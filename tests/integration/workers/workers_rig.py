@@ -124,4 +124,10 @@ async def workers(
     async with serving(
         folder, *backends, settings=given, **({} if program is None else {"program": program})
     ) as process:
-        yield Workers(process, trusted)
+        made = Workers(process, trusted)
+        # One that starts while worker 0 is stopped, or does not get to answer, may end and be started anew.
+        for pid in made.pids[1:]:
+            async with made.clients("anonymous", pid):
+                pass
+        made.pids = children(made.parent)
+        yield made
