@@ -1,8 +1,8 @@
 """Held turns: the turns that wait until their session has room, in the fair order of the pool.
 
 Tiers, groups and tenants share by VTC as in the pool's order, by what their calls are charged. A tenant waits here
-while any turn of it is held. Among the turns of a tenant, those of sessions that were paused before they had their
-quantum are first, then those that wait longest.
+while any turn of it is held. Among the turns of a tenant, those that have waited too long are first, then those of
+sessions that were paused before they had their quantum, then those that wait longest.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,25 +17,29 @@ from policies.types import Request, Tenant
 class TenantTurns(ArrivalOrder):
     """The held turns of one tenant. Its head is the first one that was not tried in this round. Mutable."""
 
-    __slots__ = ("first", "then", "tried")
+    __slots__ = ("first", "overdue", "then", "tried")
 
     def __init__(self, tried: set[str]) -> None:
         super().__init__()
+        self.overdue: dict[str, Turn] = {}
         self.first: dict[str, Turn] = {}
         self.then: dict[str, Turn] = {}
         self.tried = tried
 
     def head(self) -> Request:
-        turns = chain(self.first.values(), self.then.values())
-        return next((turn.request for turn in turns if turn.request.id not in self.tried), self.oldest)
+        return next((turn.request for turn in self.all() if turn.request.id not in self.tried), self.oldest)
 
     @property
     def oldest(self) -> Request:
-        return next(iter((self.first or self.then).values())).request
+        return next(self.all()).request
 
     @property
     def count(self) -> int:
-        return len(self.first) + len(self.then)
+        return len(self.overdue) + len(self.first) + len(self.then)
+
+    def all(self) -> Iterator[Turn]:
+        """In the order in which they are asked."""
+        return chain(self.overdue.values(), self.first.values(), self.then.values())
 
 
 class HeldTurns:
@@ -49,6 +53,7 @@ class HeldTurns:
         self._of: dict[str, TenantTurns] = {}
         self.turns: dict[str, Turn] = {}
         """By the ids of their requests, those that are held longest first."""
+        self._punctual: dict[str, Turn] = {}  # those that are not overdue
         self.tried: set[str] = set()
         """Ids of the turns for which there was no room in this round."""
 
@@ -75,7 +80,7 @@ class HeldTurns:
         if of_tenant is None:
             of_tenant = self._of[tenant_id] = TenantTurns(self.tried)
         (of_tenant.first if turn.session.goes_first else of_tenant.then)[request_id] = self.turns[request_id] = turn
-        turn.session.held[request_id] = turn
+        self._punctual[request_id] = turn.session.held[request_id] = turn
         if of_tenant.count == 1:
             order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
 
@@ -84,11 +89,20 @@ class HeldTurns:
         order, tenant_id, request_id = self.order, turn.session.tenant_id, turn.request.id
         of_tenant = self._of[tenant_id]
         del self.turns[request_id], turn.session.held[request_id]
-        if of_tenant.first.pop(request_id, None) is None:
-            del of_tenant.then[request_id]
+        self._punctual.pop(request_id, None)
+        for turns in (of_tenant.overdue, of_tenant.first, of_tenant.then):
+            turns.pop(request_id, None)
         if not of_tenant.count:
             del self._of[tenant_id]
             order.leaf(self._tenant(tenant_id)).left(tenant_id)
+
+    def age(self, arrived_by: float) -> None:
+        """Turns that arrived by then are overdue: they precede all others of their tenant."""
+        while (turn := next(iter(self._punctual.values()), None)) is not None and turn.arrived_at <= arrived_by:
+            request_id, of_tenant = turn.request.id, self._of[turn.session.tenant_id]
+            del self._punctual[request_id]
+            turns = of_tenant.first if request_id in of_tenant.first else of_tenant.then
+            of_tenant.overdue[request_id] = turns.pop(request_id)
 
     def next(self) -> Turn | None:
         """The next turn in order that was not tried in this round; None: there is none."""
@@ -98,7 +112,7 @@ class HeldTurns:
     def of_tenant(self, tenant_id: str) -> Iterator[Turn]:
         """The held turns of a tenant, in the order in which they are asked."""
         of_tenant = self._of.get(tenant_id)
-        return chain(of_tenant.first.values(), of_tenant.then.values()) if of_tenant is not None else iter(())
+        return of_tenant.all() if of_tenant is not None else iter(())
 
     def waited_longest(self) -> Turn | None:
         return next(iter(self.turns.values()), None)

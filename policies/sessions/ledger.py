@@ -35,6 +35,9 @@ from policies.types import SESSION_WAIT_BOUNDS_S, BackendLoad, Request, Tenant, 
 SESSIONS_MAX: Final = 512  # of a tenant
 QUANTUM_PREFILLS: Final = 5.0  # computing its context again costs a session that yields at most a fifth of what it had
 WAIT_S_MAX: Final = 150.0  # half of the queue timeout
+FORCED_RATIO: Final = (
+    0.9  # of it; simulated: what then has room, once turns that run have ended, has it within 0.07 more
+)
 HORIZON_S: Final = 3600.0  # a session that stays away for longer has ended
 ENDED_RETURNS_MAX: Final = (
     0.5  # one that returns within the horizon with less probability has ended, as far as one sees
@@ -77,7 +80,8 @@ class SessionLedger:
         self.expected_tokens_total = self.recomputed_tokens_total = 0
         self.wait_counts, self.wait_s_total = [0] * (len(SESSION_WAIT_BOUNDS_S) + 1), 0.0
         self.table = SessionTable(sessions_max)
-        self._wait_s_max, self._eta, self._quantum = wait_s_max, eta, quantum
+        self._eta, self._quantum = eta, quantum
+        self._forced_after_s = FORCED_RATIO * wait_s_max
         self.available: set[str] = set()
         """Ids of the backends that serve. To read."""
         self.turns: dict[str, Turn] = {}
@@ -239,6 +243,7 @@ class SessionLedger:
             return
         for backend in self.working_sets.values():
             self._shrink(backend, now)
+        self.held.age(now - self._forced_after_s)
         self.held.tried.clear()
         kept: set[str] = set()  # backends that turns without room keep
         for _ in range(max(1, ASKED_MAX // max(1, len(self.available)))):
@@ -271,7 +276,7 @@ class SessionLedger:
         if self._is_changed:
             return self._looked_at
         waited_s = self._looked_at - first.arrived_at
-        at, longest_at = self._looked_at + LOOK_AGAIN_RATIO * waited_s, first.arrived_at + self._wait_s_max
+        at, longest_at = self._looked_at + LOOK_AGAIN_RATIO * waited_s, first.arrived_at + self._forced_after_s
         at = min(self._looked_at + LOOK_AGAIN_S_MAX, max(self._looked_at + LOOK_AGAIN_S_MIN, at))
         return min(at, longest_at) if longest_at > self._looked_at else at
 
@@ -343,13 +348,13 @@ class SessionLedger:
         wanted = [self.working_sets[each] for each in sorted(self.available) if ids is None or each in ids]
         own = next((each for each in wanted if each.id == session.backend_id), None)
         if own is not None and session.context and own.likely_holds(session):
-            return [own] if now - turn.arrived_at < self._wait_s_max else wanted
+            return [own] if now - turn.arrived_at < self._forced_after_s else wanted
         return wanted
 
     def _find_room(self, turn: Turn, kept: Collection[str], now: float) -> str | None:
         """The backend that has room for a held turn, once idle sessions there are paused for it; None: none has."""
         session = turn.session
-        is_forced = now - turn.arrived_at >= self._wait_s_max
+        is_forced = now - turn.arrived_at >= self._forced_after_s
         if session.is_admitted:  # another turn of it was let in meanwhile
             return session.backend_id if is_forced or self._has_room(turn) else None
         tokens = max(session.context, turn.request.prompt_tokens) + self.table.of(session.tenant_id).growth

@@ -1,6 +1,6 @@
 """Scenes with agents: 24 of them on two CPU cores, and up to 84 for each pair of H100s; and what became of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
@@ -10,12 +10,14 @@ from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
 from backends.simulation.world import KnownSteps
-from policies.facts import Fact
+from policies.facts import Fact, TenantsChanged
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
+from policies.scheduler_protocol import SchedulerProtocol
 from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.step_time.model import StepTime
 from policies.types import Action, Dispatch, Outcome, Request, Tenant, Timing, Usage
+from tests.simulation.sessions.replicas import Replicas
 from tests.simulation.sessions.world import GAPS_S, Agents, Quantiles, SessionWorld, TurnRecord, always
 
 CPU_13M = StepCoefficients(
@@ -69,7 +71,9 @@ def h100(sessions: int, *, engines: int = 1, until_s: float = 3000.0, warm_s: fl
 
 @dataclass(frozen=True)
 class Figures:
-    """What became of a scene. Quantiles are 0.5, 0.9, 0.99; sessions those that began and ended after the warm-up."""
+    """What became of a scene. Quantiles are 0.5, 0.9, 0.99; sessions those that began and ended after the warm-up.
+    `session_held_s`: for how long all turns together of each session were held that was; `held_s_max` is of one turn.
+    """
 
     tokens_per_s: float
     hits: float
@@ -77,6 +81,7 @@ class Figures:
     session_s: tuple[float, float, float]
     turns: Mapping[str, int]
     prompt_mean: float
+    session_held_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
     held_s_max: float = 0.0
     pauses: int = 0
     yields: int = 0
@@ -88,13 +93,13 @@ class Figures:
         eta = " ".join(f"{each:.2f}" for each in self.etas)
         return (
             f"{self.tokens_per_s:8.1f} {self.hits:6.3f} {times} {turns:>12} {self.prompt_mean:8.0f}"
-            f" {self.held_s_max:8.1f} {self.pauses:6} {self.yields:6} {eta}"
+            f" {self.session_held_s[2]:8.1f} {self.held_s_max:8.1f} {self.pauses:6} {self.yields:6} {eta}"
         )
 
 
 HEAD = (
-    "tokens/s   hits    TTFT p50 p90 p99           session p50 p90 p99          turns       prompt   held max pauses"
-    " yields eta"
+    "tokens/s   hits    TTFT p50 p90 p99           session p50 p90 p99          turns       prompt"
+    "     held p99 max  pauses yields eta"
 )
 
 
@@ -126,9 +131,10 @@ class NoGateway:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How agents reach the engines. `told`: the ends of sessions are told."""
+    """How agents reach the engines. `told`: the ends of sessions are told. `replicas`: so many share the order."""
 
     gateway: bool = True
+    replicas: int = 1
     gate: bool = False
     told: bool = False
     ledger: Mapping[str, Any] = field(default_factory=dict)
@@ -138,20 +144,27 @@ class Way:
 DIRECT, OFF = Way(gateway=False), Way()
 ON = Way(gate=True, ledger={"wait_s_max": 150.0})  # half of the default queue timeout
 TOLD = replace(ON, told=True)
+THREE = replace(ON, replicas=3)
 
 
-def play(scene: Scene, way: Way) -> Figures:
-    """Play the scene."""
+def play(scene: Scene, way: Way, begun: Callable[[SessionWorld], None] = lambda _world: None) -> Figures:
+    """Play the scene; `begun` is called first."""
     engines = {f"e{number}": _engine(scene) for number in range(scene.engines)}
     tenants = [Tenant(each.tenant_id) for each in scene.agents]
     settings: dict[str, Any] = {"admission": (), "wait_s_max": 1e9}
-    scheduler = way.make(tenants=tenants, **settings, sessions=SessionRules(**way.ledger) if way.gate else None)
-    held_s: list[float] = []
-    if scheduler._sessions is not None:
-        note_waits(scheduler._sessions.ledger, held_s)
+    held_s: dict[str, list[float]] = {}
+    ledgers: list[SessionLedger] = []
+
+    def make() -> Scheduler:
+        scheduler = way.make(**settings, sessions=SessionRules(**way.ledger) if way.gate else None)
+        if scheduler._sessions is not None:
+            ledgers.append(scheduler._sessions.ledger)
+            note_waits(ledgers[-1], held_s)
+        return scheduler
+
     model = scene.coefficients.step_time_model()
     world = SessionWorld(
-        scheduler if way.gateway else NoGateway(scene.engines),
+        _order(scene, way, make, tenants),
         engines,
         scene.agents,
         rng=Random(scene.seed),
@@ -160,17 +173,29 @@ def play(scene: Scene, way: Way) -> Figures:
         requests_running_max=scene.running_max,
         steps=KnownSteps(time=StepTime(model, 0.0, is_sure=True), tokens_max=scene.step_tokens),
     )
+    begun(world)
     world.play()
-    return _figures(scene, world, None if scheduler._sessions is None else scheduler._sessions.ledger, held_s)
+    return _figures(scene, world, ledgers[-1] if ledgers else None, held_s)
 
 
-def note_waits(ledger: SessionLedger, held_s: list[float]) -> None:
-    """Note for how long each turn was held."""
+def _order(scene: Scene, way: Way, make: Callable[[], Scheduler], tenants: list[Tenant]) -> SchedulerProtocol:
+    if not way.gateway:
+        return NoGateway(scene.engines)
+    if way.replicas > 1:
+        return Replicas(make, tenants, replicas=way.replicas)
+    scheduler = make()
+    scheduler.told(TenantsChanged(0.0, changed=tuple(tenants)))
+    return scheduler
+
+
+def note_waits(ledger: SessionLedger, held_s: dict[str, list[float]]) -> None:
+    """Note for how long each turn of a session was held."""
     released = ledger.released
 
     def noted(now: float) -> Iterator[TurnEntry]:
         for entry in released(now):
-            held_s.append(now - ledger.turns[entry.request_id].arrived_at)
+            turn = ledger.turns[entry.request_id]
+            held_s.setdefault(turn.session.id, []).append(now - turn.arrived_at)
             yield entry
 
     ledger.released = noted  # type: ignore[method-assign]
@@ -185,7 +210,9 @@ def _engine(scene: Scene) -> Engine:
     )
 
 
-def _figures(scene: Scene, world: SessionWorld, ledger: SessionLedger | None, held_s: list[float]) -> Figures:
+def _figures(
+    scene: Scene, world: SessionWorld, ledger: SessionLedger | None, held_s: Mapping[str, list[float]]
+) -> Figures:
     turns = [each for each in world.turns if each.arrived_at + (each.latency_s or 0.0) >= scene.warm_s]
     sessions = [
         each.ended_at - each.began_at
@@ -199,7 +226,8 @@ def _figures(scene: Scene, world: SessionWorld, ledger: SessionLedger | None, he
         _quantiles(sessions),
         {agents.tenant_id: sum(_of(each, agents) for each in turns) for agents in scene.agents},
         fmean(each.prompt for each in turns),
-        max(held_s, default=0.0),
+        _quantiles([sum(each) for each in held_s.values()]),
+        max(map(max, held_s.values()), default=0.0),
         ledger.pauses_total if ledger else 0,
         ledger.yields_total if ledger else 0,
         tuple(each.eta for each in ledger.working_sets.values()) if ledger else (),
@@ -232,6 +260,7 @@ WAYS: Mapping[str, Way] = {
     "off": OFF,
     "on": ON,
     "told": TOLD,
+    "replicas": THREE,
     "wait-90": Way(gate=True, ledger={"wait_s_max": 90.0}),
     "wait-free": Way(gate=True, ledger={"wait_s_max": 1e9}),
     "quantum-3": Way(gate=True, ledger={"wait_s_max": 1e9, "quantum": 3.0}),

@@ -188,7 +188,7 @@ def test_ten_thousand_ids_of_one_tenant_cost_others_nothing_and_bounded_memory()
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
-    """W2, simulated: 13M parameters on two cores, ends of sessions not told."""
+    """W2, simulated: 13M parameters on two cores, ends of sessions not told; W4: how long sessions wait in all."""
     scene = cpu(until_s=120.0)
     before, after, told = play(scene, DIRECT), play(scene, ON), play(scene, TOLD)
     assert after.tokens_per_s >= 2.0 * before.tokens_per_s
@@ -196,6 +196,8 @@ def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
     assert after.ttft_s[0] <= before.ttft_s[0] / 20
     assert after.hits >= 0.75
     assert after.session_s[1] <= 0.6 * before.session_s[1]
+    for each in (after, told):
+        assert 0.0 < each.session_held_s[2] <= 2.0 * before.session_s[0]
 
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
@@ -215,7 +217,7 @@ def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
     many = replace(h100(84), until_s=1100.0)
     before, after = play(many, DIRECT), play(many, Way(gate=True, ledger={"wait_s_max": 150.0}))
     assert after.tokens_per_s >= 1.6 * before.tokens_per_s
-    assert after.held_s_max <= 150.0 * 1.25
+    assert 0.9 * 150.0 <= after.held_s_max <= 150.0
 
 
 class Watched(Scheduler):

@@ -104,10 +104,10 @@ def test_what_has_waited_as_long_as_any_should_gets_room(full):
     full.ledger.working_sets["gpu0"].use.token_s = 1e3  # so no pause pays
     full.turn("new", "n")
     assert full.poll() == []
-    full.now = 59.0
+    full.now = 53.0
     assert full.poll() == []
     full.now = full.scheduler.next_wakeup()
-    assert full.now == 60.0
+    assert full.now == 54.0, "before the bound of 60 s, as what runs may have to end first"
     assert full.dispatched() == ["n"]
 
 

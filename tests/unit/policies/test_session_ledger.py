@@ -8,9 +8,10 @@ from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.sessions.engage import Engagement
 from policies.sessions.gaps import Gaps, bucket_of
+from policies.sessions.held import HeldTurns
 from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.sessions.pauses import to_yield, worth_pausing
-from policies.sessions.session import AgentSession
+from policies.sessions.session import AgentSession, Turn
 from policies.sessions.working_set import ETA_FIRST, ETA_MAX, WorkingSet, beginnings
 from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
@@ -289,8 +290,36 @@ def test_after_the_longest_wait_an_idle_session_yields_whatever_that_costs():
     pool.arrive("new", 1700, 0.11)
     assert pool.released(0.12) == []
     pool.ledger.working_sets["e"].use.token_s = 1e3
-    assert pool.released(1.1) == []
-    assert pool.released(1.11) == ["new"]
+    assert pool.released(1.0) == []
+    assert pool.released(1.01) == ["new"]
+
+
+def test_a_turn_that_has_waited_too_long_precedes_those_of_sessions_that_were_paused_early():
+    order = FairTree(VirtualTokenCounter, [Tier("default")], lambda _: 0, tenant={"a": Tenant("a")}.get)
+    held = HeldTurns(lambda: order, lambda _: Tenant("a"))
+    for name, arrived_at, goes_first in (("old", 1.0, False), ("paused", 2.0, True), ("new", 3.0, False)):
+        session = AgentSession("a", name, goes_first=goes_first)
+        request = Request(name, "a", "m", arrived_at, 10, 10, program_id=name)
+        held.add(Turn(request, session, arrived_at, continues=True, resumes=False, tokens=20))
+
+    def asked() -> list[str]:
+        return [each.request.id for each in held.of_tenant("a")]
+
+    assert asked() == ["paused", "old", "new"]
+    held.age(0.9)
+    assert asked() == ["paused", "old", "new"]
+    held.age(1.0)
+    assert asked() == ["old", "paused", "new"]
+    turn = held.next()
+    assert turn is not None
+    assert turn.request.id == "old"
+    held.remove(turn)
+    held.age(3.0)
+    assert asked() == ["paused", "new"]
+    for each in list(held.turns.values()):
+        held.remove(each)
+    assert (asked(), held.next()) == ([], None)
+    held.age(9.0)
 
 
 def test_a_session_that_has_had_its_quantum_yields_while_others_wait():
