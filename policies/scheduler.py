@@ -118,8 +118,8 @@ class Scheduler:
             return self.poll(now)
         is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
         is_alone = now < ends_at and not is_more and self._decisions_max > 1
-        if is_alone and self._sessions is not None:
-            is_alone = not self._sessions.may_hold(request, now)
+        if is_alone and request.program_id is not None and self._sessions is not None:
+            is_alone = not self._sessions.may_hold(now)
         dispatch = self._dispatching.at_once(request, now) if is_alone else None
         if dispatch is None:
             self._wait(request, ends_at, now)
@@ -194,11 +194,13 @@ class Scheduler:
         prompt, _, output = entry.usage
         is_served = output > 0 or (prompt > 0 and outcome is not Outcome.BACKEND_FAILED)
         self._slot_fitting.observed(entry, outcome)
-        self._admission_rules.settled(request_id, is_served * (prompt + output), now)
+        for rule in self._admission_rules.told_settled:  # `settled`, inlined
+            rule.settled(request_id, is_served * (prompt + output), now)
         fair_queues = self._arrangement.fair_queues
         fair_queue = fair_queues.shared or fair_queues.at(entry.backend_id)
-        if self._sessions is not None:
-            self._sessions.ended(entry, now)
+        sessions = self._sessions
+        if sessions is not None and (entry.request.program_id is not None or sessions.tenants or sessions.others):
+            sessions.ended(entry, now)
         self._accounting.ended(entry, fair_queue, is_served=is_served, now=now)
         if fair_queues.shared is None:
             fair_queues.ended(entry)
@@ -581,7 +583,7 @@ class Scheduler:
         """Reject and dispatch what waits; returns whether it stopped because backends were asked too often."""
         self._reject_overdue(now, actions, actions_max)
         for _ in range(self._decisions_max):  # what was held until its key has room enters the order
-            held = self._key_holds.release()
+            held = self._key_holds.release() if self._key_holds.freed else None
             if held is None:
                 break
             self._queues.remove(held.id)
@@ -611,6 +613,8 @@ class Scheduler:
             self._queues.remove(request.id)
             self._left(request, now)
             actions.append(self._admission.expired(request, now))
+        if not self._outage.is_on:
+            return
         while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
             self._queues.remove(request.id)
             self._left(request, now)

@@ -153,7 +153,11 @@ class Ledger:
 
     def closed(self, entry: InFlight, *, is_served: bool) -> Charge:
         """The request ended: its outstanding service is dropped, and its charge too if it was not served."""
-        self._left(entry, Event.ENDED)
+        entry.life = LIFE[entry.life, Event.ENDED]
+        request_id, running = entry.request.id, self._at[entry.backend_id]  # as in `returned`: inlined
+        del self.in_flight[request_id], running[request_id]
+        if not running:
+            del self._at[entry.backend_id]
         if not is_served:
             return self._written_off(entry, entry.service)
         outstanding, entry.outstanding = entry.outstanding, 0.0
@@ -161,8 +165,12 @@ class Ledger:
 
     def returned(self, entry: InFlight) -> None:
         """The request was returned: it waits again, prepaid."""
-        self._left(entry, Event.RETURNED)
-        self._prepaid[entry.request.id] = entry
+        entry.life = LIFE[entry.life, Event.RETURNED]
+        request_id, running = entry.request.id, self._at[entry.backend_id]
+        del self.in_flight[request_id], running[request_id]
+        if not running:
+            del self._at[entry.backend_id]
+        self._prepaid[request_id] = entry
 
     def prepaid(self, request_id: str) -> InFlight | None:
         """The entry of a waiting request that was dispatched before; None: it was not."""
@@ -190,16 +198,6 @@ class Ledger:
 
     def forget(self, tenant_id: str) -> None:
         self._served.pop(tenant_id, None)
-
-    def _left(self, entry: InFlight, event: Event) -> None:
-        """Remove the entry from those in flight."""
-        entry.life = LIFE[entry.life, event]
-        request_id, backend_id = entry.request.id, entry.backend_id
-        del self.in_flight[request_id]
-        running = self._at[backend_id]
-        del running[request_id]
-        if not running:
-            del self._at[backend_id]
 
     def _written_off(self, entry: InFlight, service: float) -> Charge:
         outstanding = entry.outstanding

@@ -23,7 +23,8 @@ class AdmissionRules:
             rule.limit_groups(groups)
         # Only rules that override these methods are called: it happens with every request, and most do not.
         self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
-        self._told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
+        self.told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
+        """Those to tell that an admitted request has ended (Admission.settled)."""
         self._queues = queues
         self.drain = DrainEstimate()
         """How long queues take to drain. To be told of each dispatch."""
@@ -52,7 +53,7 @@ class AdmissionRules:
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         """An admitted request has ended and used this many tokens; 0 if it was never served."""
-        for rule in self._told_settled:
+        for rule in self.told_settled:
             rule.settled(request_id, tokens, now)
 
     def spent(self, tenant: Tenant, key_id: str, tokens: int, now: float) -> None:

@@ -274,25 +274,36 @@ class BackendCapacity:
             return reported
         return prefill_tokens_per_s(work) * window_s - work.owed_by(due_at, now)
 
-    def room_in_steps(self, needed: Reservation) -> float:
-        """Steps until there are slots and memory for this reservation, if nothing more is sent and all answers end as
-        predicted.
+    def room_after(self, needed: Reservation) -> tuple[float, int, float]:
+        """The steps from now until there are slots and memory for the reservation, if nothing more is sent and all
+        answers end as predicted; and the sequences and KV tokens that are free at that time.
         """
-        return self._room_after(needed)[0]
+        room = self._rooms.get(needed.tier_id) or self.room(needed.tier_id)
+        sequences, tokens, steps, wanted = room.sequences, room.tokens, 0.0, float(needed.tokens)
+        if needed.prefix:
+            wanted += self._unheld_tokens(needed)
+        # A request that has outgrown its prediction is assumed to end next.
+        for steps_left, _, each in self.ends.soonest_first():
+            if needed.sequences <= sequences and wanted <= tokens:
+                break
+            steps, sequences, tokens = steps_left, sequences + each.sequences, tokens + each.tokens
+        return max(0.0, steps), sequences, tokens
 
     def spares(self, first: Reservation, other: Reservation) -> bool:
         """Whether `first`, which has no room yet, is not delayed if `other`, which has room, is sent now. Either
         `other` ends before there is room for `first`, or both fit at that time. Where only the limit holds `first`
         back, any dispatch delays it.
         """
-        room = self.room(first.tier_id)
-        if first.sequences <= room.sequences and first.tokens + self._unheld_tokens(first) <= room.tokens:
+        room, wanted = self.room(first.tier_id), float(first.tokens)
+        if first.prefix:
+            wanted += self._unheld_tokens(first)
+        if first.sequences <= room.sequences and wanted <= room.tokens:
             return False
-        steps, room = self._room_after(first)
+        steps, sequences, tokens = self.room_after(first)
         if 0.0 < other.steps_left < steps:
             return True
-        tokens = first.tokens + other.tokens + self._unheld_tokens(first) + self._unheld_tokens(other)
-        return first.sequences + other.sequences <= room.sequences and tokens <= room.tokens
+        wanted = first.tokens + other.tokens + self._unheld_tokens(first) + self._unheld_tokens(other)
+        return first.sequences + other.sequences <= sequences and wanted <= tokens
 
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
@@ -340,8 +351,11 @@ class BackendCapacity:
             self._reserved_ratio = None
         return self._window is not None or self.work.model is not None
 
-    def release(self, reservation: Reservation, held_s: float = 0.0) -> None:
-        """Remove the request, which held its slot for `held_s` seconds."""
+    def release(self, reservation: Reservation, held_s: float = 0.0, service: float = 0.0) -> None:
+        """Remove the request, which held its slot for `held_s` seconds and was charged this service here."""
+        if service > 0.0 and held_s > 0.0:
+            self._service += service - self._service / SERVED_WINDOW
+            self._token_seconds += reservation.tokens * held_s - self._token_seconds / SERVED_WINDOW
         self.requests -= 1
         self._sent.discard(reservation)
         self._started -= reservation.has_started * reservation.sequences
@@ -372,11 +386,6 @@ class BackendCapacity:
     def service_rate(self) -> float | None:
         """Service per second and reserved token, over about the last SERVED_WINDOW requests; None before the first."""
         return self._service / self._token_seconds if self._token_seconds > 0.0 else None
-
-    def served(self, service: float, reservation: Reservation, seconds: float) -> None:
-        """Record the service charged to a request that was in flight here for `seconds`. Called before `release`."""
-        self._service += service - self._service / SERVED_WINDOW
-        self._token_seconds += reservation.tokens * seconds - self._token_seconds / SERVED_WINDOW
 
     def answered(self, reservation: Reservation, tokens: int, duration_s: float, *, is_streamed: bool) -> None:
         """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
@@ -545,17 +554,6 @@ class BackendCapacity:
         # Others that are longer than expected grow into what is kept for its tier. What is free of that now is its own.
         is_kept = self._reserves.has_kept(reservation.tier_id, needed, self._clock.now)
         return is_kept and self._peak.tokens_now() + self._shared_tokens + needed <= self.tokens_max
-
-    def _room_after(self, needed: Reservation) -> tuple[float, Room]:
-        """The steps from now until there is room for the reservation, and the room that is free at that time."""
-        (sequences, tokens), steps = self.room(needed.tier_id), 0.0
-        wanted = needed.tokens + self._unheld_tokens(needed)
-        # A request that has outgrown its prediction is assumed to end next.
-        for steps_left, _, each in self.ends.soonest_first():
-            if needed.sequences <= sequences and wanted <= tokens:
-                break
-            steps, sequences, tokens = steps_left, sequences + each.sequences, tokens + each.tokens
-        return max(0.0, steps), Room(sequences, tokens)
 
     def _unheld_tokens(self, reservation: Reservation) -> float:
         """Tokens of the reservation's prefix that no running request holds yet."""

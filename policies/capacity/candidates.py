@@ -27,8 +27,9 @@ class Candidates(list[BackendCapacity]):
         list of one backend, the usual case while requests wait, needs no sort.
         """
         if self._fills is None and len(self) > 1:
-            self.sort(key=fill)
-            self._fills = [fill(each) for each in self]
+            by_id = {each.id: each for each in self}
+            self._fills = sorted([fill(each) for each in self])
+            self[:] = [by_id[key[2]] for key in self._fills]
         return self
 
     def filled(self, backend: BackendCapacity) -> None:

@@ -12,13 +12,16 @@ service units a second its resolution is 0.004.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from operator import attrgetter
 from typing import ClassVar
 
-from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.base import Account, Accounts, Eligible, Waiting, any_request
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import ByKey, Place, TenantHeap
+from policies.queues import ArrivalOrder
 from policies.types import Request
 
+_WAITING = attrgetter("waiting")
 RANK_RESOLUTION_RATIO = 1e-12  # a rank that falls by less than this ratio fell by rounding
 
 
@@ -89,8 +92,8 @@ class LeastCounterFirst(Accounts):
             yield account.tenant_id
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
-        for account in self._heap.in_order(besides):
-            yield account.waiting.head()
+        # The head of what each account has waiting, without a frame for each account: a poll of a full pool asks many.
+        return map(ArrivalOrder.head, map(_WAITING, self._heap.in_order(besides)))
 
     def level(self) -> float:
         return 0.0
@@ -103,8 +106,11 @@ class LeastCounterFirst(Accounts):
     def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
         if not besides:
             account = self._heap.first()
-            if account is None or eligible(head := account.head()):
-                return head if account else None
+            if account is None:
+                return None
+            head = account.waiting.head()
+            if eligible is any_request or eligible(head):
+                return head
         account = self._heap.first_of(lambda account: eligible(account.head()), besides)
         return account.head() if account else None
 

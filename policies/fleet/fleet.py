@@ -295,14 +295,13 @@ class Fleet:
         output_tokens: float,
         access: Access,
         *,
-        is_first: bool,
+        is_known: bool,
     ) -> bool:
         """Whether `slot` certainly finds no room for this request: it needs more KV tokens than are free anywhere, or
-        it found none before. False says nothing. `is_first`: no other was refused in this round, so it mostly fits.
+        it found none before (`is_known`). False says nothing.
         """
         refusals = self.negative_cache
-        is_known = request.id in refusals.by_request
-        if self._layout is None or self.kv_rule != "sum" or (is_first and not is_known):
+        if self._layout is None or self.kv_rule != "sum":
             return False  # by other rules room comes with progress, too, which no change reports
         if request.choices == 1:
             block, are_shared = self._layout  # `own_tokens`, inlined: a poll asks of all that it passes over
@@ -331,8 +330,10 @@ class Fleet:
         """
         best: tuple[float, str] | None = None
         layouts: dict[tuple[int, bool], Reservation] = {}  # what the request would occupy
-        for capacity in self.available(request):
-            if capacity.id in besides or now < capacity.held_until:
+        ids = request.backend_ids
+        for capacity in self.backends.values():
+            is_eligible = capacity.load.available and (ids is None or capacity.id in ids)
+            if not is_eligible or capacity.id in besides or now < capacity.held_until:
                 continue
             needed = layouts.get(capacity.layout)
             if needed is None:
@@ -340,7 +341,7 @@ class Fleet:
                     request, tier_id, prompt_tokens=request.context_tokens, output_tokens=output_tokens
                 )
             self.asked += 1
-            found = capacity.room_in_steps(needed) * (capacity.work.decode_s or 1.0), capacity.id
+            found = capacity.room_after(needed)[0] * (capacity.work.decode_s or 1.0), capacity.id
             if best is None or found < best:
                 best = found
         if best is None:
@@ -366,10 +367,7 @@ class Fleet:
         if output:
             is_streamed = entry.first_token_at is not None and entry.first_token_at < now
             capacity.answered(entry.reservation, output, now - entry.dispatched_at, is_streamed=is_streamed)
-        service = entry.service - entry.service_before
-        if service > 0.0 and now > entry.dispatched_at:
-            capacity.served(service, entry.reservation, now - entry.dispatched_at)
-        capacity.release(entry.reservation, now - entry.dispatched_at)
+        capacity.release(entry.reservation, now - entry.dispatched_at, entry.service - entry.service_before)
         self.requests -= 1
         if capacity.id in self._retired:
             self._retire(capacity)
@@ -480,7 +478,9 @@ class Fleet:
     def _slots_changed(self, capacity: BackendCapacity) -> None:
         if self.negative_cache.is_used:
             self.negative_cache.changed(capacity)
-        has_slot = capacity.load.available and not capacity.awaits_measurement and capacity.has_slot
+        has_slot = capacity.load.available and not capacity.awaits_measurement
+        if capacity.sequences:  # an idle backend has one
+            has_slot = has_slot and capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None
             (self.with_slot.add if has_slot else self.with_slot.discard)(capacity.id)

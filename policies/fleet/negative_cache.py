@@ -185,11 +185,12 @@ class NegativeCache:
         others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
             others, busy, ready_at = self._changed_since(before) & with_slot, before.busy.copy(), before.ready_at
+        first_due_at = need.first_due_at
         for each in asked:
             # A rejection for any other reason may end with time alone: it is not cached.
             if not each.has_room(needed, reserve_only=reserve_only):
                 others.discard(each.id)
-            elif now < (busy_until := each.busy_until(needed.first_due_at)):
+            elif now < (busy_until := each.busy_until(first_due_at)):
                 ready_at = min(ready_at, each.work.ready_at)
                 busy.append((busy_until, each.id))
                 others.discard(each.id)

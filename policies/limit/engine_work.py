@@ -107,7 +107,9 @@ class EngineWork:
             self._budget.sent(reservation)
         if self._by_deadline is not None:
             self._by_deadline.add(reservation)
-        self._count(reservation, 1)
+        self.sequences += reservation.sequences
+        self.context_tokens += reservation.prompt_tokens + reservation.output_tokens / 2  # `context_tokens`, inlined
+        self.output_tokens += reservation.output_tokens
         if reservation.envelope is not None and (tpot_s := self.own_tpot_s(reservation)) < inf:
             self.targets.add(reservation, tpot_s)
         if self.model is not None:
@@ -124,8 +126,9 @@ class EngineWork:
                 self._advance(now)
         if self.shared is not None and self.model is not None:
             self.shared.started(reservation)
-        end = self._prefilled(reservation)
+        end = self._ends.pop(reservation, None)
         if end is not None:
+            self._prefilled(reservation)
             self._surely_computed = max(self._surely_computed, end)
             if self._by_deadline is not None:
                 self._bound_owed(self._by_deadline)
@@ -145,14 +148,20 @@ class EngineWork:
                 self._at, self._computed = now, self._sent
             else:
                 self._advance(now)
-        end = self._prefilled(reservation)
+        end = self._ends.pop(reservation, None)
+        if end is not None:
+            self._prefilled(reservation)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)
         elif end is not None and end > self._computed:  # it will not be computed any more
             self._computed += min(reservation.prefill_tokens, end - self._computed)
         if reservation.envelope is not None:
             self.targets.remove(reservation)
-        self._count(reservation, -1)
+        self.sequences -= reservation.sequences
+        self.context_tokens -= reservation.prompt_tokens + reservation.output_tokens / 2  # `context_tokens`, inlined
+        self.output_tokens -= reservation.output_tokens
+        if not self.sequences:
+            self.context_tokens = self.output_tokens = 0.0  # drop the rounding error
         if self.model is not None:
             self._set_pace(self.model)
 
@@ -389,16 +398,14 @@ class EngineWork:
         owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
         self._computed = self._sent - owed
 
-    def _prefilled(self, reservation: Reservation) -> float | None:
-        """Remove the request's prompt from the owed tokens; return its entry of `_ends`, None if already removed."""
+    def _prefilled(self, reservation: Reservation) -> None:
+        """A prompt is no longer owed, and not among `_ends` any more."""
         if self._budget.since:
             self._budget.since.pop(reservation, None)
-        end = self._ends.pop(reservation, None)
-        if end is not None and self.shared is not None:
+        if self.shared is not None:
             self.shared.remove(reservation)
-        if end is not None and self._by_deadline is not None:
+        if self._by_deadline is not None:
             self._by_deadline.remove(reservation)
-        return end
 
     def _share(self, tokens: int | None) -> None:
         """Set the most tokens of one prompt that a step computes; None: as many as the step holds."""
@@ -409,14 +416,6 @@ class EngineWork:
         if self.shared is None or self.shared.share_tokens != tokens:
             self.shared = SharedSteps(tokens, self._ends, long_max=long_max)
         self.shared.long_max = long_max
-
-    def _count(self, reservation: Reservation, sign: int) -> None:
-        self.sequences += sign * reservation.sequences
-        context_tokens = reservation.prompt_tokens + reservation.output_tokens / 2  # `context_tokens`, inlined
-        self.context_tokens += sign * context_tokens
-        self.output_tokens += sign * reservation.output_tokens
-        if not self.sequences:
-            self.context_tokens = self.output_tokens = 0.0  # drop the rounding error
 
     def _next_step(self, reservation: Reservation) -> float:
         """The step of the request's next token. A request gets a token with every step, the first when its prompt is

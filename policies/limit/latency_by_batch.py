@@ -61,20 +61,6 @@ class Speed:
     tokens_squares: float = 0.0
     products: float = 0.0
 
-    def add(self, duration: float, tokens: float, ran_with: float) -> None:
-        if self.count >= COUNT_MAX:
-            kept = 1 - 1 / COUNT_MAX
-            self.durations, self.tokens_squares = kept * self.durations, kept * self.tokens_squares
-            self.products, self.count = kept * self.products, COUNT_MAX - 1.0
-        self.count += 1
-        slower, longer = duration - self.duration, tokens - self.tokens
-        self.duration += slower / self.count
-        self.tokens += longer / self.count
-        self.ran_with += (ran_with - self.ran_with) / self.count
-        self.durations += slower * (duration - self.duration)
-        self.tokens_squares += longer * (tokens - self.tokens)
-        self.products += slower * (tokens - self.tokens)
-
     @property
     def token(self) -> float:
         """The mean logarithm of the seconds per token."""
@@ -103,7 +89,19 @@ class Speeds:
         speed = self.by_kind.get(answer.kind)
         if speed is None:
             speed = self.by_kind[answer.kind] = Speed()
-        speed.add(answer.token + answer.tokens, answer.tokens, log(ran_with))
+        duration, tokens = answer.token + answer.tokens, answer.tokens
+        if speed.count >= COUNT_MAX:
+            kept = 1 - 1 / COUNT_MAX
+            speed.durations, speed.tokens_squares = kept * speed.durations, kept * speed.tokens_squares
+            speed.products, speed.count = kept * speed.products, COUNT_MAX - 1.0
+        speed.count += 1
+        slower, longer = duration - speed.duration, tokens - speed.tokens
+        speed.duration += slower / speed.count
+        speed.tokens += longer / speed.count
+        speed.ran_with += (log(ran_with) - speed.ran_with) / speed.count
+        speed.durations += slower * (duration - speed.duration)
+        speed.tokens_squares += longer * (tokens - speed.tokens)
+        speed.products += slower * (tokens - speed.tokens)
 
     def shift(self, by: float) -> None:
         """Shift all durations by `by`, a logarithm, because the whole backend has become slower."""

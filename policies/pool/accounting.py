@@ -36,7 +36,8 @@ class Accounting:
         self.unsettled.pop(entry.request.id, None)
         service, outstanding = self.ledger.charge(entry, entry.usage)
         refund, expected = self.ledger.closed(entry, is_served=is_served)
-        fair_queue.charged(entry.request.tenant_id, (service + refund, outstanding + expected))
+        tenant = fair_queue.tenants[entry.request.tenant_id].tenant
+        fair_queue.order.charged(tenant, (service + refund, outstanding + expected))
         if fair_queue.order.follows_requests:
             fair_queue.ended(entry, now)
 

@@ -14,7 +14,7 @@ all tiers without a reserve. Tiers with a reserve may then still enter their own
 An order that is not fair lets no request pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from policies.capacity.backend import BackendCapacity
 from policies.capacity.candidates import Candidates
@@ -29,6 +29,10 @@ NO_TIERS: frozenset[str] = frozenset()
 
 PassedOver = tuple[str, Request]
 """A tenant's next request, which fits nowhere, after the id of its tier."""
+
+
+Refuses = Callable[[Request, str, "BackfillRound"], bool]
+"""Whether a request of this tier certainly has no room; then the round was told (SlotFitting.refuses)."""
 
 
 class BackfillRound:
@@ -90,21 +94,26 @@ class BackfillRound:
         self._asked_for: Request | None = None  # the request that `_too_far` was computed for
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
-    def next(self) -> tuple[str, Request] | None:
-        """The next request, with its tier."""
+    def next(self, refuses: Refuses) -> tuple[str, Request] | None:
+        """The next request that is not certainly refused, with its tier."""
         fair_queue = self._fair_queue
-        if not self.passed_over:
-            return fair_queue.next(self.blocked, ())
-        if self.heads is None:
-            self.heads = fair_queue.order.root.heads(self.passed_over, self.blocked)
-        request = next(self.heads, None)
-        if request is None:
-            return None
-        first = fair_queue.tier_id(request.tenant_id), request
-        if request.tenant_id not in fair_queue.use.by_tenant or fair_queue.may_go_first(request):
-            return first
-        self.heads = None  # another search moves what it walks over
-        return fair_queue.within_shares(first, self.blocked, self.passed_over)
+        while not self.passed_over:
+            choice = fair_queue.next(self.blocked, ())
+            if choice is None or not refuses(choice[1], choice[0], self):
+                return choice
+        while True:
+            if self.heads is None:
+                self.heads = fair_queue.order.root.heads(self.passed_over, self.blocked)
+            request = next(self.heads, None)
+            if request is None:
+                return None
+            tier_id = fair_queue.tenants[request.tenant_id].tenant.tier_id  # `tier_id`, inlined
+            if request.tenant_id in fair_queue.use.by_tenant and not fair_queue.may_go_first(request):
+                self.heads = None  # another search moves what it walks over
+                first = tier_id, request
+                tier_id, request = fair_queue.within_shares(first, self.blocked, self.passed_over)
+            if not refuses(request, tier_id, self):
+                return tier_id, request
 
     def sent(self, backend: BackendCapacity) -> None:
         """A request was sent to this backend, so that the order is another one."""

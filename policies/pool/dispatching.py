@@ -7,7 +7,6 @@ arrives where nothing waits need not be queued: if it fits, it is sent as the po
 from collections.abc import Sequence
 
 from policies.accounts.ledger import InFlight
-from policies.capacity.candidates import Candidates
 from policies.pool.backfill import BackfillRound
 from policies.pool.scheduler_parts import SchedulerParts
 from policies.queueing.fair_queue import FairQueue
@@ -29,10 +28,13 @@ class Dispatching:
 
     def rounds(self, now: float) -> Sequence[tuple[FairQueue, BackfillRound]]:
         """A round for each queue that may dispatch to a backend that is open."""
-        fleet, unreserved = self._fleet, self._slot_fitting.unreserved
+        fleet, fair_queues, unreserved = self._fleet, self._arrangement.fair_queues, self._slot_fitting.unreserved
+        candidates, shared = fleet.open_at(now), fair_queues.shared
+        if shared is not None:
+            return ((shared, BackfillRound(now, shared, candidates, fleet, unreserved)),) if candidates else ()
         return [
-            (fair_queue, BackfillRound(now, fair_queue, candidates, fleet, unreserved))
-            for fair_queue, candidates in self._arrangement.fair_queues.candidates(fleet.open_at(now))
+            (fair_queue, BackfillRound(now, fair_queue, its_own, fleet, unreserved))
+            for fair_queue, its_own in fair_queues.candidates(candidates)
         ]
 
     def from_queue(
@@ -43,7 +45,8 @@ class Dispatching:
         driver that polls on comes to an end, even where new facts let every poll begin again.
         """
         fleet, dispatched = self._fleet, len(actions)
-        asked_max, slot, now = fleet.asked + self._asked_max, self._slot_fitting.slot, this_round.now
+        asked_max, fitting, now = fleet.asked + self._asked_max, self._slot_fitting, this_round.now
+        slot, refuses = fitting.slot, fitting.refuses
         this_round.heads = None
         # Returned requests were chosen and charged already: they precede any new choice.
         for request_id in list(fair_queue.first):
@@ -51,10 +54,10 @@ class Dispatching:
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
             if is_next and this_round.candidates and len(actions) < actions_max:
-                entry = slot(request, tier_id, this_round)
+                entry = None if refuses(request, tier_id, this_round) else slot(request, tier_id, this_round)
                 if entry is not None:
                     self._sent(entry, fair_queue, actions, now)
-        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next()) is not None:
+        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next(refuses)) is not None:
             tier_id, request = choice
             entry = slot(request, tier_id, this_round)
             if entry is not None:
@@ -73,7 +76,7 @@ class Dispatching:
             return None
         if tenant.in_flight_max is not None or state.group is not None or tenant.keys:
             return None  # limits are counted where it waits
-        candidates, output_tokens = Candidates(self._fleet.open_at(now)), self._slot_fitting.sizing.predict(request)
+        candidates, output_tokens = self._fleet.open_at(now), self._slot_fitting.sizing.predict(request)
         entry = self._slot_fitting.fit(request, tenant.tier_id, candidates, output_tokens, now)
         if entry is None:
             return None
@@ -101,7 +104,9 @@ class Dispatching:
 
     def _told(self, entry: InFlight) -> Dispatch:
         """What the driver is told of an entry that is in flight from now on."""
-        expected_tokens = 0 if self._sessions is None else self._sessions.sent(entry)
+        sessions, expected_tokens = self._sessions, 0
+        if sessions is not None and (entry.request.program_id is not None or sessions.tenants):
+            expected_tokens = sessions.sent(entry)
         request = entry.request
         quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)

@@ -59,6 +59,10 @@ class SessionGate:
             quantum=rules.quantum,
         )
         self._prompt_tails = PromptTails()
+        self.tenants, self.others = self.ledger.table.tenants, self.ledger.others
+        """What says whether a call without a session concerns the ledger: tenants that have sessions, and calls without
+        one that it counts. To read.
+        """
         self.forgiven: dict[str, Usage] = {}
         """What requests have used that compute again what a pause made them lose, by id. To read."""
         self._bound: dict[str, _Bound] = {}  # waiting requests by id
@@ -87,9 +91,9 @@ class SessionGate:
         """Whether turns are held, or may be."""
         return self.ledger.engagement.is_on or bool(self.ledger.held)
 
-    def may_hold(self, request: Request, now: float) -> bool:
-        """Whether the ledger has to be asked whether this arriving request enters the order."""
-        return request.program_id is not None and (self.ledger.is_engaged(now) or bool(self.ledger.held.turns))
+    def may_hold(self, now: float) -> bool:
+        """Whether the ledger has to be asked whether this arriving request of a session enters the order."""
+        return self.ledger.is_engaged(now) or bool(self.ledger.held.turns)
 
     def is_held(self, request: Request) -> bool:
         return request.id in self.ledger.held.turns
@@ -158,8 +162,7 @@ class SessionGate:
         """A request was dispatched. Returns the tokens of its prompt that its backend is expected to have cached."""
         request, ledger = entry.request, self.ledger
         if request.program_id is None:
-            if ledger.table.tenants:
-                ledger.sent(request, entry.backend_id, entry.dispatched_at)
+            ledger.sent(request, entry.backend_id, entry.dispatched_at)
             return 0
         if request.id in self._bound:
             request = entry.request = self.unbound(request)
@@ -187,8 +190,6 @@ class SessionGate:
     def ended(self, entry: InFlight, now: float) -> None:
         """A dispatched request has ended."""
         request, ledger = entry.request, self.ledger
-        if request.program_id is None and not ledger.table.tenants and not ledger.others:
-            return
         ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
         of_tenant = ledger.table.tenants.get(request.tenant_id)
         if of_tenant is None or not of_tenant.sessions:

@@ -177,7 +177,10 @@ class Tenants:
         state.in_flight += 1
         if state.group is not None:
             self._count_group(state.group, 1)
-        self._refresh(state, fair_queue)
+        self.noted.add(tenant_id)
+        fair_queue.refresh(state)
+        if state.tenant.in_flight_max is not None:
+            self._refresh_all(state)
 
     def freed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """One of the tenant's requests is no longer in flight; if it was returned, it waits in this queue."""
@@ -185,14 +188,20 @@ class Tenants:
         state.in_flight -= 1
         if state.group is not None:
             self._count_group(state.group, -1)
-        self._refresh(state, fair_queue)
+        self.noted.add(tenant_id)
+        fair_queue.refresh(state)
+        if state.tenant.in_flight_max is not None:
+            self._refresh_all(state)
         if state.removed:
             self._forget_if_gone(state)
 
     def queue_changed(self, tenant_id: str, fair_queue: FairQueue) -> None:
         """The tenant's waiting requests in this queue have changed."""
         state = self.states[tenant_id]
-        self._refresh(state, fair_queue)
+        self.noted.add(tenant_id)
+        fair_queue.refresh(state)
+        if state.tenant.in_flight_max is not None:
+            self._refresh_all(state)
         if state.removed:
             self._forget_if_gone(state)
 
@@ -272,12 +281,10 @@ class Tenants:
             )
         )
 
-    def _refresh(self, state: QueuedTenant, fair_queue: FairQueue) -> None:
-        self.noted.add(state.tenant.id)
-        fair_queue.refresh(state)
-        if state.tenant.in_flight_max is not None:
-            for each in self.present.fair_queues.all():
-                each.refresh(state)
+    def _refresh_all(self, state: QueuedTenant) -> None:
+        """A tenant with an in-flight limit has more or fewer requests in flight, which holds over all queues."""
+        for each in self.present.fair_queues.all():
+            each.refresh(state)
 
     def _forget_if_gone(self, state: QueuedTenant) -> None:
         tenant = state.tenant

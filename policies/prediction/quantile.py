@@ -45,7 +45,10 @@ class TenantQuantile:
         per_choice = (
             views.shares.quantile * limit / choices if views.shares_lead > LEAD_TOKENS else views.outputs.quantile
         )
-        return min(per_choice * choices, limit)
+        output_tokens = per_choice * choices
+        if limit < output_tokens:
+            return limit
+        return output_tokens
 
     def observed(self, request: Request, output_tokens: int) -> None:
         if not request.output_tokens_max:
@@ -53,7 +56,16 @@ class TenantQuantile:
         views = self._tenants.get(request.tenant_id)
         if views is None:
             views = self._tenants[request.tenant_id] = _Views(self._window_outputs, self._quantile)
-        views.observed(request, output_tokens, self._quantile)
+        output, limit = output_tokens / request.choices, request.output_tokens_max / request.choices
+        outputs, shares, quantile = views.outputs, views.shares, self._quantile
+        if outputs.arrived:
+            # The pinball loss of both predictions: the quantile has the least mean loss.
+            by_tokens, by_shares = output - min(outputs.quantile, limit), output - shares.quantile * limit
+            by_tokens *= quantile if by_tokens > 0.0 else quantile - 1.0
+            by_shares *= quantile if by_shares > 0.0 else quantile - 1.0
+            views.shares_lead += by_tokens - by_shares - views.shares_lead / outputs.outputs_max
+        outputs.add(output)
+        shares.add(output / limit)
 
     def forget(self, tenant_id: str) -> None:
         self._tenants.pop(tenant_id, None)
@@ -69,18 +81,6 @@ class _Views:
         self.shares = OutputWindow(outputs_max, quantile)
         self.shares_lead = 0.0
         """Loss of the token view minus that of the share view, fading over the window."""
-
-    def observed(self, request: Request, output_tokens: int, quantile: float) -> None:
-        output, limit = output_tokens / request.choices, request.output_tokens_max / request.choices
-        outputs, shares = self.outputs, self.shares
-        if outputs.arrived:
-            # The pinball loss of both predictions: the quantile has the least mean loss.
-            by_tokens, by_shares = output - min(outputs.quantile, limit), output - shares.quantile * limit
-            by_tokens *= quantile if by_tokens > 0.0 else quantile - 1.0
-            by_shares *= quantile if by_shares > 0.0 else quantile - 1.0
-            self.shares_lead += by_tokens - by_shares - self.shares_lead / outputs.outputs_max
-        outputs.add(output)
-        shares.add(output / limit)
 
 
 class OutputWindow:

@@ -91,7 +91,8 @@ class FairQueue:
         """The backend held for each waiting request that last fitted nowhere while another could pass, by request id.
         """
         self.output_tokens = output_tokens
-        self._tenants = tenants
+        self.tenants = tenants
+        """All tenants of the pool. To read."""
         self._price = price
         self._is_capped = share_ratio_max < 1.0
         self._share = ShareCap(share_ratio_max, order)
@@ -111,7 +112,7 @@ class FairQueue:
         """Whether the tenant waits in this queue and may send."""
         if tenant_id not in self._competing:
             return False
-        group = self._tenants[tenant_id].group
+        group = self.tenants[tenant_id].group
         return group is None or not group.is_full
 
     def queued(self, request: Request, now: float) -> None:
@@ -161,7 +162,7 @@ class FairQueue:
     def regroup(self, tier_id: str, now: float) -> None:
         """Add the level of groups to a tier, or take it away. None of the tier's tenants has a group."""
         level = self.order.root.nodes[tier_id].order.level()
-        states = [state for state in self._tenants.values() if state.tenant.tier_id == tier_id]
+        states = [state for state in self.tenants.values() if state.tenant.tier_id == tier_id]
         waiting = [state for state in states if state.tenant.id in self._competing]
         waiting.sort(key=lambda state: (self.order.ranks(state.tenant), state.tenant.id))
         for state in waiting:
@@ -186,8 +187,8 @@ class FairQueue:
             for tenant_id, group_id in tier.accounts:
                 self.forget_absent(tenant_id)  # it was in another tier in one of the queues summed here
                 self._absent[tenant_id] = AccountPlace(tier_id, group_id)
-        for tenant_id in self._absent.keys() & self._tenants.keys():
-            self.welcome(self._tenants[tenant_id].tenant)
+        for tenant_id in self._absent.keys() & self.tenants.keys():
+            self.welcome(self.tenants[tenant_id].tenant)
 
     def welcome(self, tenant: Tenant) -> None:
         """The tenant is new in this queue or returns, perhaps in another tier or group than before."""
@@ -207,11 +208,11 @@ class FairQueue:
     # -- requests in flight from here ------------------------------------------------------------------------
 
     def charged(self, tenant_id: str, charge: Charge) -> None:
-        self.order.charged(self._tenants[tenant_id].tenant, charge)
+        self.order.charged(self.tenants[tenant_id].tenant, charge)
 
     def opened(self, entry: InFlight, charge: Charge) -> None:
         """The entry was dispatched from this queue at this charge."""
-        tenant = self._tenants[entry.request.tenant_id].tenant
+        tenant = self.tenants[entry.request.tenant_id].tenant
         entry.weight = tenant.weight
         self.use.count(entry, 1, entry.reservation.sequences, entry.reservation.tokens)
         if self.order.follows_requests:
@@ -236,11 +237,11 @@ class FairQueue:
             self._order_of(entry.request).ended(entry, now)
 
     def tier_id(self, tenant_id: str) -> str:
-        return self._tenants[tenant_id].tenant.tier_id
+        return self.tenants[tenant_id].tenant.tier_id
 
     def ahead(self, tenant_id: str, other_id: str) -> float:
         """The amount by which the rank of one tenant is above that of another of its tier (FairTree.ahead)."""
-        return self.order.ahead(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        return self.order.ahead(self.tenants[tenant_id].tenant, self.tenants[other_id].tenant)
 
     def share_ratio(self, tenant: Tenant) -> float:
         """The part of this queue's dispatches that the tenant's weight entitles it to among the present tenants."""
@@ -257,7 +258,7 @@ class FairQueue:
                 break
             if request.tenant_id != before:
                 before = request.tenant_id
-                lead += max(0.0, -self.order.lag(tenant, self._tenants[before].tenant))
+                lead += max(0.0, -self.order.lag(tenant, self.tenants[before].tenant))
         return lead
 
     # -- the next request ------------------------------------------------------------------------------------
@@ -267,7 +268,9 @@ class FairQueue:
         there is none.
         """
         first = self._pick(blocked, any_request, besides)
-        return first if first is None or self.may_go_first(first[1]) else self.within_shares(first, blocked, besides)
+        if first is None or first[1].tenant_id not in self.use.by_tenant or self.may_go_first(first[1]):
+            return first
+        return self.within_shares(first, blocked, besides)
 
     def may_go_first(self, request: Request) -> bool:
         """Whether the request, which is next, goes whatever its tenant has in flight."""
@@ -285,7 +288,7 @@ class FairQueue:
         if other is None or not self._may_be_passed(first[1].tenant_id, other[1].tenant_id):
             return first
         # The other may be of another tier or group, and pass over a tenant there, too.
-        tenant = self._tenants[other[1].tenant_id].tenant
+        tenant = self.tenants[other[1].tenant_id].tenant
         for node in self.order.path(tenant):
             beside = node.pick(any_request, besides)
             assert beside is not None, "the other is one that it may pick"
@@ -299,14 +302,19 @@ class FairQueue:
         """
         if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.entitles(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
+        return self._share.entitles(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
         """Whether one tenant may pass another, for which `hold` keeps a backend. It may be ahead of the other by at
         most the price of the tokens that were in flight at the held backend; where shares are capped, also by the price
         of its own tokens in flight. Both are priced as if all tokens were outputs.
         """
-        lead = -self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        tenant, other = self.tenants[tenant_id].tenant, self.tenants[other_id].tenant
+        leaf = self.order.root.nodes[tenant.tier_id]
+        if leaf.level is None and tenant.tier_id == other.tier_id:  # `FairTree.lag`, inlined: a poll asks of many
+            lead = -(leaf.order.lag(tenant_id, other_id) * tenant.weight)
+        else:
+            lead = -self.order.lag(tenant, other)
         if lead <= 0.0:
             return True
         worth = 0.0 if hold is None else self._worth(hold.requests, hold.tokens)
@@ -329,16 +337,16 @@ class FairQueue:
         if blocked and len(blocked) == len(order.tier_ids):
             return None
         request = order.root.pick(eligible, besides, blocked)
-        return None if request is None else (self._tenants[request.tenant_id].tenant.tier_id, request)
+        return None if request is None else (self.tenants[request.tenant_id].tenant.tier_id, request)
 
     def _is_within_share(self, request: Request) -> bool:
         if request.tenant_id not in self.use.by_tenant:
             return True
-        return self._share.allows(self._tenants[request.tenant_id].tenant, self.use.share_with(request))
+        return self._share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def _may_be_passed(self, tenant_id: str, other_id: str) -> bool:
         """Whether one tenant is behind another by no more than its requests in flight may still cost."""
-        lag = self.order.lag(self._tenants[tenant_id].tenant, self._tenants[other_id].tenant)
+        lag = self.order.lag(self.tenants[tenant_id].tenant, self.tenants[other_id].tenant)
         use = self.use.of(tenant_id)
         return lag <= self._worth(use.requests, use.tokens)
 
@@ -352,4 +360,4 @@ class FairQueue:
 
     def _order_of(self, request: Request) -> Fairness:
         """The order in which the request's tenant is."""
-        return self.order.leaf(self._tenants[request.tenant_id].tenant).order
+        return self.order.leaf(self.tenants[request.tenant_id].tenant).order

@@ -54,7 +54,9 @@ class ShareCap:
         """Set whether the tenant has a request queued or in flight; its weight counts while it has one."""
         counted = self.active.get(tenant.id)
         if active and counted is None:
-            leaf = self._order.leaf(tenant)
+            leaf = self._order.root.nodes[tenant.tier_id]
+            if leaf.level is not None:
+                leaf = self._order.leaf(tenant)
             self.active[tenant.id] = leaf, tenant.weight
             leaf.count_active(1, tenant.weight)
         elif counted is not None and not active:

@@ -157,13 +157,13 @@ def test_a_poll_of_an_instant_in_which_all_was_decided_looks_for_no_room(make_po
     for number in range(30):
         pool.send("ABC"[number % 3], f"r{number}", prompt=300, output_max=10)
     assert len(pool.dispatched()) == 3
-    asked, slot = [], SlotFitting.slot
+    asked, refuses = [], SlotFitting.refuses  # of each request that a round looks at
 
     def counted(self, request, *args):
         asked.append(request.id)
-        return slot(self, request, *args)
+        return refuses(self, request, *args)
 
-    monkeypatch.setattr(SlotFitting, "slot", counted)
+    monkeypatch.setattr(SlotFitting, "refuses", counted)
     assert pool.scheduler.poll(pool.now) == []
     assert asked == []
     for tell in (
