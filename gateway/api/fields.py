@@ -109,8 +109,8 @@ def _is_reserved(name: str) -> bool:
 
 
 _OVERTAKE = "It would overtake others inside the engine."
-_INTERNAL = "It is between servers, and would read or write what is another request's."
-_PLACE = "Where a request runs is the gateway's decision."
+_INTERNAL = "It would reach another request's data."
+_PLACE = "The gateway decides where a request runs."
 
 BODY_FIELDS: Final[Mapping[str, BodyField]] = {
     "priority": BodyField(_leave_out, "left out", _OVERTAKE),
@@ -119,17 +119,17 @@ BODY_FIELDS: Final[Mapping[str, BodyField]] = {
         "without the names that are ours (tenant, tenant_id, tier, tier_id, priority, deadline, slo_*, fairlead_*) or "
         "the engine's own (kv_transfer_params, ec_transfer_params, kv_cache_report_mode, session_id); with "
         "`limits.xargs_allowed` those alone that it lists",
-        "A scheduler inside the engine believes them, and a wrong one ends the engine.",
+        "The engine believes them, and a wrong one ends it.",
     ),
     "nvext": BodyField(
         _nvext,
         "without agent_hints, session_control, token_data, cache_salt and what ends in _id or _rank",
-        "Dynamo acts on them: urgency, the place where a request runs, its prompt.",
+        "Dynamo would act on them.",
     ),
     "stream_interval": BodyField(
         _stream_interval,
         f"at most {STREAM_INTERVAL_MAX}",
-        "Tokens are charged as their chunks pass: a chunk of many would lag behind.",
+        "Tokens are charged as their chunks pass: many at once would be late.",
     ),
     "kv_transfer_params": BodyField(_leave_out, "left out", _INTERNAL),
     "ec_transfer_params": BodyField(_leave_out, "left out", _INTERNAL),
@@ -143,7 +143,7 @@ BODY_FIELDS: Final[Mapping[str, BodyField]] = {
     "request_id": BodyField(
         _leave_out,
         "left out; it names the call where no header does and no call in flight has it",
-        "Two calls of one name would collide, and a response could take the place of another's.",
+        "A response could take the place of another's.",
     ),
     "rid": BodyField(_leave_out, "left out", "Two calls of one name would collide."),
 }
@@ -151,7 +151,7 @@ CACHE_SALT: Final = "cache_salt"
 CACHE_SALT_FIELD: Final = BodyField(
     _leave_out,
     "as it came; with `auth.cache_isolation` an HMAC over the tier or tenant and the client's own",
-    "A client that guesses the beginning of another's prompt could see from the TTFT that the guess was right.",
+    "The TTFT would tell that a guess of another's prompt was right.",
 )
 HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
     "x-vllm-priority": HeaderField("0", _OVERTAKE),
@@ -159,23 +159,24 @@ HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
     "x-request-id": HeaderField(
         "forwarded where it is usable and not in flight, else replaced", "Two calls of one name would collide."
     ),
-    "x-tenant-id": HeaderField("names the tenant, from `auth.trusted_proxies` alone", "It would be another's share."),
-    "x-llm-d-inference-fairness-id": HeaderField("as x-tenant-id", "It would be another's share."),
-    "x-gateway-inference-fairness-id": HeaderField("as x-tenant-id", "It would be another's share."),
-    "x-llm-d-slo-ttft-ms": HeaderField("tightens the tenant's envelope", "A wider one is not the client's to take."),
-    "x-llm-d-slo-tpot-ms": HeaderField("tightens the tenant's envelope", "A wider one is not the client's to take."),
-    "x-slo-ttft-ms": HeaderField("as x-llm-d-slo-ttft-ms", "A wider one is not the client's to take."),
-    "x-slo-tpot-ms": HeaderField("as x-llm-d-slo-tpot-ms", "A wider one is not the client's to take."),
-    "x-fairlead-program-id": HeaderField(
-        "names the session that the call is part of, before what agents name it by ([aliases](aliases.md#a-split)); "
-        "not forwarded",
-        "It orders the calls of one tenant, and is kept as a hash alone.",
+    "x-tenant-id": HeaderField(
+        "names the tenant, from `auth.trusted_proxies` alone", "A client would take another's share."
     ),
-    "authorization": HeaderField("read, not forwarded", "The backend's credentials are the gateway's."),
-    "x-api-key": HeaderField("as authorization", "The backend's credentials are the gateway's."),
+    "x-llm-d-inference-fairness-id": HeaderField("as x-tenant-id", "A client would take another's share."),
+    "x-gateway-inference-fairness-id": HeaderField("as x-tenant-id", "A client would take another's share."),
+    "x-llm-d-slo-ttft-ms": HeaderField("tightens the tenant's envelope", "A client cannot widen an envelope."),
+    "x-llm-d-slo-tpot-ms": HeaderField("tightens the tenant's envelope", "A client cannot widen an envelope."),
+    "x-slo-ttft-ms": HeaderField("as x-llm-d-slo-ttft-ms", "A client cannot widen an envelope."),
+    "x-slo-tpot-ms": HeaderField("as x-llm-d-slo-tpot-ms", "A client cannot widen an envelope."),
+    "x-fairlead-program-id": HeaderField(
+        "names the call's [session](aliases.md#a-split); not forwarded",
+        "It is kept as a hash.",
+    ),
+    "authorization": HeaderField("read, not forwarded", "A backend gets the gateway's credentials."),
+    "x-api-key": HeaderField("as authorization", "A backend gets the gateway's credentials."),
     "endpoint-load-metrics-format": HeaderField("not forwarded", "A backend's load is that of all tenants."),
     "connection": HeaderField(
-        "not forwarded, nor what it names, nor any other hop-by-hop header", "RFC 9110, 7.6.1: it is for us alone."
+        "not forwarded, as all hop-by-hop headers and what it names", "It is for the gateway (RFC 9110, 7.6.1)."
     ),
 }
 
