@@ -301,7 +301,7 @@ CLIENTS_CUT: Final = Family(
 )  # fmt: skip
 RELOAD_FAILED: Final = Family(
     "fairlead_config_reload_failed",
-    "1: the changed configuration file is invalid; the last one is in force.",
+    "1: the changed configuration file is invalid; the last valid one is used.",
 )
 SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector took.", total=True)
 NOTICES: Final = Family(
