@@ -28,7 +28,7 @@ class Candidates(list[BackendCapacity]):
         """
         if self._fills is None and len(self) > 1:
             by_id = {each.id: each for each in self}
-            self._fills = sorted([fill(each) for each in self])
+            self._fills = sorted([(each.reserved_ratio / each.speed, -each.speed, each.id) for each in self])  # `fill`
             self[:] = [by_id[key[2]] for key in self._fills]
         return self
 

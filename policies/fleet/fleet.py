@@ -461,7 +461,8 @@ class Fleet:
                 if not backend.may_fit(reservation, reserve_only=reserve_only):
                     return False
                 reservation.cached_tokens = _cached_tokens(request, backend, cached_tokens)
-            has_room = backend.fits(reservation, reserve_only=reserve_only)
+            # An idle backend always has room.
+            has_room = not backend.sequences or backend.fits(reservation, reserve_only=reserve_only)
             return has_room and (may_enter is None or may_enter(request, backend, reservation))
 
         return fits

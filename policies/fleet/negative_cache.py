@@ -36,7 +36,8 @@ class _Need:
     def __init__(self, needed: Reservation) -> None:
         self.tokens, self.sequences, self.prefix = needed.tokens, needed.sequences, needed.prefix
         self.prompt_tokens = needed.tokens - needed.output_tokens  # KV tokens that it holds before its first step
-        self.steps_left, self.first_due_at = needed.steps_left, needed.first_due_at
+        self.steps_left = (needed.output_tokens - needed.produced_tokens) / needed.sequences  # `steps_left`, inlined
+        self.first_due_at = -inf if needed.envelope is None else needed.first_due_at
 
 
 @dataclass(slots=True, eq=False)

@@ -128,7 +128,8 @@ class EngineWork:
             self.shared.started(reservation)
         end = self._ends.pop(reservation, None)
         if end is not None:
-            self._prefilled(reservation)
+            if self._budget.since or self.shared is not None or self._by_deadline is not None:
+                self._prefilled(reservation)
             self._surely_computed = max(self._surely_computed, end)
             if self._by_deadline is not None:
                 self._bound_owed(self._by_deadline)
@@ -149,7 +150,7 @@ class EngineWork:
             else:
                 self._advance(now)
         end = self._ends.pop(reservation, None)
-        if end is not None:
+        if end is not None and (self._budget.since or self.shared is not None or self._by_deadline is not None):
             self._prefilled(reservation)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)

@@ -274,8 +274,9 @@ class FairQueue:
 
     def may_go_first(self, request: Request) -> bool:
         """Whether the request, which is next, goes whatever its tenant has in flight."""
-        has_none = request.tenant_id not in self.use.by_tenant
-        return has_none or not self.order.is_fair or self.order.root.waiting == 1 or self._is_within_share(request)
+        if request.tenant_id not in self.use.by_tenant or not self.order.is_fair or self.order.root.waiting == 1:
+            return True
+        return self._share.allows(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def within_shares(
         self, first: tuple[str, Request], blocked: Collection[str], besides: Collection[str]

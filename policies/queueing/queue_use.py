@@ -73,7 +73,7 @@ class QueueUse:
         """The share of the requests in flight that the request's tenant would have if the request were sent to a
         backend of mean speed.
         """
-        use, (sequences_max, tokens_max) = self.of(request.tenant_id), self._limits()
+        use, (sequences_max, tokens_max) = self.by_tenant.get(request.tenant_id, NO_USE), self._limits()
         tokens = request.prompt_tokens + self._output_tokens(request)
         # By "expected" and "peak" the full lengths in flight may exceed what the pool holds at any one moment.
         tokens_max = max(tokens_max, self._share_tokens + tokens)

@@ -66,8 +66,9 @@ class ShareCap:
 
     def allows(self, tenant: Tenant, share: InFlightShare) -> bool:
         """Whether the active tenant may have this share in flight."""
-        if share.is_within(self._ratio_max):
-            return True
+        ratio = self._ratio_max
+        if share.sequences <= ratio * share.sequences_max and share.tokens <= ratio * share.tokens_max:
+            return True  # `is_within`, inlined: asked of every tenant that is next
         ratio = max(self._ratio_max, self.ratio_if_active(tenant))
         # No cap: a request larger than the whole pool blocks the queue instead of being passed over.
         return ratio >= 1.0 or share.is_within(ratio)

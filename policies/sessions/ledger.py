@@ -413,7 +413,7 @@ class SessionLedger:
 
     def _turn(self, request: Request, now: float) -> Turn:
         assert request.program_id is not None, "it has a session"
-        of_tenant = self.table.of(request.tenant_id)
+        of_tenant = self.table.tenants.get(request.tenant_id) or self.table.of(request.tenant_id)
         session = of_tenant.sessions.get(request.program_id)
         if session is not None:
             of_tenant.sessions.move_to_end(request.program_id)
