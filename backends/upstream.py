@@ -106,7 +106,7 @@ class Upstream:
         request itself may have ended the backend. Raises UpstreamError; ValueError for a request that cannot be
         written.
         """
-        request = self._serialize(method, target, headers, body)
+        request = _serialized(method, self._path + target, self._host_line, headers, body)
         connection = self._take_idle()
         if connection is None:
             return await self._send_anew(request)
@@ -157,24 +157,6 @@ class Upstream:
             raise
         return exchange
 
-    def _serialize(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | bytearray
-    ) -> tuple[bytes | bytearray, ...]:
-        if method == "HEAD":
-            raise ValueError("HEAD: the length of its response is not the length of a body")
-        if " " in target:
-            raise ValueError("a space in the request target")
-        if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
-            raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
-        lines = [f"{method} {self._path}{target} HTTP/1.1", self._host_line, f"content-length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        head = "\r\n".join(lines)
-        if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
-            raise ValueError("a line break or NUL in the request head")
-        # aiohttp decodes header bytes with surrogateescape; this restores the bytes.
-        start = head.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
-        return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied
-
     def _take_idle(self) -> Connection | None:
         idle = self._idle
         if idle and idle[0].idle_since < idle[0].loop.time() - self._limits.idle_s_max:
@@ -200,7 +182,7 @@ class Upstream:
         # Added here, not when it is made: uvloop calls no connection_lost if the opening was cancelled.
         self._connections.add(connection)
         if self._silence_check is None:
-            self._check_silence_later(loop)
+            self._silence_check = loop.call_later(self._silence_check_s, self._check_silence, loop)
         if self._away_check is None and self._resends:
             self._away_check = loop.call_later(AWAY_CHECK_S, self._check_away, loop)
         return connection
@@ -235,15 +217,12 @@ class Upstream:
         if self._sweep is None:
             self._sweep = loop.call_later(self._limits.idle_s_max, self._on_sweep)
 
-    def _check_silence_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._silence_check = loop.call_later(self._silence_check_s, self._check_silence, loop)
-
     def _check_silence(self, loop: asyncio.AbstractEventLoop) -> None:
         self._silence_check = None
         for connection in self._connections:
             connection.check_silence(loop.time(), self._limits.silence_s_max)
         if self._connections:
-            self._check_silence_later(loop)
+            self._silence_check = loop.call_later(self._silence_check_s, self._check_silence, loop)
 
     def _check_away(self, loop: asyncio.AbstractEventLoop) -> None:
         self._away_check = None
@@ -272,3 +251,23 @@ class Upstream:
             self._idle.remove(connection)
         if self._closed and not self._connections:
             self._all_lost.set()
+
+
+def _serialized(
+    method: str, target: str, host_line: str, headers: Mapping[str, str], body: bytes | bytearray
+) -> tuple[bytes | bytearray, ...]:
+    """The request as it is written. ValueError where it cannot be."""
+    if method == "HEAD":
+        raise ValueError("HEAD: the length of its response is not the length of a body")
+    if " " in target:
+        raise ValueError("a space in the request target")
+    if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
+        raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
+    lines = [f"{method} {target} HTTP/1.1", host_line, f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join(lines)
+    if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
+        raise ValueError("a line break or NUL in the request head")
+    # aiohttp decodes header bytes with surrogateescape; this restores the bytes.
+    start = head.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
+    return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied

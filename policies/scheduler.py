@@ -138,7 +138,8 @@ class Scheduler:
         self._rounds = None
         if now >= self._returned_at:
             self._returned_at = inf
-            self._arrangement.fair_queues.all_returned()
+            for fair_queue in self._arrangement.fair_queues.all():
+                fair_queue.order.root.all_returned()
         rejection = self._admission.check(request, now, self._reject)
         if rejection is not None:
             self._rejected.append(rejection)

@@ -7,24 +7,19 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from backends.address_allowlist import AddressAllowlist
-from gateway.admin.reconciler import Reconciler
-from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
-from gateway.budgets.budgets import BUDGETED, Budgets
+from gateway.admin.reconciler import BudgetReconciler, Reconciler
+from gateway.budgets.budgets import Budgets
 from gateway.budgets.claims import BudgetClaims
-from gateway.budgets.group_tenants import deleted_tenants
 from gateway.budgets.usage import UsageBook
 from gateway.checkpoint.checkpoint import Checkpoint, Learning
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
-from gateway.config.prices import PriceSection
 from gateway.config.scheduling import PoolSettings, Scheduling
-from gateway.config.sections import TenantSection
 from gateway.config.trial import admin_ports
 from gateway.identity.key_secret import FingerprintCheck
 from gateway.live.schema import ClusterView
@@ -33,8 +28,7 @@ from gateway.notices.assembly import BudgetNotices
 from gateway.others import Others
 from gateway.parts import GatewayParts
 from gateway.registry.declaration import Declaration
-from gateway.registry.registry import Changed, Registry
-from gateway.registry.resource_kinds import ApiKey
+from gateway.registry.registry import Registry
 from gateway.store.base import Store, StoreUnavailable
 
 if TYPE_CHECKING:  # loaded only where the admin port or discovery is on
@@ -110,12 +104,8 @@ class Management:
         if self._memory is not None:
             await self._memory.open()
         self.usage.start()
-        self._prices_changed(frozenset({("prices", "")}))
-        self.registry.subscribe(self._prices_changed)
-        self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self.registry.entries(kind)))
-        self.registry.subscribe(self._budgets_changed)
-        if self._has_state:
-            await self._recall_deleted_tenants()
+        reconciler = BudgetReconciler(self.registry, self.budgets, keeps_state=self._config.keeps_state)
+        await reconciler.start(recalls_deleted=self._has_state)
         await self.budgets.start()
         if self._has_state:
             self.notices = BudgetNotices(
@@ -183,43 +173,6 @@ class Management:
     def scheduling(self) -> Scheduling:
         """The scheduling settings of the file, which all pools have by default."""
         return self._declaration.config.scheduling
-
-    def _prices_changed(self, changed: Changed) -> None:
-        if any(kind == "prices" for kind, _ in changed):
-            lists = {each.name: each.section for each in self.registry.entries("prices")}
-            self.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
-            self.budgets.repriced()
-
-    async def _recall_deleted_tenants(self) -> None:
-        """Recall this month's deleted tenants, also from before this start, because budgets of groups count them."""
-        month_began_at = datetime.fromisoformat(self.usage.today()).replace(day=1, tzinfo=UTC)
-        try:
-            for tenant, group in (await deleted_tenants(self.registry, month_began_at.timestamp())).items():
-                self.budgets.put_group(tenant, group)
-                self.budgets.tenant_deleted(tenant)
-        except StoreUnavailable as error:
-            log.warning("what deleted tenants have used of their groups' budgets cannot be read: %s", error)
-
-    def _budgets_changed(self, changed: Changed) -> None:
-        for kind, name in changed:
-            entry = self.registry.get(kind, name) if kind in BUDGETED else None
-            section = None if entry is None else entry.section
-            if limits_of(section) != BudgetLimits() and not self._config.keeps_state:
-                log.warning(
-                    "%s %s has a budget, which is kept from the next start on: usage is not counted", kind, name
-                )
-            if kind == "tenants":
-                self.budgets.put((name, ""), limits_of(section))
-                if isinstance(section, TenantSection):
-                    self.budgets.put_group(name, section.group)
-                else:
-                    self.budgets.tenant_deleted(name)
-            elif kind == "groups":
-                self.budgets.put(group_holder(name), limits_of(section))
-            elif isinstance(section, ApiKey) and section.tenant is not None:
-                self.budgets.put((section.tenant, name), limits_of(section))
-            elif kind == "keys":
-                self.budgets.forget_key(name)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """Apply the servers that this discovery source has found, here or in the leading process."""

@@ -10,14 +10,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar, cast
 
 from backends.address_allowlist import AddressAllowlist
 from backends.tls import tls_context_of
+from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
+from gateway.budgets.budgets import BUDGETED, Budgets
+from gateway.budgets.group_tenants import deleted_tenants
 from gateway.config.aliases import AliasSection
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_key, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
+from gateway.config.prices import PriceSection
 from gateway.config.scheduling import Scheduling
 from gateway.config.sections import GroupSection, Section, TenantSection, TierSection
 from gateway.config.step_time import read_configured_step_time
@@ -28,6 +33,7 @@ from gateway.registry.entries import Entry
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 from gateway.scheduling.assembly import policy_choices
+from gateway.store.base import StoreUnavailable
 from policies import types as policy
 
 REMOVE_RETIRED_S = 0.1
@@ -35,6 +41,64 @@ REMOVE_RETIRED_S = 0.1
 S = TypeVar("S", bound=Section)
 
 log = logging.getLogger(__name__)
+
+
+class BudgetReconciler:
+    """The reconciler of prices and budgets."""
+
+    def __init__(self, registry: Registry, budgets: Budgets, *, keeps_state: bool) -> None:
+        """`keeps_state`: usage is counted and stored."""
+        self._registry = registry
+        self._budgets = budgets
+        self._keeps_state = keeps_state
+
+    async def start(self, *, recalls_deleted: bool) -> None:
+        """Apply all entries of the registry, and then every change to them. `recalls_deleted`: budgets of groups also
+        count what tenants used that were deleted before.
+        """
+        self._prices_changed(frozenset({("prices", "")}))
+        self._registry.subscribe(self._prices_changed)
+        self._budgets_changed(frozenset((kind, e.name) for kind in BUDGETED for e in self._registry.entries(kind)))
+        self._registry.subscribe(self._budgets_changed)
+        if recalls_deleted:
+            await self._recall_deleted_tenants()
+
+    def _prices_changed(self, changed: Changed) -> None:
+        if any(kind == "prices" for kind, _ in changed):
+            lists = {each.name: each.section for each in self._registry.entries("prices")}
+            self._budgets.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
+            self._budgets.repriced()
+
+    async def _recall_deleted_tenants(self) -> None:
+        """Recall this month's deleted tenants, also from before this start, because budgets of groups count them."""
+        month_began_at = datetime.fromisoformat(self._budgets.book.today()).replace(day=1, tzinfo=UTC)
+        try:
+            for tenant, group in (await deleted_tenants(self._registry, month_began_at.timestamp())).items():
+                self._budgets.put_group(tenant, group)
+                self._budgets.tenant_deleted(tenant)
+        except StoreUnavailable as error:
+            log.warning("what deleted tenants have used of their groups' budgets cannot be read: %s", error)
+
+    def _budgets_changed(self, changed: Changed) -> None:
+        for kind, name in changed:
+            entry = self._registry.get(kind, name) if kind in BUDGETED else None
+            section = None if entry is None else entry.section
+            if limits_of(section) != BudgetLimits() and not self._keeps_state:
+                log.warning(
+                    "%s %s has a budget, which is kept from the next start on: usage is not counted", kind, name
+                )
+            if kind == "tenants":
+                self._budgets.put((name, ""), limits_of(section))
+                if isinstance(section, TenantSection):
+                    self._budgets.put_group(name, section.group)
+                else:
+                    self._budgets.tenant_deleted(name)
+            elif kind == "groups":
+                self._budgets.put(group_holder(name), limits_of(section))
+            elif isinstance(section, ApiKey) and section.tenant is not None:
+                self._budgets.put((section.tenant, name), limits_of(section))
+            elif kind == "keys":
+                self._budgets.forget_key(name)
 
 
 class BackendReconciler:

@@ -14,7 +14,6 @@ from pydantic_settings import SettingsError
 
 from backends.tls import tls_context
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
-from gateway.config.cross_section import disagreements_of_the_rest
 from gateway.config.files import STDOUT, folder_of
 from gateway.config.key_file import read_keys
 from gateway.config.problems import (
@@ -50,6 +49,8 @@ def load_config(path: Path | None = None, *, check_files: bool = True) -> Config
         # A section with nothing but comments is null in YAML: its defaults apply.
         config = Config(**{name: value for name, value in data.items() if value is not None})
     except ValidationError as error:
+        from gateway.config.cross_section import disagreements_of_the_rest  # noqa: PLC0415 - only where it is wrong
+
         problems += validation_problems(error, Config, lines, variables)
         problems += [locate(loc, text, lines, variables) for loc, text in disagreements_of_the_rest(data, error)]
     except SettingsError as error:

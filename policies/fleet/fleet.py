@@ -293,9 +293,10 @@ class Fleet:
         request: Request,
         tier_id: str,
         output_tokens: float,
-        access: Access,
         *,
         is_known: bool,
+        is_closed: bool,
+        closed: Collection[str],
     ) -> bool:
         """Whether `slot` certainly finds no room for this request: it needs more KV tokens than are free anywhere, or
         it found none before (`is_known`). False says nothing.
@@ -316,9 +317,9 @@ class Fleet:
                 return True
         return (
             is_known
-            and (access.is_closed or not access.closed)
+            and (is_closed or not closed)
             and refusals.is_refused_still(
-                request, tier_id, output_tokens, self.with_slot, reserve_only=access.is_closed, now=self.clock.now
+                request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
             )
         )
 

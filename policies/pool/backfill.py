@@ -48,7 +48,6 @@ class BackfillRound:
         "_is_settled",
         "_too_far",
         "_unreserved",
-        "access",
         "blocked",
         "candidates",
         "closed",
@@ -79,8 +78,6 @@ class BackfillRound:
         """By backend where only a tier's own reserve is left: the tiers to which it alone is closed. To read. For all
         backends see `is_closed`.
         """
-        self.access = OPEN
-        """The room that is open to the next request. To read."""
         self.passed_over: set[str] = set()
         """The tenants whose next request fits nowhere. To read."""
         self.passed: dict[str, PassedOver] = {}
@@ -135,6 +132,12 @@ class BackfillRound:
             if (ids is None or each.id in ids) and tier_id not in closed.get(each.id, NO_TIERS)
         ]
 
+    def access(self) -> Access:
+        """The room that the next request may enter."""
+        if not self.passed_over:
+            return OPEN
+        return Access(self.is_closed, self.closed, self.may_enter if self.passed else None)
+
     def may_enter(self, request: Request, capacity: BackendCapacity, reservation: Reservation) -> bool:
         """Whether the request, which has room for this reservation at the backend, may pass all passed requests."""
         if self._asked_for is not request:  # the answer is the same for all backends with room for it
@@ -155,15 +158,14 @@ class BackfillRound:
         if too_far is not None:
             self._close(too_far)
             self.heads = None  # it is asked again
+            return
+        passed = tier_id, request
+        self.passed_over.add(request.tenant_id)
+        if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
+            self._close(passed)
         else:
-            passed = tier_id, request
-            self.passed_over.add(request.tenant_id)
-            if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
-                self._close(passed)
-            else:
-                self.passed[request.tenant_id] = passed
-                self._is_settled = False
-        self.access = Access(self.is_closed, self.closed, self.may_enter if self.passed else None)
+            self.passed[request.tenant_id] = passed
+            self._is_settled = False
 
     def _close(self, passed: PassedOver) -> None:
         """Let no more requests pass this one: close every backend that it may go to."""

@@ -61,7 +61,14 @@ class SlotFitting:
         output_tokens, produced = self.sizing.predict(request), request.produced_tokens
         if produced:
             output_tokens = max(output_tokens, float(produced))
-        if not fleet.still_refuses(request, tier_id, output_tokens - produced, this_round.access, is_known=is_known):
+        if not fleet.still_refuses(
+            request,
+            tier_id,
+            output_tokens - produced,
+            is_known=is_known,
+            is_closed=this_round.is_closed,
+            closed=this_round.closed,
+        ):
             return False
         this_round.found_none(tier_id, request)
         return True
@@ -71,14 +78,8 @@ class SlotFitting:
         output_tokens = self.sizing.predict(request)
         if request.produced_tokens:
             output_tokens = max(output_tokens, float(request.produced_tokens))
-        entry = self.fit(
-            request,
-            tier_id,
-            this_round.open_to(tier_id, request),
-            output_tokens,
-            this_round.now,
-            access=this_round.access,
-        )
+        candidates = this_round.open_to(tier_id, request)
+        entry = self.fit(request, tier_id, candidates, output_tokens, this_round.now, access=this_round.access())
         if entry is None:
             this_round.found_none(tier_id, request)
             return None

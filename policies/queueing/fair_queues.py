@@ -105,11 +105,6 @@ class FairQueues(Protocol):
             fair_queue.backend_id or SHARED_QUEUE: fair_queue.order.checkpoint(tenant_ids) for fair_queue in self.all()
         }
 
-    def all_returned(self) -> None:
-        """End the time during which restored tenants return (Fairness.all_returned)."""
-        for fair_queue in self.all():
-            fair_queue.order.root.all_returned()
-
 
 class SharedQueue(FairQueues):
     """One queue for all backends, over the pool's own FIFOs."""

@@ -159,7 +159,7 @@ async def test_who_has_seen_enough_gets_what_there_is():
 def test_windows_that_were_too_few_are_kept_for_the_next_run(tmp_path, monkeypatch):
     windows, out, asked = [Observation(1, 30, 100, 1000, 100)] * 3, tmp_path / "a.yaml", []
 
-    async def too_few(*_, seen_before, **__):
+    async def too_few(_plan, _on_progress, seen_before):
         asked.append((seen_before("m"), seen_before("another")))
         if len(asked) == 1:
             raise run.TooFewWindowsError("m", windows)

@@ -263,13 +263,13 @@ MUTANTS = (
     ),
     # -- what its group has
     Mutant(
-        "what a deleted tenant has used counts for its group", "gateway/admin/management.py",
-        "                    self.budgets.tenant_deleted(name)\n",
-        "                    self.budgets.put_group(name, None)\n",
+        "what a deleted tenant has used counts for its group", "gateway/admin/reconciler.py",
+        "                    self._budgets.tenant_deleted(name)\n",
+        "                    self._budgets.put_group(name, None)\n",
         ways("test_deleting_a_tenant_gives_the_group_no_budget_back"),
     ),
     Mutant(
-        "so it does after a restart", "gateway/admin/management.py",
+        "so it does after a restart", "gateway/admin/reconciler.py",
         "            await self._recall_deleted_tenants()\n", "            pass\n",
         ways("test_deleting_a_tenant_gives_the_group_no_budget_back"),
     ),
