@@ -115,11 +115,12 @@ def _pair(title: str, first: str, second: str, width: int, rank: int) -> Column:
     """A column that shows `in use/limit`, ordered by the part in use."""
 
     def value(row: LiveRow) -> float | None:
-        used, limit = row.get(first), row.get(second)
+        used: float | None = _field(row, first)
+        limit: float | None = _field(row, second)
         return used / limit if used is not None and limit else used
 
     def text(row: LiveRow) -> str:
-        return f"{count(row.get(first))}/{count(row.get(second))}"
+        return f"{count(_field(row, first))}/{count(_field(row, second))}"
 
     return Column(title, width, value, text, rank)
 
@@ -140,6 +141,7 @@ def _tenants(window: int) -> Sequence[Column]:
         _of_list("TPOT99", "tpot_s", 1, 12, seconds),
         _number("SLO", "attainment_ratio", 6, 11, share),
         _number("CACHED", "cached_ratio", 6, 15, share),
+        _number("HELD", "session_states.held", 5, 16),
         _number("REFUSED", "refused", 7, 7),
         _name("WAITS FOR", "waits", 16, 6),
     )
@@ -188,6 +190,9 @@ def _backends(_window: int) -> Sequence[Column]:
         _number("EXT TOK", "external_tokens", 8, 9),
         _number("STEP", "step_s", 7, 5, seconds),
         _number("MEASURED", "step_measured_s", 8, 6, seconds),
+        _pair("SESSIONS", "working_set.tokens", "working_set.tokens_max", 14, 10),
+        _number("BUSY", "working_set.busy_ratio", 6, 11, share),
+        _number("AGAIN", "working_set.recomputed_ratio", 6, 12, share),
         _name("TROUBLE", "trouble", 16, 3),
     )
 
@@ -209,6 +214,19 @@ def _queue(_window: int) -> Sequence[Column]:
         _name("WHY IT WAITS", "waits.text", 44, 4),
     )
 
+
+SESSIONS: Sequence[Column] = (
+    _name("SESSION", "id", 20, 0),
+    _name("STATE", "state", 8, 1),
+    _number("FOR", "since_s", 7, 4, seconds),
+    _number("AT MOST", "until_s", 7, 2, seconds),
+    _number("NEEDS", "needs_tokens", 7, 3),
+    _number("CONTEXT", "context_tokens", 8, 5),
+    _number("TURNS", "turns", 6, 6),
+    _number("PAUSES", "pauses", 6, 8),
+    _name("BACKEND", "backend", 12, 7),
+)
+"""Of a tenant's sessions. AT MOST: for how long one that is held waits yet."""
 
 _COLUMNS: Mapping[TopView, Callable[[int], Sequence[Column]]] = {
     TopView.TENANTS: _tenants,

@@ -13,7 +13,7 @@ UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END = "up", "down", "page up", "page down", 
 HELP = (
     ("1 2 3 4 5, Tab", "tenants, tiers, backends, queue, groups"),
     ("up down, PgUp PgDn, Home End", "choose a row (also k j)"),
-    ("Enter", "all fields of the row; of a tenant also its requests. Esc leads back"),
+    ("Enter", "all fields of the row; of a tenant also its sessions and requests. Esc leads back"),
     ("s S", "sort by the next or the previous column that is shown"),
     ("r", "reverse the order"),
     ("/", "filter: rows that contain a text. Enter keeps it, Esc removes it"),

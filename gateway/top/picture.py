@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.top.cells import EMPTY, count, fitted, printable, seconds, text_of_field
 from gateway.top.columns import (
+    SESSIONS,
     WINDOWS,
     Column,
     LiveRow,
@@ -122,6 +123,7 @@ def _pool(document: Mapping[str, Any], name: str, width: int) -> Line:
         f"oldest wait {seconds(pool.get('oldest_wait_s'))}",
         *([f"{count(pool['tokens_per_s'])} tokens/s"] if "tokens_per_s" in pool else []),
         *([f"refused in 60 s: {refused or 'none'}"] if "refused" in pool else []),
+        *(["sessions are held"] if (pool.get("sessions") or {}).get("holding") else []),
         f"policy {pool.get('policy', '-')}",
     ]
     return [(fitted(printable("  ".join(parts)), width), Look.WARNING if refused else Look.PLAIN)]
@@ -255,6 +257,10 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
         if label != "id" and text != EMPTY  # a tenant's requests stand below, and have little room
     ]
     if controls.view is TopView.TENANTS:
+        if sessions := row.get("sessions"):
+            columns = _shown_columns(SESSIONS, width)
+            lines += [[], _titles(columns, None, width)]
+            lines += [[(fitted(_row(each, columns), width), Look.PLAIN)] for each in sessions]
         columns = _shown_columns(columns_of_view(TopView.QUEUE, controls.window), width)
         requests = [each for each in known.requests or () if each.get("tenant") == name]
         lines += [[], _titles(columns, None, width)]
@@ -270,6 +276,8 @@ def _flat(row: Mapping[str, Any], above: str) -> list[tuple[str, str]]:
     found = []
     for name, value in row.items():
         label = printable(f"{above}{name}")
+        if name == "sessions":
+            continue  # these have a table
         if isinstance(value, Mapping) and value:
             found += _flat(value, f"{label}.")
         elif name in ("share", "due", "by_weight") and isinstance(value, list):

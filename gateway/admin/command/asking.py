@@ -119,6 +119,17 @@ def ask(
     return answer
 
 
+def ask_live(context: typer.Context) -> Any:
+    """The live document, or the part of it that the key may see. Exits with the error where it fails."""
+    from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
+
+    try:
+        path = context.obj.client.live_path()
+    except UnreachableError as error:
+        fail(str(error))
+    return ask(context, "GET", path).body
+
+
 def _as_given(field: str) -> str:
     """A field as a command names it: that it is in a body is the API's affair."""
     return field.removeprefix("body.")

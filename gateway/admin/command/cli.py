@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from gateway.admin.command import declaring, usage
-from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, fail, items, prints
+from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, ask_live, fail, items, prints
 from gateway.admin.command.output import (
     JsonOption,
     OutputForm,
@@ -215,6 +215,25 @@ def requests(
 def request(context: typer.Context, id_: RequestArgument) -> None:
     """Print one request, by its x-request-id, also one of the last 10,000 that ended."""
     print_one(ask(context, "GET", f"/requests/{quote(id_, safe='')}").body, context.obj.form)
+
+
+@app.command()
+@prints
+def sessions(
+    context: typer.Context,
+    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
+    pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
+) -> None:
+    """Print agents' sessions: of each tenant those that are held, and for how long yet at the most, then the latest."""
+    pools = ask_live(context)["pools"].items()
+    found = (
+        {**each, "tenant": tenant_id, "pool": name}
+        for name, shown in pools
+        for tenant_id, row in shown["tenants"].items()
+        for each in row.get("sessions", ())
+        if pool in (None, name) and tenant in (None, tenant_id)
+    )
+    print_list(found, context.obj.form, "sessions")
 
 
 @app.command()

@@ -34,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "pools": ("id", "fairness", "prediction", "placement"),
     "prices": ("id", "origin", "currency", "periods"),
     "requests": ("id", "tenant", "state", "age_s", "waits"),
+    "sessions": ("id", "tenant", "state", "context_tokens", "until_s"),
     "resources": ("kind", "id", "origin", "fields"),
     "tenant states": ("tenant", "pool", "queued_requests", "in_flight_requests", "service_per_s"),
     "tenants": ("id", "origin", "tier", "group", "weight"),

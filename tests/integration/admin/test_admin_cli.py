@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from admin_rig import admin
-from gateway_rig import bearer, scripted, until
+from gateway_rig import bearer, call, scripted, until
 from typer.testing import CliRunner
 
 from gateway.admin import server
@@ -149,6 +149,24 @@ async def test_amounts_of_money_are_sent_as_they_are_written(shell):
     periods = 'periods=[{"prompt": 0.10, "output": 2}]'
     made = await shell("create", "prices", "id=m", "currency=EUR", periods)
     assert made.json["periods"][0]["prompt"] == "0.10"
+
+
+async def test_agents_sessions_are_listed_by_tenant_and_pool(shell):
+    api = shell.api
+    await api.post("/tenants", {"id": "alice"})
+    headers = {**bearer(await api.key_for("alice")), "x-session-id": "one"}
+    assert (await api.rig.post(call(), headers=headers)).status == 200
+    found = []
+    while not found:
+        found = (await shell("sessions")).lines
+        await asyncio.sleep(0.2)
+    (session,) = found
+    assert (session["tenant"], session["pool"], session["state"], session["turns"]) == ("alice", "tiny", "idle", 1)
+    assert [each["id"] for each in (await shell("sessions", "--tenant", "alice", "--pool", "tiny")).lines] == [
+        session["id"]
+    ]
+    assert (await shell("sessions", "--tenant", "declared")).lines == []
+    assert (await shell("sessions", "--pool", "other")).lines == []
 
 
 async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_option(shell, monkeypatch, tmp_path):

@@ -55,6 +55,33 @@ def test_the_part_of_a_group_has_views_of_tenants_and_of_the_group_and_asks_for_
     assert controls.requests_wanted(whole) == {"pool": "p", "tenant": "red/a"}
 
 
+def test_a_tenants_row_has_its_sessions_and_a_backends_its_working_set():
+    session = {
+        "id": "5eb1", "state": "held", "since_s": 12.0, "until_s": 48.0, "needs_tokens": 12000, "context_tokens": 9000,
+        "turns": 3, "pauses": 1, "backend": "gpu",
+    }  # fmt: skip
+    working_set = {"tokens": 11000, "tokens_max": 14000, "busy_ratio": 0.95, "recomputed_ratio": 0.2}
+    pool = {
+        "tenants": {"a": {"queued": 1, "session_states": {"held": 1, "idle": 2}, "sessions": [session]}},
+        "backends": {"gpu": {"available": True, "working_set": working_set}, "cpu": {"available": True}},
+        "sessions": {"holding": True},
+    }
+    controls, known = Controls(), Known({"pools": {"p": pool}})
+    shown = texts(picture(known, controls, width=250, height=30))
+    assert "sessions are held" in shown[1]
+    assert dict(zip(controls.shown_titles, shown[4].split(), strict=False))["TENANT"] == "a"
+    assert "HELD" in controls.shown_titles
+    controls.pressed(ENTER)
+    shown = texts(picture(known, controls, width=100, height=30))
+    assert not any("needs_tokens" in line for line in shown), "they are no field"
+    (line,) = [each for each in shown if each.startswith("5eb1")]
+    assert line.split() == ["5eb1", "held", "12.0s", "48.0s", "12.0k", "9000", "3", "1", "gpu"]
+    controls.pressed("3")
+    shown = texts(picture(known, controls, width=250, height=30))
+    assert "11.0k/14.0k  95.0%  20.0%" in next(each for each in shown if each.startswith("gpu"))
+    assert "-/-" in next(each for each in shown if each.startswith("cpu"))
+
+
 def of(rows):
     return {"pools": {"p": {"tenants": rows}}}
 
