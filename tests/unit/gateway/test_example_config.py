@@ -111,12 +111,14 @@ def test_the_example_shows_every_policy_and_its_parameters_with_their_defaults()
 
 
 def test_the_documentation_names_every_policy_with_its_parameters():
-    rows = [line.split("|")[1:5] for line in SETTINGS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    documented: dict[str, dict[str, list[str]]] = {}
-    kind = ""
-    for kind_cell, name, parameters, *_ in rows:
-        kind = kind_cell.strip(" `") or kind
-        documented.setdefault(kind, {})[name.strip(" `")] = re.findall(r"`(\w+)`", parameters)
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", SETTINGS.read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {
+        kind: {
+            name: re.findall(r"`(\w+)`", parameters)
+            for name, parameters in re.findall(r"`([\w-]+)`(?: \(([^)]+)\))?", cell)
+        }
+        for kind, cell in rows
+    }
     assert {kind: documented[kind] for kind in NAMES} == {
         kind: {name: list(PARAMETERS[kind].get(name, PolicySettings)(policy=name).parameters()) for name in names}
         for kind, names in NAMES.items()
