@@ -160,7 +160,7 @@ TENANT_IN_FLIGHT_TOKENS: Final = Family(
 )
 POOL_SERVICE: Final = Family("fairlead_pool_service_total", "Service charged to all tenants.", POOL, total=True)
 POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Waiting requests.", POOL)
-POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of their bodies.", POOL)
+POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of waiting bodies.", POOL)
 POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
 POOL_INTERRUPTIONS: Final = Family(
     "fairlead_pool_interruptions_total",
