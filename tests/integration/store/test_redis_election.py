@@ -223,7 +223,7 @@ async def test_a_frozen_server_is_no_answer_within_the_timeout(elections, server
 
 
 async def test_a_connection_whose_end_takes_too_long_keeps_none_from_being_closed(server, monkeypatch):
-    election = RedisElection(server.url, timeout_s=0.05)
+    election = RedisElection(server.url, timeout_s=0.5)
     await election.call(call(Ask.LOOK, "one"))
     await election.checkpoint()
     closed, close = [], asyncio.StreamWriter.close
