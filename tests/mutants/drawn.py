@@ -31,6 +31,7 @@ AREAS = {  # a folder, and the tests of it that `make test` runs, from the quick
         f"{UNIT}/budgets/test_money_budgets.py",
         f"{INTEGRATION}/admin/test_admin_prices.py",
         f"{INTEGRATION}/admin/test_admin_usage_export.py",
+        f"{INTEGRATION}/admin/test_admin_usage_sums.py",
     ),
 }
 SHORT = "not long"
