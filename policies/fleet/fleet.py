@@ -264,12 +264,15 @@ class Fleet:
             request, tier_id, prompt_tokens=request.prompt_tokens + request.produced_tokens, output_tokens=output_tokens
         )
         layouts, asked = {candidates[0].layout: needed}, candidates
+        search = None
         if refusals is not None and refusals.refused:
-            asked = refusals.worth_asking(candidates, needed, reserve_only=is_closed, now=now)
+            search = refusals.search(needed, reserve_only=is_closed, now=now)
+            asked = refusals.worth_asking(candidates, search)
         chosen = self._chosen(request, asked, self._fits(layouts, needed, request, access), home)
         if chosen is None:
             if refusals is not None:
-                refusals.found_none(request, asked, self.with_slot, needed, reserve_only=is_closed, now=now)
+                search = search or refusals.search(needed, reserve_only=is_closed, now=now)
+                refusals.found_none(request, asked, self.with_slot, needed, search, reserve_only=is_closed, now=now)
             return None
         reservation = layouts[chosen.layout]
         if self.cached_tokens is not None or request.produced_tokens:

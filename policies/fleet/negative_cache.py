@@ -79,6 +79,17 @@ class _Refused:
         return True
 
 
+class _Search:
+    """What is known of a request for which room is sought: what it needs, the latest rejected one that needs no more,
+    and the backends that may have room all the same.
+    """
+
+    __slots__ = ("before", "need", "others")
+
+    def __init__(self, need: _Need, before: _Refused | None, others: set[str]) -> None:
+        self.need, self.before, self.others = need, before, others
+
+
 class NegativeCache:
     """Rejected requests by tier. Valid for one block layout only: the fleet does not use it where layouts differ."""
 
@@ -148,17 +159,20 @@ class NegativeCache:
         refused.at = self._changes
         return True
 
-    def worth_asking(
-        self,
-        candidates: Sequence[BackendCapacity],
-        needed: Reservation,
-        *,
-        reserve_only: bool,
-        now: float,
-    ) -> Sequence[BackendCapacity]:
-        """The candidates that may have room for `needed`; all of them where more than half may."""
-        others = self._others(needed, reserve_only=reserve_only, now=now)
-        if others is None or 2 * len(others) > len(candidates):
+    def search(self, needed: Reservation, *, reserve_only: bool, now: float) -> _Search:
+        """Begin a search for room for `needed`. It holds until anything changes."""
+        need = _Need(needed)
+        before = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), need)
+        if before is None:
+            return _Search(need, None, set())
+        while before.busy and before.busy[0][0] <= now:
+            before.others.add(heappop(before.busy)[1])
+        return _Search(need, before, self._changed_since(before))
+
+    def worth_asking(self, candidates: Sequence[BackendCapacity], search: _Search) -> Sequence[BackendCapacity]:
+        """The candidates that may have room by this search; all of them where more than half may."""
+        others = search.others
+        if search.before is None or 2 * len(others) > len(candidates):
             return candidates  # the first of many mostly fits: to filter them would cost more
         if not others:
             return ()
@@ -172,20 +186,20 @@ class NegativeCache:
         asked: Sequence[BackendCapacity],
         with_slot: set[str],
         needed: Reservation,
+        search: _Search,
         *,
         reserve_only: bool,
         now: float,
     ) -> None:
-        """Record that none of `asked`, the result of `worth_asking`, has room for the request. `with_slot` has the ids
-        of the backends that have a slot.
+        """Record that none of `asked`, the result of `worth_asking` in this search, has room for the request.
+        `with_slot` has the ids of the backends that have a slot.
         """
         self.is_used = True
         remembered = self.refused.setdefault((needed.tier_id, reserve_only), [])
-        need = _Need(needed)
-        before = self._least_changed(remembered, need)
+        need, before = search.need, search.before
         others, busy, ready_at = {*with_slot}, list[tuple[float, str]](), inf
         if before is not None:
-            others, busy, ready_at = self._changed_since(before) & with_slot, before.busy.copy(), before.ready_at
+            others, busy, ready_at = search.others & with_slot, before.busy.copy(), before.ready_at
         first_due_at = need.first_due_at
         for each in asked:
             # A rejection for any other reason may end with time alone: it is not cached.
@@ -212,15 +226,6 @@ class NegativeCache:
         remembered.append(refused)
         if len(remembered) > REMEMBERED_MAX:
             del remembered[0]
-
-    def _others(self, needed: Reservation, *, reserve_only: bool, now: float) -> Collection[str] | None:
-        """The ids of the backends that may have room for `needed`; None: the cache has no entry for it."""
-        refused = self._least_changed(self.refused.get((needed.tier_id, reserve_only), ()), _Need(needed))
-        if refused is None:
-            return None
-        while refused.busy and refused.busy[0][0] <= now:
-            refused.others.add(heappop(refused.busy)[1])
-        return self._changed_since(refused)
 
     def _least_changed(self, remembered: Sequence[_Refused], need: _Need) -> _Refused | None:
         """The latest rejected request that needs no more than `needed`; None if there is none."""
