@@ -31,7 +31,7 @@ def cuts(rig):
 
 
 def waiting(rig):
-    return sum(tenant.bytes for tenant in rig.gateway._handlers._unread._tenants.values())
+    return sum(tenant.bytes for tenant in rig.gateway._handlers._utilities._unread._tenants.values())
 
 
 def backend_of(server):
@@ -85,7 +85,7 @@ async def test_a_client_that_takes_nothing_of_an_answer_is_cut(monkeypatch, stre
 @contextlib.asynccontextmanager
 async def limited(backend, bytes_max):
     async with gateway(backend_of(backend)) as rig:
-        rig.gateway._handlers._unread._bytes_max = bytes_max
+        rig.gateway._handlers._utilities._unread._bytes_max = bytes_max
         yield rig
 
 
