@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import helm_python
 import pytest
 import yaml
 
@@ -53,7 +52,11 @@ def test_another_tag_or_a_registry_that_is_not_set_publishes_nothing(tag, regist
 
 
 def test_the_packed_chart_names_the_published_image(tmp_path):
-    """`helm package FOLDER --destination FOLDER` is done by the library that the tests of the chart use."""
+    """`helm package FOLDER --destination FOLDER` is done by the library that the tests of the chart use. It is loaded
+    here, because its threads do not outlive a fork (tests/forked_workers.py).
+    """
+    import helm_python  # noqa: PLC0415
+
     helm = tmp_path / "helm.py"
     package = "import sys, helm_python\nhelm_python.package(sys.argv[2], destination=sys.argv[4])\n"
     helm.write_text(f"#!{sys.executable}\n{package}")
