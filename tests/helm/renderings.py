@@ -150,6 +150,11 @@ def helm():
     return helm_python
 
 
+def helm_in(kubeconfig, namespace):
+    """helm for releases in a namespace of a cluster: a context."""
+    return helm().Config(kubeconfig_content=kubeconfig, namespace=namespace)
+
+
 def render_all(values, *, name="release", cluster=None):
     """All documents, each with its kind and name; the notes are left out. `cluster` is what the templates see. They are
     rendered once, and not to be changed.

@@ -2,12 +2,11 @@
 
 import copy
 
-import helm_python
 import pytest
 import yaml
 from api import RefusedError
 from cluster import OLDEST, make_namespace, until
-from renderings import EVERYTHING, FOUND, MATRIX, render_all
+from renderings import EVERYTHING, FOUND, MATRIX, helm_in, render_all
 
 # What a server may lack, by what turns it on: groups that came later than 1.20, and resources of others.
 SWITCHED = {
@@ -134,7 +133,7 @@ def test_it_is_installed_upgraded_rolled_back_and_uninstalled(plane, api, chart,
             for document in documents(release["manifest"])
         }
 
-    with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=namespace) as helm:
+    with helm_in(plane.kubeconfig, namespace) as helm:
         installed = helm.install(chart, "gate", known_to(api, WITH_DISCOVERY))
         first = state(installed)
         for document in documents(installed["manifest"]):
@@ -168,9 +167,9 @@ def test_releases_of_one_name_look_for_backends_in_one_namespace(plane, api, cha
     other = make_namespace(api, f"{namespace}-other")
     before = api.everything_in("models")
     for each in (namespace, other):
-        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+        with helm_in(plane.kubeconfig, each) as helm:
             helm.install(chart, "gate", values)
     for each in (namespace, other):
-        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=each) as helm:
+        with helm_in(plane.kubeconfig, each) as helm:
             helm.uninstall("gate")
     assert api.everything_in("models") == before

@@ -7,11 +7,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-import helm_python
 import pytest
 import yaml
 from api import RefusedError
 from gateway_rig import FAST, call, gateway, running, until
+from renderings import helm_in
 
 from backends.engine.http.server import EngineOptions, EngineServer
 from gateway.store.sqlite import SqliteStore
@@ -75,7 +75,7 @@ class Pod:
 @pytest.fixture
 def pod(plane, api, chart, namespace, monkeypatch):
     """The chart is installed, and we are in the gateway's pod."""
-    with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=namespace) as helm:
+    with helm_in(plane.kubeconfig, namespace) as helm:
         release = helm.install(chart, "fairlead", {"config": {"backends": [], "discovery": [DISCOVERY]}})
     installed = {each["kind"]: each for each in yaml.safe_load_all(release["manifest"]) if each}
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", plane.host)

@@ -5,13 +5,13 @@ import contextlib
 import datetime as dt
 import ssl
 
-import helm_python
 import pytest
 from aiohttp import web
 from cluster import PATIENCE_S
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from renderings import helm_in
 
 METRIC = "fairlead_event_loop_lag_seconds_p99"
 ADAPTER = "10.251.7.7"
@@ -142,7 +142,7 @@ async def test_event_loops_that_are_late_bring_replicas_which_an_upgrade_leaves_
         pytest.skip("nothing scales: KUBE_CONTROLLER_MANAGER names no controllers")
     adapter = Adapter(api, namespace)
     async with adapter.served(tmp_path):
-        with helm_python.Config(kubeconfig_content=plane.kubeconfig, namespace=namespace) as helm:
+        with helm_in(plane.kubeconfig, namespace) as helm:
             await asyncio.to_thread(helm.install, chart, "fairlead", VALUES)
             await replicas_become(api, namespace, 1)
             adapter.lag_s = 0.15  # the chart's target is 0.05 s for each
