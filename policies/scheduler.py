@@ -101,21 +101,21 @@ class Scheduler:
 
     def submit(self, request: Request, now: float) -> None:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
-        if self._sessions is not None:
-            request = self._sessions.named(request)
         ends_at = self._admitted_until(request, now)
         if ends_at is not None:
+            if self._sessions is not None:
+                request = self._sessions.named(request)
             self._wait(request, ends_at, now)
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
         """A request arrived, and what follows is decided at once: `submit` and `poll`, to the digit. Where nothing else
         is to be decided, the request is sent without having been queued.
         """
-        if self._sessions is not None:
-            request = self._sessions.named(request)
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
             return self.poll(now)
+        if self._sessions is not None:
+            request = self._sessions.named(request)
         is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
         is_alone = now < ends_at and not is_more and self._decisions_max > 1
         if is_alone and request.program_id is not None and self._sessions is not None:
@@ -420,6 +420,8 @@ class Scheduler:
         for `output_tokens` (0: as predicted here). `usage` counts as charged. Its tenant must be known.
         """
         self._rounds = None
+        if self._sessions is not None:
+            request = self._sessions.named(request)
         at = now if dispatched_at is None else dispatched_at
         entry = self._handover.adopt(request, backend_id, usage, output_tokens=output_tokens, dispatched_at=at, now=now)
         self._arrangement.resize(entry)
@@ -439,6 +441,8 @@ class Scheduler:
             return  # its rejection was not told yet, and stands
         reason = self._admission.refuses_again(request)
         if reason is None:
+            if self._sessions is not None:
+                request = self._sessions.named(request)
             self._handover.readmit(request, prepaid, now, usage)
             return
         self._handover.refuse(request, prepaid, now, usage)

@@ -192,12 +192,12 @@ class SessionGate:
         request, ledger = entry.request, self.ledger
         ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
         of_tenant = ledger.table.tenants.get(request.tenant_id)
-        if of_tenant is None or not of_tenant.sessions:
+        if of_tenant is None:
             return
         tenant = self._tenants.admitted(request.tenant_id)
         if tenant is None:
             ledger.tenants_removed((request.tenant_id,))
-        else:
+        elif of_tenant.sessions:
             ledger.held.order.charged(tenant, (self._price.service(*entry.usage), 0.0))
 
     # -- tenants -----------------------------------------------------------------------------------------------

@@ -423,7 +423,7 @@ class SessionLedger:
                 if (backend := self.working_sets.get(session.backend_id)) is not None:
                     backend.use.returned(gap_s)
         else:
-            if (surplus := of_tenant.surplus()) is not None:
+            while (surplus := of_tenant.surplus()) is not None:
                 self._forget(surplus)
             session = self.table.add(request)
         continues = session.goes_on(request)
@@ -509,6 +509,9 @@ class SessionLedger:
                         backend.release(session)
                     session.backend_id = ""
                     self.table.note(session)
+        for turn in self.turns.values():
+            if turn.backend_id == backend.id:
+                turn.is_sent = False
         for request_id in [each for each, (at, _) in self.others.items() if at is backend]:
             del self.others[request_id]
 

@@ -4,7 +4,7 @@ An agent sends its whole history with each turn. So a call whose prompt begins w
 tenant, and is longer, is the next turn of that call's session. Prompts are known by chained hashes of their full
 blocks, so the hash of the last one, the tail, stands for the whole prompt.
 
-A prompt has one next turn. Another call that begins with it has the same system prompt, or is another branch: it may be
+Another call that begins with a first prompt, after one has, has the same system prompt, or is another branch: it may be
 the first call of a session of its own. A first call is in no session, because nothing tells it yet.
 """
 
@@ -16,59 +16,57 @@ from policies.types import Request
 BLOCKS_MIN: Final = 4
 """Blocks of 1,024 bytes, about 1,000 tokens. What is shorter is computed again within a step of 2,048 tokens (vLLM's
 smallest default), so nothing is gained by keeping it."""
+TENANT_TAILS_MAX: Final = 2_048
+"""Of a tenant, of which 512 sessions are known."""
 TAILS_MAX: Final = 65_536
-"""Of all tenants; at about 250 bytes each."""
-DROPPED_RATIO: Final = 8
-"""The tenant with the most tails loses one of so many of its own at once, so that a new tail costs the same on average
-however many tenants there are."""
+"""Of all tenants, at 220 to 600 bytes each. Beyond it, the tenant that has sent nothing for longest loses its own."""
 INFERRED: Final = "~"
 """Begins the ids of sessions that prompts tell; ids of named ones are hex digits."""
 
 
 class Tail(NamedTuple):
-    """The end of the last prompt of a session, or of a call that may be the first one of a session (`session_id` is
-    empty). `is_spent`: a later prompt has gone on from that call.
+    """The end of a prompt, and its size. It is of a session, or of a call that may be the first one of a session
+    (`session_id` is empty). `is_spent`: a later prompt has gone on from that first call.
     """
 
     session_id: str
-    prompt_tokens: int = 0
+    size: int = 0
     is_spent: bool = False
 
 
 class PromptTails:
     """The latest prompts of each tenant. Mutable, of bounded size: a tenant that sends many loses its own first."""
 
-    def __init__(self, tails_max: int = TAILS_MAX) -> None:
-        self._tails_max = tails_max
-        self._of: dict[str, OrderedDict[int, Tail]] = {}
+    def __init__(self, tails_max: int = TAILS_MAX, tenant_tails_max: int = TENANT_TAILS_MAX) -> None:
+        self._tails_max, self._tenant_tails_max = tails_max, tenant_tails_max
+        self._of: OrderedDict[str, OrderedDict[int, Tail]] = OrderedDict()
         self._count = 0
 
     def session_of(self, request: Request) -> str | None:
         """The id of the request's session; None: its prompt goes on from none that is known. Its own prompt is known
         from now on.
         """
-        prefix = request.prefix
+        prefix, size = request.prefix, _size(request)
         tails = self._of.get(request.tenant_id)
         if tails is None:
             tails = self._of[request.tenant_id] = OrderedDict()
+        self._of.move_to_end(request.tenant_id)
         if tails.keys().isdisjoint(prefix):
-            self._put(tails, prefix[-1], Tail("", request.prompt_tokens))
+            self._put(tails, prefix[-1], Tail("", size))
             return None
         at = next(block for block in reversed(prefix) if block in tails)
         before = tails[at]
         if at == prefix[-1]:
-            return self._same_tail(tails, at, before, request)
+            return self._same_tail(tails, at, before, size)
         if before.is_spent:
-            self._put(tails, prefix[-1], Tail("", request.prompt_tokens))
+            tails.move_to_end(at)
+            self._put(tails, prefix[-1], Tail("", size))
             return None
-        if before.session_id:
-            session_id = before.session_id
-            del tails[at]
-            self._count -= 1
-        else:  # others may begin with it, if it is a system prompt
-            session_id = f"{INFERRED}{at:016x}"
-            self._put(tails, at, Tail("", before.prompt_tokens, is_spent=True))
-        self._put(tails, prefix[-1], Tail(session_id, request.prompt_tokens))
+        session_id = before.session_id
+        if not session_id:  # others may begin with it, if it is a system prompt
+            session_id = f"{INFERRED}{prefix[-1]:016x}"
+            self._put(tails, at, Tail("", before.size, is_spent=True))
+        self._put(tails, prefix[-1], Tail(session_id, size))
         return session_id
 
     def restored(self, tenant_id: str, session_id: str, tail: int) -> None:
@@ -79,14 +77,14 @@ class PromptTails:
         """The tenant is gone."""
         self._count -= len(self._of.pop(tenant_id, ()))
 
-    def _same_tail(self, tails: OrderedDict[int, Tail], at: int, before: Tail, request: Request) -> str | None:
+    def _same_tail(self, tails: OrderedDict[int, Tail], at: int, before: Tail, size: int) -> str | None:
         """The session of a prompt that has the full blocks of an earlier one, and no more. In a session, it is the last
         turn again, or the next one if that is longer by less than a block. Else only the system prompt may be the same.
         """
         tails.move_to_end(at)
-        if before.is_spent or not before.session_id or request.prompt_tokens < before.prompt_tokens:
+        if before.is_spent or not before.session_id or size < before.size:
             return None
-        tails[at] = Tail(before.session_id, request.prompt_tokens)
+        tails[at] = Tail(before.session_id, size)
         return before.session_id
 
     def _put(self, tails: OrderedDict[int, Tail], at: int, tail: Tail) -> None:
@@ -94,14 +92,18 @@ class PromptTails:
         self._count += at not in tails
         tails[at] = tail
         tails.move_to_end(at)
+        if len(tails) > self._tenant_tails_max:
+            tails.popitem(last=False)
+            self._count -= 1
         if self._count > self._tails_max:
-            tenant_id, largest = max(self._of.items(), key=_count)
-            for _ in range(max(1, len(largest) // DROPPED_RATIO)):
-                largest.popitem(last=False)
-                self._count -= 1
-            if not largest:
+            tenant_id, oldest = next(iter(self._of.items()))
+            oldest.popitem(last=False)
+            self._count -= 1
+            if not oldest:
                 del self._of[tenant_id]
 
 
-def _count(of_tenant: tuple[str, OrderedDict[int, Tail]]) -> int:
-    return len(of_tenant[1])
+def _size(request: Request) -> int:
+    """1/1,000 blocks: as the prompt's bytes, whatever a byte is estimated to be in tokens."""
+    block_tokens = request.prefix_block_tokens
+    return round(1000.0 * request.prompt_tokens / block_tokens) if block_tokens else request.prompt_tokens

@@ -96,7 +96,8 @@ class AgentSession:
 
     def answered(self, turn: Turn, usage: Usage) -> int:
         """A turn ended with this usage. Returns by how much it has lengthened the context."""
-        total, before = usage.prompt_tokens + usage.output_tokens, self.context
+        # The client goes on from one of the choices.
+        total, before = usage.prompt_tokens + usage.output_tokens // turn.request.choices, self.context
         self.turns += 1
         if not turn.continues and total < before and self.sides + 1 < SIDES_MAX:
             self.sides += 1

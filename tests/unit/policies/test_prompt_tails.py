@@ -3,8 +3,8 @@
 import pytest
 
 from policies.sessions.checkpoint import SessionsCheckpoint
-from policies.sessions.prompt_tails import BLOCKS_MIN, DROPPED_RATIO, PromptTails
-from policies.types import Request, SessionState
+from policies.sessions.prompt_tails import BLOCKS_MIN, PromptTails
+from policies.types import Request, SessionState, Tenant, Usage, Wait
 from tests.unit.policies.test_session_gate import KV, TURN, Agents
 
 SYSTEM = tuple(range(1, 11))  # blocks of a system prompt
@@ -15,10 +15,12 @@ def tails():
     return PromptTails()
 
 
-def prompt(*blocks, tokens=None, tenant="A"):
+def prompt(*blocks, tokens=None, tenant="A", per_block=250.0):
     prefix = (*SYSTEM, *blocks)
-    prompt_tokens = 250 * len(prefix) if tokens is None else tokens
-    return Request("r", tenant, "m", arrived_at=0.0, prompt_tokens=prompt_tokens, output_tokens_max=10, prefix=prefix)
+    return Request(
+        "r", tenant, "m", arrived_at=0.0, prompt_tokens=250 * len(prefix) if tokens is None else tokens,
+        output_tokens_max=10, prefix=prefix, prefix_block_tokens=per_block,
+    )  # fmt: skip
 
 
 def test_a_longer_prompt_is_the_next_turn(tails):
@@ -46,14 +48,39 @@ def test_chats_with_one_system_prompt_are_no_session(tails):
     assert tails.session_of(prompt(35, 135)) not in {None, taken}, "but each that goes on is a session of its own"
 
 
-def test_a_branch_begins_anew(tails):
+def test_an_edited_turn_is_of_its_session(tails):
+    """Its client goes on from an earlier prompt than the last one."""
     tails.session_of(prompt(20))
     session = tails.session_of(prompt(20, 21))
     assert tails.session_of(prompt(20, 21, 22)) == session
-    assert tails.session_of(prompt(20, 21, 99)) is None
-    other = tails.session_of(prompt(20, 21, 99, 100))
-    assert other not in {None, session}
+    assert tails.session_of(prompt(20, 21, 99)) == session
     assert tails.session_of(prompt(20, 21, 22, 23)) == session
+
+
+def test_another_branch_of_a_first_prompt_begins_anew(tails):
+    tails.session_of(prompt(20))
+    session = tails.session_of(prompt(20, 21))
+    assert tails.session_of(prompt(20, 31)) is None
+    assert tails.session_of(prompt(20, 31, 32)) not in {None, session}
+
+
+def test_the_size_of_a_prompt_is_not_its_estimated_tokens(tails):
+    """The same text is estimated anew after each answer."""
+    tails.session_of(prompt(20, tokens=13_000, per_block=1_000.0))
+    session = tails.session_of(prompt(20, 21, tokens=14_000, per_block=1_000.0))
+    assert tails.session_of(prompt(20, 21, tokens=12_600, per_block=900.0)) == session
+    assert tails.session_of(prompt(20, 21, tokens=12_500, per_block=900.0)) is None, "it is shorter"
+
+
+def test_two_agents_with_one_first_prompt_have_two_sessions():
+    """Also where what was known of the first one's beginning is gone."""
+    tails = PromptTails(tenant_tails_max=4)
+    tails.session_of(prompt())
+    one = tails.session_of(prompt(*range(20, 22)))
+    for end in range(23, 40):
+        assert tails.session_of(prompt(*range(20, end))) == one
+    tails.session_of(prompt())
+    assert tails.session_of(prompt(50)) not in {None, one}
 
 
 def test_tenants_share_no_prompts(tails):
@@ -62,22 +89,25 @@ def test_tenants_share_no_prompts(tails):
 
 
 def test_a_tenant_with_many_prompts_loses_its_own():
-    tails = PromptTails(tails_max=64)
+    tails = PromptTails(tenant_tails_max=64)
     tails.session_of(prompt(20, tenant="quiet"))
     for number in range(1_000):
         tails.session_of(prompt(1_000 + number, tenant="loud"))
-        assert tails._count == sum(map(len, tails._of.values())) <= 64
-    assert len(tails._of["loud"]) > 64 - 64 // DROPPED_RATIO - 2, "and as few at once as that says"
+    assert (len(tails._of["loud"]), tails._count) == (64, 65)
     assert tails.session_of(prompt(20, 21, tenant="quiet")) is not None
     tails.removed("loud")
     assert (tails._count, set(tails._of)) == (2, {"quiet"})
 
 
-def test_a_tenant_for_each_call_keeps_the_number_bounded():
-    tails = PromptTails(tails_max=64)
+def test_beyond_all_tails_the_tenant_that_is_away_for_longest_loses_its_own():
+    tails, steady = PromptTails(tails_max=64), []
     for number in range(300):
         tails.session_of(prompt(20, tenant=f"tenant-{number}"))
-    assert tails._count == len(tails._of) == 64
+        steady.append(tails.session_of(prompt(*range(20, 22 + number // 10), tenant="steady")))
+        assert tails._count == sum(map(len, tails._of.values())) <= 64
+    assert all(tails._of.values())
+    assert steady[:10] == [None] * 10
+    assert len(set(steady[10:])) == 1, "one session, at each of its turns"
 
 
 # -- in a Scheduler ---------------------------------------------------------------------------------------------------
@@ -98,18 +128,76 @@ def of(agent, end):
     return range(100 * agent, 100 * agent + end)
 
 
-def test_sessions_that_prompts_tell_are_held():
-    """Each of three agents has a context of which two fit."""
+def full():
+    """Three agents, each with a context of which two fit: the pool, the turns that run, and the one that is held."""
     pool = Agents()
     for number in range(1, 4):
         run(pool, f"{number}-1", of(number, 30))
         run(pool, f"{number}-2", of(number, 31))
     for number in range(1, 4):
         turn(pool, f"{number}-3", of(number, 32))
-    assert len(pool.poll() + pool.poll()) == 2
+    ran = [each.request_id for each in pool.poll() + pool.poll()]
+    (held,) = {"1-3", "2-3", "3-3"} - set(ran)
+    return pool, ran, held
+
+
+def as_it_came(pool, request_id):
+    """A call of `full` as its client sent it, without the session that its prompt told."""
+    return Request(
+        request_id, "A", "m", arrived_at=pool.now, prompt_tokens=TURN, output_tokens_max=10,
+        prefix=tuple(of(int(request_id[0]), 32)), prefix_block_tokens=100.0,
+    )  # fmt: skip
+
+
+def test_sessions_that_prompts_tell_are_held():
+    pool, ran, held = full()
+    assert len(ran) == 2
+    assert pool.waits(held) is Wait.SESSION
     sessions = pool.ledger.table.sessions("A")
-    assert sorted(each.state for each in sessions.values()) == sorted([SessionState.RUNNING] * 2 + [SessionState.HELD])
     assert sum(each.context for each in sessions.values() if each.running) <= 0.7 * KV
+
+
+def test_a_held_turn_that_is_readmitted_is_held():
+    pool, _, held = full()
+    pool.scheduler.parked(held, pool.now)
+    pool.scheduler.readmitted(as_it_came(pool, held), pool.now)
+    assert not pool.poll()
+    assert pool.waits(held) is Wait.SESSION
+
+
+def test_a_new_leader_pauses_no_session_that_runs():
+    pool, ran, held = full()
+    new = Agents()
+    told = SessionsCheckpoint(sessions=pool.ledger.table.changes(pool.now, 10), at=pool.now)
+    new.scheduler.sessions_restored(told, new.now)
+    for request_id in ran:
+        new.scheduler.adopted(as_it_came(new, request_id), "gpu0", Usage(TURN, 0, 0), new.now)
+    new.scheduler.readmitted(as_it_came(new, held), new.now, Usage(0, 0, 0))
+    for _ in range(30):
+        new.now += 1.0
+        new.poll()
+    states = [(each.state, each.pauses) for each in new.ledger.table.sessions("A").values()]
+    assert states.count((SessionState.RUNNING, 0)) >= 2
+
+
+def test_a_rejected_turn_may_be_edited():
+    pool = Agents(tenants=[Tenant("A", requests_per_minute_max=2)])
+    run(pool, "1", of(1, 30))
+    run(pool, "2", of(1, 31))
+    (session,) = pool.ledger.table.sessions("A")
+    turn(pool, "3", of(1, 33))
+    assert set(pool.refused()) == {"3"}
+    pool.now += 120
+    turn(pool, "4", (*of(1, 32), 5_555))
+    assert pool.dispatched() == ["4"]
+    assert list(pool.ledger.table.sessions("A")[session].running) == ["4"]
+
+
+def test_calls_of_unknown_tenants_leave_no_prompts():
+    pool = Agents()
+    pool.send("unknown", "r", TURN, output_max=10, prefix=tuple(of(1, 30)), prefix_block_tokens=100.0)
+    assert set(pool.refused()) == {"r"}
+    assert not pool.scheduler._sessions._prompt_tails._of
 
 
 def test_a_short_prompt_tells_no_session():

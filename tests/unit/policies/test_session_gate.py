@@ -27,11 +27,11 @@ TURN = 3_000  # of which two fit into 0.7 of the pool
 class Agents(Pool):
     """A pool that always holds sessions."""
 
-    def __init__(self, *, backends: int = 1, wait_s_max: float = 60.0, **options):
+    def __init__(self, *, backends: int = 1, wait_s_max: float = 60.0, sessions_max: int = 512, **options):
         self.loads = [
             BackendLoad(f"gpu{number}", kv_tokens_max=KV, requests_running_max=8) for number in range(backends)
         ]
-        rules = SessionRules(wait_s_max=wait_s_max, eta=0.7, quantum=1e9)
+        rules = SessionRules(wait_s_max=wait_s_max, sessions_max=sessions_max, eta=0.7, quantum=1e9)
         super().__init__(loads=self.loads, sessions=rules, **options)
         self.ledger = self.scheduler._sessions.ledger
         self.ledger.engagement = AlwaysEngaged()
@@ -213,6 +213,56 @@ def test_a_turn_that_runs_when_its_tenant_is_removed_leaves_nothing():
     pool.end("one-1")
     assert not pool.ledger.table.tenants
     assert pool.ledger.working_sets["gpu0"].tokens == 0
+
+
+def test_a_last_turn_that_runs_when_its_tenant_is_removed_leaves_nothing():
+    pool = Agents()
+    pool.turn("one", "one-1", ends_session=True)
+    assert pool.dispatched() == ["one-1"]
+    pool.change(removed=["A"])
+    pool.report("one-1", TURN, 1)
+    pool.end("one-1")
+    assert not pool.ledger.table.tenants
+
+
+def test_a_backend_that_leaves_and_returns_while_turns_run_runs_nothing_after_them():
+    pool = Agents()
+    pool.turn("one", "one-1")
+    pool.send("B", "other", 100, output_max=10)
+    assert len(pool.poll()) == 2
+    pool.measure(BackendLoad("another", kv_tokens_max=KV, requests_running_max=8))
+    pool.measure(*pool.loads)
+    pool.report("one-1", TURN, 5)
+    pool.end("one-1")
+    pool.end("other")
+    assert pool.ledger.working_sets["gpu0"].use.running == 0
+
+
+def test_sessions_that_were_held_beyond_what_is_known_are_forgotten():
+    pool = Agents(sessions_max=4)
+    for number in range(20):
+        pool.turn(f"session-{number}", f"held-{number}")
+    for number in range(20):
+        pool.scheduler.cancel(f"held-{number}", pool.now)
+    pool.turn("new", "new-1")
+    assert len(pool.ledger.table.sessions("A")) == 4
+
+
+def test_of_several_choices_one_is_the_context():
+    """The third prompt goes on from 1,200 tokens and one answer of 200, all of which was cached."""
+    pool = Agents()
+    for request_id, prompt, cached, output in (
+        ("1", 1_000, 900, 800),
+        ("2", 1_200, 1_100, 1_600),
+        ("3", 2_000, 1_400, 80),
+    ):
+        prefix = tuple(range(prompt // 100))
+        fields = {"choices": 8, "program_id": "one", "prefix": prefix, "prefix_block_tokens": 100.0}
+        pool.send("A", request_id, prompt, output_max=8_000, **fields)
+        pool.poll()
+        pool.report(request_id, prompt, output, cached)
+        pool.end(request_id)
+    assert pool.ledger.recomputed_tokens_total == 0
 
 
 def test_held_turns_may_be_cancelled_and_set_aside():
