@@ -11,7 +11,8 @@ MODEL = "simulated"
 class Arrival:
     """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
     advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
-    after the arrival if the last token has not come.
+    after the arrival if the last token has not come. One that `waited_for` the arrival of that `number` comes `think_s`
+    after its end, whenever `at_s` is.
     """
 
     tenant_id: str
@@ -29,6 +30,9 @@ class Arrival:
     is_resumable: bool = False
     parent_id: str | None = None
     ends_session: bool = False
+    number: int | None = None
+    waited_for: int | None = None
+    think_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ A Scheduler that lets a request wait for ever has a bug: the world asserts that 
 is alive.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -113,13 +114,15 @@ class World:
         self._is_poll_due = False
         self._arrivals: Iterator[Arrival] = iter(())
         self._upcoming: Arrival | None = None
+        self._waiting: defaultdict[int, list[Arrival]] = defaultdict(list)  # by the number of what they wait for
+        self._thinking = 0  # clients that will call
         self._ended: list[RequestRecord] = []
         self._wakeup_at = inf
         self.now = 0.0
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[RequestRecord]:
         """Handle the arrivals, which are in order of time, until the last request has ended; yield a record
-        for each.
+        for each. One that waits for another's end stands behind that, and before what comes after the other's end.
         """
         self._arrivals = iter(arrivals)
         self._expect_arrival()
@@ -148,15 +151,23 @@ class World:
     # -- events -----------------------------------------------------------------------------------------------
 
     def _expect_arrival(self) -> None:
-        self._upcoming = next(self._arrivals, None)
-        if self._upcoming is not None:
-            self._at(self._upcoming.at_s, self._arrive)
+        for arrival in self._arrivals:
+            if arrival.waited_for is None:
+                self._upcoming = arrival
+                self._at(arrival.at_s, self._arrive)
+                return
+            self._waiting[arrival.waited_for].append(arrival)
+        self._upcoming = None
 
     def _arrive(self, now: float) -> None:
         arrival = self._upcoming
         assert arrival is not None
         self._submit(arrival, now)
         self._expect_arrival()
+
+    def _call_again(self, arrival: Arrival, now: float) -> None:
+        self._thinking -= 1
+        self._submit(arrival, now)
 
     def _submit(self, arrival: Arrival, now: float) -> None:
         request = Request(
@@ -245,7 +256,7 @@ class World:
             if slot.scrapes is not None:
                 slot.scrapes.scraped(now)
         self._report([self._load(slot) for slot in self._slots.values()], now)
-        if self._calls or self._upcoming is not None:
+        if self._calls or self._thinking or self._upcoming is not None:
             self._at(now + self._metrics_every_s, self._measure)
 
     def _note_budget(self, slot: Slot, now: float) -> None:
@@ -374,6 +385,10 @@ class World:
 
     def _end(self, call: SimulatedCall, *, total_latency_s: float | None, rejected: Reason | None = None) -> None:
         del self._calls[call.request.id]
+        if call.arrival.number is not None:
+            for arrival in self._waiting.pop(call.arrival.number, ()):
+                self._thinking += 1
+                self._at(self.now + arrival.think_s, partial(self._call_again, arrival))
         arrived_at, first_at, pace = call.request.arrived_at, call.first_token_at, call.pace
         self._ended.append(
             RequestRecord(

@@ -49,16 +49,25 @@ class Replay:
     left_out: LeftOut = field(default_factory=LeftOut)
 
     def arrivals(self, calls: Iterable[tuple[str, TraceCall]]) -> Iterator[Arrival]:
-        """Yield the calls that can be simulated, from time 0, in their order."""
+        """Yield the calls that can be simulated, from time 0, in their order. What waited for one that is left out
+        waits for what that waited for.
+        """
         first_at_s: float | None = None
+        absent: dict[int, tuple[int | None, float]] = {}
         blocks = None if self.block_tokens is None else Blocks(self.block_tokens)
         for tenant_id, call in calls:
             first_at_s = call.at_s if first_at_s is None else first_at_s
+            waited_for, think_s = call.waited_for, call.think_s
+            if waited_for in absent:
+                waited_for, before_s = absent[waited_for]
+                think_s += before_s
             if not self._takes(call):
+                if call.number is not None:
+                    absent[call.number] = waited_for, think_s
                 continue
             yield Arrival(
                 tenant_id=tenant_id,
-                at_s=(call.at_s - first_at_s) / self.speed,
+                at_s=(call.at_s - first_at_s + (think_s if waited_for is None else 0.0)) / self.speed,
                 prompt_tokens=call.prompt_tokens,
                 output_tokens=call.output_tokens,
                 output_tokens_max=max(call.output_tokens, call.output_tokens_max or self.output_tokens_max),
@@ -68,6 +77,9 @@ class Replay:
                 endpoint=call.endpoint,
                 program_id=call.program_id,
                 uses_tools=call.uses_tools,
+                number=call.number,
+                waited_for=waited_for,
+                think_s=think_s / self.speed,
             )
 
     def _takes(self, call: TraceCall) -> bool:

@@ -24,7 +24,8 @@ PREFIX_HASH_END = 1 << 64
 class TraceCall:
     """One line of a trace. `at_s` is a time in seconds on the trace's own clock; None: the trace does not say it. A
     call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated,
-    because the length of its answer is unknown.
+    because the length of its answer is unknown. One that `waited_for` the call of that `number` came `think_s` after
+    its end (gateway/steering/what_if/closed_loops.py); `at_s` is the time of the first call that they all waited for.
     """
 
     at_s: float
@@ -39,6 +40,9 @@ class TraceCall:
     prefix: tuple[int, ...] = ()
     prefix_block_tokens: float = 0.0
     patience_s: float | None = None
+    number: int | None = None
+    waited_for: int | None = None
+    think_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ def own_call(fields: Fields) -> TraceCall:
         prefix=prefix,
         prefix_block_tokens=_number(fields, "prefix_block_tokens", above=0.0) if prefix else 0.0,
         patience_s=None if fields.get("patience_s") is None else _number(fields, "patience_s", above=0.0),
+        number=None if fields.get("number") is None else _count(fields, "number"),
+        waited_for=None if fields.get("waited_for") is None else _count(fields, "waited_for"),
+        think_s=0.0 if fields.get("think_s") is None else _number(fields, "think_s"),
     )
 
 

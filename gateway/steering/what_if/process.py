@@ -22,6 +22,7 @@ from gateway.simulate.compare import PolicyComparison
 from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.report.series import LatencyHistogram
 from gateway.simulate.trace.traces import TraceError
+from gateway.steering.what_if.closed_loops import Waited, closed_loops
 from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
 from policies.types import Outcome
 
@@ -49,7 +50,10 @@ def main(spec_file: Path) -> None:
 
 
 def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
-    happened = _happened(spec)
+    calls = [orjson.loads(line) for line in Path(spec.trace).read_bytes().splitlines()]
+    happened = _happened(spec, calls)
+    waited = closed_loops(calls)
+    Path(spec.trace).write_bytes(_replayed(calls, waited))
     coefficients = _coefficients(spec.engine)
     setting, run = _run(spec, coefficients, runs_before=0)
     scale = 1.0
@@ -64,6 +68,7 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
     _, instead = _run(spec, None, runs_before=RUNS - 1, policies=policies, weights=weights)
     return {
         "setting": dict(setting.facts),
+        "closed_loop_calls": len(waited),
         "happened": happened,
         "replayed": _shown(run),
         "instead": _shown(instead),
@@ -180,15 +185,29 @@ def _shown(run: Findings) -> dict[str, Any]:
     return {"policy": run.policy, **asdict(run.figures), "tenants": tenants}
 
 
-def _happened(spec: WhatIfSpec) -> dict[str, Any]:
+def _replayed(calls: Sequence[Mapping[str, Any]], waited: Mapping[int, Waited]) -> bytes:
+    """The lines of the calls, each of which says for which one it waited. One that did has the time of the first of its
+    chain, so that the simulation has read it when it is due.
+    """
+    begins: dict[int, float] = {}
+    lines: list[tuple[float, bytes]] = []
+    for number in sorted(range(len(calls)), key=lambda each: calls[each]["arrival_s"]):
+        call, waits = calls[number], waited.get(number)
+        begins[number] = call["arrival_s"] if waits is None else begins[waits.for_call]
+        says = {} if waits is None else {"waited_for": waits.for_call, "think_s": waits.think_s}
+        line = {**call, "arrival_s": begins[number], "number": number, **says}
+        lines.append((begins[number], orjson.dumps(line)))
+    return b"\n".join(line for _, line in sorted(lines, key=lambda each: each[0])) + b"\n"
+
+
+def _happened(spec: WhatIfSpec, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The measured figures of the same calls, in the form of a run, without values that only a simulation knows."""
     config = load_config(Path(spec.config), check_files=False)
     price = Choices().tried(config, spec.pool)[0].price
     weights = {tenant.id: tenant.weight for tenant in config.policy_tenants()}
     tenants: dict[str, _Measured] = {}
     first_s, last_s = float("inf"), 0.0
-    for line in Path(spec.trace).read_bytes().splitlines():
-        call = orjson.loads(line)
+    for call in calls:
         # From the first arrival to the last end, as in a simulation: what is served then is of this time.
         first_s, last_s = min(first_s, call["arrival_s"]), max(last_s, call["arrival_s"] + call["took_s"])
         service = price.service(call["prompt_tokens"], 0, call["output_tokens"])

@@ -1,7 +1,8 @@
-"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. There is no text and no key.
+"""RecordedCalls: the calls of the last hour, in memory, as `fairlead simulate` plays them. There is no text and no
+secret of a key.
 
-A call is stored as in the trace log (gateway/observability/trace_log.py). The prompt's prefix is a tuple of hashes that
-its request has in any case; their number is limited, because a long prompt has hundreds.
+A call is stored as in the trace log (gateway/observability/trace_log.py), with the id of its key. The prompt's prefix
+is a tuple of hashes that its request has in any case; their number is limited, because a long prompt has hundreds.
 """
 
 import asyncio
@@ -26,8 +27,13 @@ class RecordedCall(NamedTuple):
     """
 
     record: TraceRecord
+    key_id: str
     ttft_s: float | None
     took_s: float
+
+    @property
+    def ended_at(self) -> float:
+        return self.record.arrival_s + self.took_s
 
 
 class RecordedCalls:
@@ -49,7 +55,8 @@ class RecordedCalls:
         record = trace_record(
             request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome
         )
-        self._calls.append(RecordedCall(record, ttft_s, time.perf_counter() - trace.started_s))
+        took_s = time.perf_counter() - trace.started_s
+        self._calls.append(RecordedCall(record, request.key_id, ttft_s, took_s))
         self._hashes += len(record.prefix)
         oldest_at = trace.arrived_at - RECORDED_S
         while (
@@ -60,14 +67,16 @@ class RecordedCalls:
             self._hashes -= len(self._calls.popleft().record.prefix)
 
     async def lines(self, body: bytes) -> bytes:
-        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread."""
+        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread. A
+        call that came before and ended since is among them: others waited with it.
+        """
         since_s = time.time() - float(body)
-        calls = [each for each in self._calls if each.record.arrival_s >= since_s]
+        calls = [each for each in self._calls if each.ended_at >= since_s]
         return await asyncio.to_thread(_lines, calls)
 
 
 def _lines(calls: Iterable[RecordedCall]) -> bytes:
     return b"".join(
-        orjson.dumps(record)[:-1] + b',"ttft_s":%b,"took_s":%b}\n' % (orjson.dumps(ttft_s), orjson.dumps(took_s))
-        for record, ttft_s, took_s in calls
+        orjson.dumps(record)[:-1] + b"," + orjson.dumps({"key": key_id, "ttft_s": ttft_s, "took_s": took_s})[1:] + b"\n"
+        for record, key_id, ttft_s, took_s in calls
     )
