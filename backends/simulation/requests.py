@@ -12,7 +12,8 @@ class Arrival:
     """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
     advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
     after the arrival if the last token has not come. One that `waited_for` the arrival of that `number` comes `think_s`
-    after its end, whenever `at_s` is.
+    after its end, whenever `at_s` is. One that `came_before` the simulation was waiting or running then: its first
+    token is not measured.
     """
 
     tenant_id: str
@@ -33,6 +34,7 @@ class Arrival:
     number: int | None = None
     waited_for: int | None = None
     think_s: float = 0.0
+    came_before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class RequestRecord:
     and two tokens at least (pace.py)."""
     tpot_envelope_s: float | None = None
     interruptions: int = 0
+    came_before: bool = False
     recomputed_tokens: int = 0
     """Tokens that were computed again because the request was interrupted."""
 

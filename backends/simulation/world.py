@@ -402,6 +402,7 @@ class World:
                 tpot_s=None if pace is None else pace.timing().tpot_s,
                 tpot_envelope_s=None if pace is None else pace.tpot_envelope_s,
                 interruptions=call.interruptions,
+                came_before=call.arrival.came_before,
                 recomputed_tokens=call.recomputed_tokens,
             )
         )

@@ -60,6 +60,7 @@ class Steering:
         as sections of the configuration.
         """
         self._pools = pools
+        self._recorded.active = active
         self.demo = demo
         self.trials = make_trials(self._ended.find)
         self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)

@@ -1,5 +1,5 @@
-"""Why a what-if may show longer waits than happened (docs/results/prediction.md): clients that wait for their answers
-before they call again, replayed at the times at which they called.
+"""Why a what-if replays closed loops (docs/results/prediction.md): clients that wait for their answers before they call again
+would wait longer, replayed at the times at which they called.
 
 As many callers as twice the engine's slots keep it full. Played again with them waiting, an engine that is a tenth
 slower makes them wait about a tenth longer. Played again at the times of the faster engine, the calls come faster than
@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import cache, partial
 from random import Random
 from statistics import median
+
+import pytest
 
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
@@ -73,6 +75,21 @@ def happened() -> tuple[Sequence[Arrival], list[RequestRecord]]:
     return recorded, records
 
 
+def looped(records: Sequence[RequestRecord]) -> list[Arrival]:
+    """The calls, each of which comes as long after the end of the one before as it did; the first of all are as many
+    as callers.
+    """
+    calls = sorted(records, key=lambda record: record.arrived_at)
+    ends = sorted(range(len(calls)), key=lambda each: calls[each].arrived_at + (calls[each].total_latency_s or 0.0))
+    return [
+        Arrival(
+            "flood", each.arrived_at, each.prompt_tokens, each.output_tokens, each.output_tokens, number=number,
+            waited_for=ends[number - CALLERS] if number >= CALLERS else None, think_s=THINKS_S,
+        )
+        for number, each in enumerate(calls)
+    ]  # fmt: skip
+
+
 def ttft_s(records: Iterable[RequestRecord]) -> float:
     return median(each.first_token_latency_s for each in records if each.first_token_latency_s is not None)
 
@@ -85,6 +102,19 @@ def test_the_same_engine_replays_what_happened():
 def test_at_a_slower_engine_clients_that_wait_wait_that_much_longer():
     recorded, records = happened()
     assert 1.05 < ttft_s(played(WaitingClients, SLOWER, recorded)) / ttft_s(records) < 1.2
+
+
+def test_calls_that_wait_for_the_end_of_another_are_replayed_as_their_clients_would_call():
+    _, records = happened()
+    same = list(played(World, REAL, looped(records)))
+    assert ttft_s(same) == pytest.approx(ttft_s(records), rel=0.05)  # ends at one time are told apart by their order
+    assert 1.05 < ttft_s(played(World, SLOWER, looped(records))) / ttft_s(records) < 1.2
+
+
+def test_a_call_waits_for_its_end_also_where_no_other_runs_or_comes_meanwhile():
+    calls = [Arrival("flood", 0.0, 90, 9, 9, number=0), Arrival("flood", 0.0, 90, 9, 9, waited_for=0, think_s=30.0)]
+    first, second = played(World, REAL, calls)
+    assert second.arrived_at == pytest.approx(first.total_latency_s + 30.0)
 
 
 def test_at_a_slower_engine_calls_at_the_recorded_times_make_a_queue_that_grows():

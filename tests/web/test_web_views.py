@@ -196,7 +196,8 @@ def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, key
     expect(row).to_be_visible(timeout=120_000)
     expect(page.locator("main")).to_contain_text("was measured")
     expect(page.locator(".verdict").first).to_contain_text(re.compile(r"nightly gains [\d.]+ points?"))
-    # Calls come when they came, whatever the weights; so what a weight changes is how long they wait.
+    expect(page.locator(".verdict").first).to_contain_text(re.compile(r"\d+ of \d+ calls came once their client had"))
+    # Every call is served in the end, whatever the weights; so what a weight changes is how long they wait.
     replayed, instead = (in_seconds(row.locator(f"td.{run}").nth(1).inner_text()) for run in ("replayed", "instead"))
     print(f"\nTTFT of nightly in simulation: {replayed} s by weight 1, {instead} s by weight 3")
     assert instead < replayed
@@ -230,10 +231,12 @@ def test_a_what_if_is_stopped_and_one_that_is_far_from_what_happened_is_not_trus
     assert stopped == [True]
     judged = {"is_trusted": False, "factor": 41.0, "factor_max": 2.0, "figure": "ttft_p50_s", "tenant": "chat"}
     answer |= {"id": "two", "state": "done", "trust": judged, "happened": run, "replayed": run, "instead": run}
+    answer["closed_loop_calls"] = 21
     page.route("**/admin/v1/what-ifs/two", lambda route: route.fulfill(json=answer))
     page.get_by_role("button", name="Play it").click()
     expect(page.get_by_role("alert")).to_contain_text("Do not trust the seconds of this replay.")
     expect(page.get_by_role("alert")).to_contain_text("by a factor of 41 in the median TTFT of chat")
+    expect(page.locator(".verdict").first).to_contain_text("21 of 30 calls came once their client had an answer")
 
 
 def in_seconds(text):

@@ -81,8 +81,10 @@ class WhatIfResource(Fields):
 
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
     `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` says what
-    was simulated. Every call is served in the end, so that what a tenant gets in all is what its calls ask for: compare
-    waits, and see the preview for shares. `stopped`: by a DELETE, or because it was not read for a minute.
+    was simulated. `closed_loop_calls` came because an earlier call of their client had ended, and come in both
+    simulations as much later than its simulated end; all others come when they came. Every call is served in the end,
+    so that what a tenant gets in all is what its calls ask for: compare waits, and see the preview for shares.
+    `stopped`: by a DELETE, or because it was not read for a minute.
     """
 
     id: str
@@ -93,6 +95,7 @@ class WhatIfResource(Fields):
     state: Literal["running", "done", "failed", "stopped"]
     progress: float
     setting: dict[str, str]
+    closed_loop_calls: int | None
     happened: FoundFigures | None
     replayed: FoundFigures | None
     instead: FoundFigures | None

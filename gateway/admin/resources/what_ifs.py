@@ -76,6 +76,7 @@ def _shown(what_if: WhatIf) -> WhatIfResource:
         state=what_if.state,
         progress=what_if.progress,
         setting=dict(found.get("setting", {})),
+        closed_loop_calls=found.get("closed_loop_calls"),
         happened=_figures(found.get("happened")),
         replayed=_figures(found.get("replayed")),
         instead=_figures(found.get("instead")),

@@ -50,7 +50,7 @@ class Tally:
         if record.rejected is not None:
             tenant.refused[record.rejected.value] += 1
             return
-        if record.first_token_latency_s is not None:
+        if record.first_token_latency_s is not None and not record.came_before:
             tenant.ttft.add(record.first_token_latency_s)
         if record.first_token_latency_s is None or record.total_latency_s is None:
             return

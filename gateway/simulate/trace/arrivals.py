@@ -80,6 +80,7 @@ class Replay:
                 number=call.number,
                 waited_for=waited_for,
                 think_s=think_s / self.speed,
+                came_before=call.came_before,
             )
 
     def _takes(self, call: TraceCall) -> bool:

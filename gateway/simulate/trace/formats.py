@@ -43,6 +43,7 @@ class TraceCall:
     number: int | None = None
     waited_for: int | None = None
     think_s: float = 0.0
+    came_before: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def own_call(fields: Fields) -> TraceCall:
         number=None if fields.get("number") is None else _count(fields, "number"),
         waited_for=None if fields.get("waited_for") is None else _count(fields, "waited_for"),
         think_s=0.0 if fields.get("think_s") is None else _number(fields, "think_s"),
+        came_before=_flag(fields, "came_before"),
     )
 
 

@@ -11,15 +11,16 @@ they like. Which of the two a key's arrivals are is a ratio of likelihoods: of c
 the number of idle clients, beside calls at a rate that is constant in each of so many spans as fit best. All rates are
 fitted.
 
-Calls at equal intervals look as if they waited where answers take less than an interval. But their intervals vary less
-than their times since the ends do.
+Calls at equal intervals look as if they waited, since there are always as many in flight. But their intervals vary less
+than their times since the ends do; those of one client that waits are the sum of such a time and of an answer's.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, log
-from statistics import pvariance
+from statistics import fmean, pvariance
 from typing import Any, Final, NamedTuple
 
 LOG_ODDS_MIN: Final = 10.0  # e^10 to 1: calls that wait for nothing rarely have 3 by chance
@@ -27,7 +28,8 @@ PATIENCES_S: Final = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, inf)  
 OVERLAPPING_MAX: Final = 0.5  # of a session's calls; more, and its id names no client
 WAITED_MIN: Final = 0.5  # of a key's calls: in bursts of calls that wait for nothing, some come soon after an end
 CALLS_IN_SPAN_MIN: Final = 2
-STEADY_MAX: Final = 0.5  # variance of intervals over that of times since ends
+EVEN_MAX: Final = 0.25  # variance of intervals over their mean's square: 1 for calls of many
+STEADY_MAX: Final = 0.75  # and over the variance of times since ends: both are equal where answers take equally long
 
 
 class Waited(NamedTuple):
@@ -57,9 +59,9 @@ def closed_loops(calls: Sequence[Mapping[str, Any]]) -> dict[int, Waited]:
         if not call["output_tokens"]:
             continue  # it was refused or failed: it is not replayed
         if call["program"] is None:
-            clients[call["tenant"], call.get("key", "")].append(_item(calls, [index]))
+            clients[call["tenant"], call["key"]].append(_item(calls, [index]))
         else:
-            sessions[call["tenant"], call.get("key", ""), call["program"]].append(index)
+            sessions[call["tenant"], call["key"], call["program"]].append(index)
     for (tenant, key, _), indices in sessions.items():
         turns = _turns(calls, indices)
         if turns is None:
@@ -78,7 +80,7 @@ def _item(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> _Item:
 
 
 def _end(call: Mapping[str, Any]) -> float:
-    return float(call["arrival_s"] + call["took_s"])
+    return inf if call["is_running"] else float(call["arrival_s"] + call["took_s"])
 
 
 def _turns(calls: Sequence[Mapping[str, Any]], indices: Sequence[int]) -> dict[int, Waited] | None:
@@ -107,8 +109,9 @@ def _waited(items: Sequence[_Item]) -> dict[int, Waited]:
     if log_odds < LOG_ODDS_MIN or len(taken) < WAITED_MIN * len(items):
         return {}
     thinks = [after.began_at - before.ended_at for before, after in taken]
-    intervals = [after.began_at - before.began_at for before, after in taken]
-    if pvariance(intervals) < STEADY_MAX * pvariance(thinks):
+    intervals = [later.began_at - earlier.began_at for earlier, later in pairwise(arrivals)]
+    varies = pvariance(intervals)
+    if varies < EVEN_MAX * fmean(intervals) ** 2 and varies < STEADY_MAX * pvariance(thinks):
         return {}
     return {after.first: Waited(before.last, think) for (before, after), think in zip(taken, thinks, strict=True)}
 

@@ -6,10 +6,11 @@ at the end {"done": ...} or {"error": text}. It is a process of its own, because
 
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -52,6 +53,7 @@ def main(spec_file: Path) -> None:
 def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
     calls = [orjson.loads(line) for line in Path(spec.trace).read_bytes().splitlines()]
     happened = _happened(spec, calls)
+    calls = _completed(calls)
     waited = closed_loops(calls)
     Path(spec.trace).write_bytes(_replayed(calls, waited))
     coefficients = _coefficients(spec.engine)
@@ -121,8 +123,8 @@ def _coefficients(engine: EngineSpec) -> StepCoefficients:
 
 def _scale(measured_tpot_s: float | None, simulated_tpot_s: float | None) -> float | None:
     """The factor for all step times with which a simulated token takes as long as a measured one; None: no factor.
-    Calls come at their recorded times. At backends that are full, a difference of a few percent decides whether a queue
-    grows (docs/results/prediction.md).
+    Calls that waited for nothing come at their recorded times. At backends that are full, a difference of a few percent
+    decides whether a queue of these grows (docs/results/prediction.md).
     """
     if not measured_tpot_s or not simulated_tpot_s:
         return None
@@ -185,6 +187,20 @@ def _shown(run: Findings) -> dict[str, Any]:
     return {"policy": run.policy, **asdict(run.figures), "tenants": tenants}
 
 
+def _completed(calls: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The calls, where those that run write as many tokens as their tenant's others do in the mean."""
+    written: defaultdict[str, list[int]] = defaultdict(list)
+    for call in calls:
+        if call["output_tokens"] and not call["is_running"] and not call["came_before"]:
+            written[call["tenant"]].append(call["output_tokens"])
+    return [
+        {**call, "output_tokens": min(call["output_tokens_max"], round(fmean(written[call["tenant"]])))}
+        if call["is_running"] and written[call["tenant"]]
+        else call
+        for call in calls
+    ]
+
+
 def _replayed(calls: Sequence[Mapping[str, Any]], waited: Mapping[int, Waited]) -> bytes:
     """The lines of the calls, each of which says for which one it waited. One that did has the time of the first of its
     chain, so that the simulation has read it when it is due.
@@ -243,6 +259,10 @@ class _Measured:
 
     def add(self, call: Mapping[str, Any], service: float) -> None:
         self.requests += 1
+        if call["is_running"]:
+            if call["ttft_s"] is not None:
+                self.ttft.add(call["ttft_s"])
+            return
         outcome = call["outcome"]
         self.served += outcome == Outcome.COMPLETED
         if outcome not in tuple(Outcome):

@@ -9,10 +9,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
 from typing import Final, NamedTuple
 
 import orjson
 
+from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallTrace
 from gateway.observability.trace_log import TraceRecord, trace_record
 
@@ -23,17 +26,24 @@ HASHES_MAX: Final = 500_000  # of prefixes, about 20 MB
 
 class RecordedCall(NamedTuple):
     """One recorded call, its time to first token (None: it had none, or was not streamed), and its duration, in
-    seconds.
+    seconds. One that `is_running` has taken so long until now, and its output is not known. `came_before`: what is
+    asked for begins after its arrival.
     """
 
     record: TraceRecord
     key_id: str
     ttft_s: float | None
     took_s: float
+    is_running: bool = False
+    came_before: bool = False
 
     @property
     def ended_at(self) -> float:
         return self.record.arrival_s + self.took_s
+
+
+IN_ORDER: Final = 1e-6  # of the seconds between arrivals: so few that they came at once, and more than a clock's grain
+BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before")  # in a line, after the record
 
 
 class RecordedCalls:
@@ -41,23 +51,19 @@ class RecordedCalls:
 
     def __init__(self, *, calls_max: int = CALLS_MAX, hashes_max: int = HASHES_MAX) -> None:
         self._calls: deque[RecordedCall] = deque()
+        self.active = ActiveCalls()
+        """Those that have not ended."""
         self._hashes = 0
         self._calls_max = calls_max
         self._hashes_max = hashes_max
 
     def ended(self, trace: CallTrace) -> None:
         """Record a call that has ended, as the trace log does."""
-        request = trace.request
-        if request is None:
+        call = _recorded(trace, is_running=False)
+        if call is None:
             return
-        ttft_s = trace.first_token_s - trace.started_s if trace.stream and trace.first_token_s is not None else None
-        outcome = trace.outcome or trace.reason
-        record = trace_record(
-            request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome
-        )
-        took_s = time.perf_counter() - trace.started_s
-        self._calls.append(RecordedCall(record, request.key_id, ttft_s, took_s))
-        self._hashes += len(record.prefix)
+        self._calls.append(call)
+        self._hashes += len(call.record.prefix)
         oldest_at = trace.arrived_at - RECORDED_S
         while (
             len(self._calls) > self._calls_max
@@ -67,16 +73,42 @@ class RecordedCalls:
             self._hashes -= len(self._calls.popleft().record.prefix)
 
     async def lines(self, body: bytes) -> bytes:
-        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread. A
-        call that came before and ended since is among them: others waited with it.
+        """The JSON lines of the calls of the last seconds, whose number is the text of `body`; written in a thread.
+        What came before and had not ended is among them, and what runs: others waited with it.
         """
         since_s = time.time() - float(body)
         calls = [each for each in self._calls if each.ended_at >= since_s]
-        return await asyncio.to_thread(_lines, calls)
+        running = [_recorded(each.trace, is_running=True) for each in self.active.all()]
+        calls += [each for each in running if each is not None]
+        return await asyncio.to_thread(_lines, calls, since_s)
 
 
-def _lines(calls: Iterable[RecordedCall]) -> bytes:
-    return b"".join(
-        orjson.dumps(record)[:-1] + b"," + orjson.dumps({"key": key_id, "ttft_s": ttft_s, "took_s": took_s})[1:] + b"\n"
-        for record, key_id, ttft_s, took_s in calls
-    )
+def _recorded(trace: CallTrace, *, is_running: bool) -> RecordedCall | None:
+    request = trace.request
+    if request is None:
+        return None
+    ttft_s = trace.first_token_s - trace.started_s if trace.stream and trace.first_token_s is not None else None
+    outcome = trace.outcome or trace.reason
+    record = trace_record(request, trace.usage, endpoint=trace.endpoint, arrived_at=trace.arrived_at, outcome=outcome)
+    return RecordedCall(record, request.key_id, ttft_s, time.perf_counter() - trace.started_s, is_running)
+
+
+def _lines(calls: Iterable[RecordedCall], since_s: float) -> bytes:
+    return b"".join(_line(each if each.record.arrival_s >= since_s else _from(each, since_s)) for each in calls)
+
+
+def _line(call: RecordedCall) -> bytes:
+    record, *beside = call
+    return orjson.dumps(record)[:-1] + b"," + orjson.dumps(dict(zip(BESIDE, beside, strict=True)))[1:] + b"\n"
+
+
+def _from(call: RecordedCall, since_s: float) -> RecordedCall:
+    """A call that came earlier, as if it had come then: it writes what it wrote since, and its first token is not
+    measured. A simulation begins with these, in their order.
+    """
+    early_s = since_s - call.record.arrival_s
+    left_s = call.took_s - early_s
+    writing_s = call.took_s - min(call.ttft_s or 0.0, call.took_s)
+    written = ceil(call.record.output_tokens * min(1.0, left_s / writing_s)) if writing_s else 0
+    record = replace(call.record, arrival_s=since_s - early_s * IN_ORDER, output_tokens=written)
+    return call._replace(record=record, ttft_s=None, took_s=left_s, came_before=True)

@@ -3,15 +3,16 @@ coefficients say, and clients of which most wait for their answers.
 
     python tests/benchmarks/what_ifs/record.py [WORKLOAD ...]
 
-Every workload runs for SECONDS, and its last minute is recorded: it begins and ends in mid-load, as a what-if of the
-last minutes does. A file of tests/benchmarks/data/ has the specification of a simulation, the configuration and the
+Every workload runs for SECONDS, and its last two minutes are recorded: it begins and ends in mid-load, as a what-if of
+the last minutes does. A file of tests/benchmarks/data/ has the specification of a simulation, the configuration and the
 calls, one JSON line each.
 """
 
+import argparse
 import asyncio
 import gzip
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,8 @@ from gateway_rig import FAST, bearer, engine  # noqa: E402
 from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _written  # noqa: E402
 
 DATA = HERE.parents[1] / "data"
-SECONDS = 80.0
-RECORDED_S = 60.0
+SECONDS = 150.0
+RECORDED_S = 120.0
 WORD = "fair "  # five bytes, about a token
 A10G = {**FAST, "coefficients": "a10g-llama2-7b", "block_tokens": 16, "max_model_len": 4096}
 
@@ -162,12 +163,14 @@ async def _call(api: Admin, client: Client, headers: dict[str, str], rng: Random
     assert reply.status == 200, reply.body
 
 
-def main(names: list[str], write: Callable[[str], object] = print) -> None:
-    for name in names or WORKLOADS:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Record workloads as a what-if gets them.")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}; all, by default")
+    for name in parser.parse_args().workloads or WORKLOADS:
         lines = asyncio.run(recorded(WORKLOADS[name]))
         (DATA / f"what_if_{name}.jsonl.gz").write_bytes(gzip.compress(lines + b"\n", mtime=0))
-        write(f"{name}: {len(lines.splitlines()) - 2} calls")
+        print(f"{name}: {len(lines.splitlines()) - 2} calls")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 
+import orjson
 import pytest
 from admin_rig import admin, within
 from gateway_rig import FAST, bearer, call, engine, until
@@ -80,6 +81,37 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
 async def test_by_default_weights_and_policy_are_as_they_are(api):
     found = await ended(api, f"/what-ifs/{(await api.post('/what-ifs')).json['id']}")
     assert found["replayed"] == found["instead"]
+
+
+async def test_calls_of_clients_that_wait_for_their_answers_are_counted_and_wait_in_the_replay(tmp_path):
+    async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
+        headers = bearer(await asker.key_for("declared"))
+
+        async def caller():
+            for _ in range(15):
+                assert (await asker.rig.post(call(max_tokens=40, stream=True), headers=headers)).status == 200
+
+        await asyncio.gather(caller(), caller())
+        found = await ended(asker, f"/what-ifs/{(await asker.post('/what-ifs')).json['id']}")
+    assert found["replayed"]["requests"] == 30
+    assert found["closed_loop_calls"] == 28, "all but each caller's first"
+
+
+async def test_what_waits_or_runs_is_recorded_and_what_came_before_begins_the_recording(tmp_path):
+    async with engine(**FAST, speed=0.05) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
+        headers = bearer(await asker.key_for("declared"))
+        running = asyncio.create_task(asker.rig.post(call(max_tokens=60, stream=True), headers=headers))
+        recorded = asker.rig.gateway.steering._recorded
+        await until(recorded.active.all)
+        await asyncio.sleep(0.4)
+        whole, late = [orjson.loads(await recorded.lines(seconds)) for seconds in (b"60", b"0.2")]
+        assert (whole["is_running"], whole["came_before"]) == (True, False)
+        assert (late["is_running"], late["came_before"], late["ttft_s"]) == (True, True, None)
+        assert late["arrival_s"] - whole["arrival_s"] == pytest.approx(whole["took_s"] - late["took_s"], abs=0.05)
+        assert (await running).status == 200
+        ended_call, left = [orjson.loads(await recorded.lines(seconds)) for seconds in (b"60", b"0.2")]
+        assert (ended_call["is_running"], ended_call["output_tokens"]) == (False, 60)
+        assert 0 < left["output_tokens"] < 30
 
 
 async def test_what_cannot_be_asked_is_refused(api, monkeypatch):

@@ -154,7 +154,7 @@ function Verdict({ answer, sums, trusted }) {
   return html`<div class="verdict"><p><strong>${due || served || waits}</strong>${due ? " This is of the shares that are due now." : ""}</p>
     ${due || served ? html`<p>${waits}</p>` : html`<p>No tenant's share of what is served changes by half a point or more: every call is served in the end.</p>`}
     ${trusted.isFar ? null : html`<p>${trusted.text}</p>`}
-    <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. Calls come when they came, so a weight changes how long they wait more than what is served.</p></div>`;
+    <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. ${loops(answer)} A weight changes how long they wait more than what is served.</p></div>`;
 }
 
 /** By how much tenants' shares of what is served grow. */
@@ -199,7 +199,14 @@ function trust({ happened, replayed, trust: judged }) {
   const [measured, simulated] = [happened?.ttft_p50_s, replayed?.ttft_p50_s];
   const text = !measured || !simulated ? "No first token was measured." : `“replayed” has a median TTFT of ${seconds(simulated)}, and ${seconds(measured)} was measured.`;
   if (judged?.is_trusted) return { isFar: false, text: `${text} The simulation is near what happened.` };
-  return { isFar: true, text: `${judged ? `${farIn(judged)} ` : ""}${text} A real client that waits for its answer calls later where answers come later; here its calls come when they came. Read which tenants gain and lose, not the seconds.` };
+  return { isFar: true, text: `${judged ? `${farIn(judged)} ` : ""}${text} Read which tenants gain and lose, not the seconds.` };
+}
+
+/** How many calls wait for an answer in the replay, as they did. */
+function loops({ closed_loop_calls: closed, replayed }) {
+  if (!closed || !replayed) return "All calls come when they came.";
+  const whole = replayed.requests;
+  return `${count(closed)} of ${count(whole)} calls came once their client had an answer: they come after its simulated end. ${closed < whole ? "The others come when they came." : ""}`;
 }
 
 const farIn = ({ factor, figure, tenant }) =>

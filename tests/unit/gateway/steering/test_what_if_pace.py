@@ -21,6 +21,7 @@ def spec(tmp_path):
             "tenant": "a", "model": "m", "endpoint": "/v1/chat/completions", "prompt_tokens": 50,
             "output_tokens": OUTPUT,
             "output_tokens_max": OUTPUT, "choices": 1, "prefix": [], "prefix_block_tokens": 0.0, "program": None,
+            "key": "k", "is_running": False, "came_before": False,
             "tools": False, "outcome": "completed", "ttft_s": TTFT_S, "took_s": TTFT_S + tpot_s * (OUTPUT - 1),
         }  # fmt: skip
         calls = [{"arrival_s": 1e9 + EVERY_S * number, **call} for number in range(CALLS)]

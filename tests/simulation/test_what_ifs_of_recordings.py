@@ -1,0 +1,59 @@
+"""A what-if of each recorded workload replays it within a factor of 1.5 in the worst tenant's median TTFT, but for one
+tenant of one of them.
+
+tests/benchmarks/what_ifs/record.py has recorded them from a real gateway.
+"""
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.steering.what_if import process
+from gateway.steering.what_if.spec import WhatIfSpec
+
+DATA = Path(__file__).parents[1] / "benchmarks" / "data"
+FACTOR_MAX = 1.5
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """Simulates what was recorded, without any change."""
+    monkeypatch.setattr(process, "_write", lambda _line: None)
+
+    def simulated(workload):
+        lines = gzip.decompress((DATA / f"what_if_{workload}.jsonl.gz").read_bytes()).splitlines()
+        spec = msgspec.json.decode(lines[0], type=WhatIfSpec)
+        trace, config = tmp_path / "calls.jsonl", tmp_path / "fairlead.yaml"
+        config.write_bytes(lines[1])
+        trace.write_bytes(b"\n".join(lines[2:]) + b"\n")
+        spec.trace, spec.config = str(trace), str(config)
+        return process._simulated(spec)
+
+    return simulated
+
+
+@pytest.mark.parametrize("workload", ["flood", "agents"])
+def test_a_recorded_workload_is_replayed_as_it_was(found, workload):
+    answer = found(workload)
+    assert answer["trust"]["is_trusted"]
+    assert answer["trust"]["factor"] <= FACTOR_MAX
+    assert answer["closed_loop_calls"] > answer["replayed"]["requests"] / 2
+
+
+def test_so_are_all_tenants_of_two_unequal_backends_but_the_one_whose_only_call_runs_at_either_by_chance(found):
+    """Half of the calls of `intern`, which may have one in flight, ran at the backend that is five times as slow, one
+    after another; of the others' 14 %. The answer says that it is not to be trusted.
+    """
+    answer = found("two-backends")
+    assert (answer["trust"]["is_trusted"], answer["trust"]["tenant"]) == (False, "intern")
+    for run in ("happened", "replayed"):
+        del answer[run]["tenants"]["intern"]
+    assert process._trust(answer["happened"], answer["replayed"])["factor"] <= FACTOR_MAX
+
+
+@pytest.mark.parametrize("workload", ["two-backends", "agents"])
+def test_it_would_not_be_by_calls_at_their_recorded_times(found, workload, monkeypatch):
+    monkeypatch.setattr(process, "closed_loops", lambda _calls: {})
+    assert found(workload)["trust"]["factor"] > 3.0
