@@ -19,6 +19,9 @@ from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
 from backends.simulation.requests import Arrival, RequestRecord
 from backends.simulation.world import SimulatedCall, World
+from gateway.simulate.report.series import Timeline
+from gateway.simulate.report.tally import Tally
+from policies.accounts.cost import LinearPrice
 from policies.scheduler import Scheduler
 from policies.types import Reason, Tenant
 
@@ -115,6 +118,14 @@ def test_a_call_waits_for_its_end_also_where_no_other_runs_or_comes_meanwhile():
     calls = [Arrival("flood", 0.0, 90, 9, 9, number=0), Arrival("flood", 0.0, 90, 9, 9, waited_for=0, think_s=30.0)]
     first, second = played(World, REAL, calls)
     assert second.arrived_at == pytest.approx(first.total_latency_s + 30.0)
+
+
+def test_the_first_token_of_what_came_before_is_not_measured():
+    calls = [Arrival("flood", 0.0, 90, 9, 9, came_before=each) for each in (True, False, False)]
+    tally = Tally(LinearPrice(), Timeline())
+    for record in played(World, REAL, calls):
+        tally.add(record, now=record.arrived_at)
+    assert (tally.tenants["flood"].served, tally.ttft().counts.total()) == (3, 2)
 
 
 def test_at_a_slower_engine_calls_at_the_recorded_times_make_a_queue_that_grows():

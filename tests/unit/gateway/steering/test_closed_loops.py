@@ -66,12 +66,12 @@ def test_clients_that_wait_are_found_whatever_they_think(callers, thinks_s):
     assert len({waited_for for waited_for, _ in found.values()}) == len(found), "one call after each end"
 
 
-def bursts(rng):
+def bursts(rng, lasting_s=20.0, every_s=60.0):
     def step_s(at=[0.0]):  # noqa: B006 - its own
         before = at[0]
         at[0] += rng.expovariate(5.0)
-        if at[0] % 60.0 > 20.0:
-            at[0] += 60.0 - at[0] % 60.0
+        if at[0] % every_s > lasting_s:
+            at[0] += every_s - at[0] % every_s
         return at[0] - before
 
     return step_s
@@ -82,6 +82,7 @@ STREAMS = {
     "busy": lambda rng: lambda: rng.expovariate(3.5),
     "more than is served": lambda rng: lambda: rng.expovariate(6.0),
     "in bursts": bursts,
+    "in short bursts": lambda rng: bursts(rng, 2.0, 8.0),
     "every second": lambda _rng: lambda: 1.0,
     "about every second": lambda rng: lambda: rng.uniform(0.9, 1.1),
 }
