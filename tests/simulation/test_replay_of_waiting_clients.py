@@ -1,5 +1,5 @@
-"""Why a what-if replays closed loops (docs/results/prediction.md): clients that wait for their answers before they call again
-would wait longer, replayed at the times at which they called.
+"""Why a what-if replays closed loops (docs/results/prediction.md): clients that wait for their answers before they call
+again would wait longer, replayed at the times at which they called.
 
 As many callers as twice the engine's slots keep it full. Played again with them waiting, an engine that is a tenth
 slower makes them wait about a tenth longer. Played again at the times of the faster engine, the calls come faster than
