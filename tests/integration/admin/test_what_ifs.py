@@ -101,7 +101,7 @@ async def test_what_waits_or_runs_is_recorded_and_what_came_before_begins_the_re
     async with engine(**FAST, speed=0.05) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
         headers = bearer(await asker.key_for("declared"))
         running = asyncio.create_task(asker.rig.post(call(max_tokens=60, stream=True), headers=headers))
-        recorded = asker.rig.gateway.steering._recorded
+        recorded = asker.rig.gateway.operators.steering._recorded
         await until(recorded.active.all)
         await asyncio.sleep(0.4)
         whole, late = [orjson.loads(await recorded.lines(seconds)) for seconds in (b"60", b"0.2")]
