@@ -4,6 +4,7 @@ Both listen on 127.0.0.1 and on a port that was free, write their output to a fi
 the handle that started them.
 """
 
+import json
 import os
 import signal
 import socket
@@ -188,9 +189,17 @@ class AdminPort:
         return {**pool, "tenants": {each["tenant"]: each for each in tenants}}
 
 
+WITH_CONSTANTS = """import importlib, json, sys
+for name, value in json.loads(sys.argv.pop(1)).items():
+    module, _, constant = name.rpartition(".")
+    getattr(importlib.import_module(module), constant), setattr(sys.modules[module], constant, value)
+from gateway.cli import main
+main()"""
+
+
 class Gateway(Server):
     """`fairlead serve` in front of one vLLM. `backend` are further keys of its entry, `config`
-    further sections.
+    further sections. `constants` are other values of constants, by module and name.
     """
 
     ready = "/readyz"
@@ -202,8 +211,10 @@ class Gateway(Server):
         *,
         backend: Mapping[str, Any] | None = None,
         config: Mapping[str, Any] | None = None,
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(directory / "gateway.log")
+        self._constants = constants
         self._config = directory / "fairlead.yaml"
         self._admin = AdminPort(directory)
         sections = {
@@ -217,9 +228,10 @@ class Gateway(Server):
         self._config.write_text(yaml.safe_dump(sections))
 
     def start(self) -> "Gateway":
-        self._start(
-            [str(Path(sys.executable).parent / "fairlead"), "serve", "--config", str(self._config)], GATEWAY_START_S_MAX
-        )
+        command = [str(Path(sys.executable).parent / "fairlead")]
+        if self._constants:
+            command = [sys.executable, "-c", WITH_CONSTANTS, json.dumps(self._constants)]
+        self._start([*command, "serve", "--config", str(self._config)], GATEWAY_START_S_MAX)
         return self
 
     def admin(self) -> AdminClient:

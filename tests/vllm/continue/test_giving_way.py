@@ -43,9 +43,10 @@ def tiered(twins, plan, tmp_path):
         "tiers": {"chat": {"weight": 100, "envelope": {"ttft_ms": 100}}, "batch": {"preemptible": True}},
         "tenants": {"chat": {"tier": "chat"}, "batch": {"tier": "batch"}},
         "auth": {"trusted_proxies": ["127.0.0.1/32"]},  # whose x-tenant-id names the tenant
-        "continuation": {"drain_s": 0, "preempt": {"enabled": True, "times_max": 8, "tokens_between_min": 1}},
+        "continuation": {"drain_s": 0, "preempt": {"enabled": True}},
     }
-    gateway = Gateway(tmp_path, twins[0], config=config)
+    constants = {"gateway.scheduling.assembly.TOKENS_BETWEEN_MIN": 1}  # so that few tokens are enough
+    gateway = Gateway(tmp_path, twins[0], config=config, constants=constants)
     yield gateway.start()
     gateway.stop()
     for cutter in cutters:
