@@ -3,7 +3,7 @@
     facts      arrived, sent, first_token, returned, ended, left, adopted, loads_changed, measured, restored
     decisions  arrived -> may the turn enter the order now; released(now) -> the held turns that may
     time       next_at() -> when to ask `released` although no fact arrived
-    view       views.py; table, charged, known_tokens, working_sets, checkpoint
+    view       views.py; table, charged, working_sets, checkpoint
 
 A turn of an admitted session is a request like any other, for the backend that has its context. A turn of a session
 that is not admitted is held until there is room for its context and what it will grow by. Held turns are asked in the
@@ -35,13 +35,11 @@ from policies.types import SESSION_WAIT_BOUNDS_S, BackendLoad, Request, Tenant, 
 SESSIONS_MAX: Final = 512  # of a tenant
 QUANTUM_PREFILLS: Final = 5.0  # computing its context again costs a session that yields at most a fifth of what it had
 WAIT_S_MAX: Final = 150.0  # half of the queue timeout
-FORCED_RATIO: Final = (
-    0.9  # of it; simulated: what then has room, once turns that run have ended, has it within 0.07 more
-)
+FORCED_RATIO: Final = 0.9
+"""Of it: then a turn gets room whatever that costs others. Simulated: it has it, once turns that run have ended, within
+0.07 more."""
 HORIZON_S: Final = 3600.0  # a session that stays away for longer has ended
-ENDED_RETURNS_MAX: Final = (
-    0.5  # one that returns within the horizon with less probability has ended, as far as one sees
-)
+ENDED_RETURNS_MAX: Final = 0.5  # one that returns within the horizon with less probability has likely ended
 JUDGED_EVERY_S: Final = 0.1
 LOOK_AGAIN_S_MIN: Final = 0.02
 LOOK_AGAIN_S_MAX: Final = 1.0

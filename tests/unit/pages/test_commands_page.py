@@ -1,14 +1,6 @@
 """docs/reference/commands.md is what the command line makes of itself."""
 
-import importlib.util
-from pathlib import Path
-
-ROOT = Path(__file__).parents[3]
-SPEC = importlib.util.spec_from_file_location("reference", ROOT / "tests/docs/reference.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-reference = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(reference)
+from tests.docs import reference
 
 
 def test_the_page_of_commands_is_that_of_the_command_line():

@@ -1,19 +1,15 @@
 """The list of what was measured is whole, and a figure that is not what its command prints is found."""
 
-import importlib.util
 import re
 from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.docs import results
+
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs/results"
-SPEC = importlib.util.spec_from_file_location("results", ROOT / "tests/docs/results.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-results = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(results)
 
 
 def test_every_page_is_listed_with_its_command():

@@ -1,16 +1,8 @@
 """Pages that are too long, or that use a banned word, are found; code and links may use any word."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[3]
-SPEC = importlib.util.spec_from_file_location("words", ROOT / "tests/docs/words.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-words = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(words)
+from tests.docs import words
 
 
 def test_a_banned_word_is_found_in_its_line_with_the_word_to_use():

@@ -265,6 +265,22 @@ def test_of_several_choices_one_is_the_context():
     assert pool.ledger.recomputed_tokens_total == 0
 
 
+def test_a_turn_that_has_waited_nearly_too_long_precedes_those_of_paused_sessions():
+    pool = Agents(wait_s_max=60.0)
+    pool.run("paused", "paused-1")
+    pool.ledger._pause(pool.ledger.table.sessions("A")["paused"], pool.now)
+    for session in ("one", "two"):
+        pool.turn(session, f"{session}-1")
+        assert pool.dispatched() == [f"{session}-1"]
+    pool.turn("old", "old-1")
+    pool.turn("paused", "paused-2")
+    pool.poll()
+    assert [each.request.id for each in pool.ledger.held.of_tenant("A")] == ["paused-2", "old-1"]
+    pool.now += 55.0
+    pool.poll()
+    assert [each.request.id for each in pool.ledger.held.of_tenant("A")] == ["old-1", "paused-2"]
+
+
 def test_held_turns_may_be_cancelled_and_set_aside():
     pool = Agents(wait_s_max=1e9)
     pool.run("one", "one-1")
