@@ -40,10 +40,14 @@ def last_run(page: str) -> tuple[date, str]:
 
 
 def commits_since(commit: str) -> int | None:
-    """None: this checkout does not have the commit."""
-    asked = ["git", "rev-list", "--count", f"{commit}..HEAD"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.returncode == 0 else None
+    """None: the history of this checkout does not have the commit. One of a side branch, or from before a rebase, is none."""
+
+    def git(*asked: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *asked], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if git("merge-base", "--is-ancestor", commit, "HEAD").returncode != 0:
+        return None
+    return int(git("rev-list", "--count", f"{commit}..HEAD").stdout)
 
 
 def old_pages(

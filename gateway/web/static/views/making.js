@@ -13,17 +13,26 @@ export function Sure({ label, of, act, look = "quiet" }) {
     <button class="quiet" onClick=${() => setSure(false)}>Keep it</button>`;
 }
 
+/** What goes on to a view when an action is done, unless the user has left the action's own view by then. */
+function fromHere() {
+  const here = location.hash;
+  return (place) => {
+    if (location.hash === here) location.hash = place;
+  };
+}
+
 /** Removes an entry that was made here. What the file declares can only be removed there. */
 export function Remove({ kind, id, settings, loses = "", leads }) {
   if (!mayChange(kind) || !settings.isStored || settings.origin !== "admin") return null;
   const act = async () => {
+    const goTo = fromHere();
     const isDone = await attempt(async () => {
       await remove(path(kind, id), settings.etag);
       return true;
     });
     if (!isDone) return;
     notify(`${id} is removed.`);
-    location.hash = leads;
+    goTo(leads);
   };
   return html`<p class="bar"><span class="dim">${loses}</span><span><${Sure} label="Remove" of=${id} act=${act} /></span></p>`;
 }
@@ -43,11 +52,12 @@ export function Make({ kind, view, title, inputs, fields = (given) => given, pre
     if (!isReady) return;
     setBusy(true);
     const { id, ...rest } = Object.fromEntries(values.filter(([, value]) => value !== undefined));
+    const goTo = fromHere();
     const made = await attempt(() => post(path(kind), fields({ id: prefix + id, ...rest })));
     setBusy(false);
     if (!made) return;
     notify(`${made.body.id} is made.`);
-    location.hash = link(view, made.body.id);
+    goTo(link(view, made.body.id));
   };
   const set = (name) => (event) => setGiven({ ...given, [name]: event.target.value });
   return html`<form class="ask" aria-label=${title} onSubmit=${submit}>
