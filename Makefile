@@ -74,7 +74,9 @@ test-long: $(STAMP)  ## the long tests: more of what `make test` does little of,
 	$(FORKED) 2 --timeout 900 -m long
 
 test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
-	tests/web/chromium.sh && PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/web
+	tests/web/chromium.sh
+	PICTURES=$(PICTURES) $(FORKED) 3 -m "not alone" tests/web; many=$$?; \
+	$(BIN)/python -m pytest -m alone tests/web && exit $$many
 
 test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the tests of what runs compiled
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from web_rig import Callers, serving
 
+pytestmark = pytest.mark.alone
 TENANTS = 1000
 FIRST_PAINT_MS, INTERACTION_MS = 1000, 100
 MARGIN = 3
