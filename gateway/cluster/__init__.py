@@ -22,8 +22,7 @@ Leading
 The wire
 
 5. A frame names its pool and its epoch. Each side drops frames of another epoch than the one it has joined.
-6. A request's wire id is its member and a number that is never used again. A submission that is known is ignored and
-   counted.
+6. A request's wire id is its member and a number that is never used again. A submission that is known is ignored.
 7. A request of a tenant that the registry does not know waits 1 s for the registry; then it is refused.
 8. A follower names the backends that it cannot reach. A dispatch there comes back as undelivered.
 9. A connection is first in, first out. The facts of one turn are one frame, in their order; of usage, only the newest
@@ -67,7 +66,7 @@ Failures
 26. A follower pings every 0.25 s; silence of 1 s is a lost connection. With more than 4 MB or 1 s unsent a follower
     refuses new calls; with more than 8 MB or 2 s unsent the leader drops it.
 27. When a call of one follower fails, the leader measures that backend now, and sends that follower nothing there. It
-    is closed for all when its own measurement fails or two followers agree. A leader that alone reaches no backend
-    hands over.
+    is closed for all when its health fails, by the leader's measurements and what members report. A leader that alone
+    reaches no backend hands over.
 28. Processes of unequal versions do not join each other. A frame has at most 1 MiB.
 """

@@ -62,11 +62,6 @@ class NewestCheckpoint:
         self._begun: dict[object, Records] = {}  # by source: a whole of which a part was told
         self._changes: dict[object, Records] = {}  # by source: changes of which a part was told
 
-    @property
-    def order(self) -> tuple[Epoch, int]:
-        """The epoch and number of the newest."""
-        return self.mark[:2]
-
     def told(self, body: bytes) -> None:
         """A whole checkpoint from the store; a damaged one is left out."""
         try:

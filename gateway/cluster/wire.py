@@ -166,14 +166,6 @@ class Ping(WireMessage, frozen=True, tag="i"):
     granted: float | None = None
 
 
-class Question(WireMessage, frozen=True, tag="?"):
-    """One question of the follower's shell to the leader's; `number` is of this connection."""
-
-    number: int
-    topic: str
-    body: bytes = b""
-
-
 # -- actions and answers of the leader ---------------------------------------------------------------------------
 
 
@@ -271,13 +263,6 @@ class WantCheckpoint(WireMessage, frozen=True, tag="C"):
     """The leader asks a follower for the checkpoint that it holds: none newer is known (rule 19)."""
 
 
-class Answered(WireMessage, frozen=True, tag="!"):
-    """The answer to a Question; None: the leader's shell has none."""
-
-    number: int
-    body: bytes | None = None
-
-
 FollowerMessage = (
     Submit
     | Used
@@ -294,7 +279,6 @@ FollowerMessage = (
     | Reach
     | Failed
     | Ping
-    | Question
     | CheckpointPart
     | HigherEpoch
 )
@@ -310,7 +294,6 @@ LeaderMessage = (
     | Shared
     | CheckpointPart
     | WantCheckpoint
-    | Answered
 )
 AnyMessage = FollowerMessage | LeaderMessage
 

@@ -21,26 +21,9 @@ class AskBackends:
 
 
 @dataclass(frozen=True, slots=True)
-class BackendFailed:
-    """Two followers agree that this backend fails: it is closed for all until it answers again (rule 27)."""
-
-    backend_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
     """Put this encoded checkpoint into the store."""
 
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerQuestion:
-    """A follower's shell asks this; give the answer to `Leader.answer`."""
-
-    member: str
-    number: int
-    topic: str
     body: bytes
 
 
@@ -55,4 +38,4 @@ class StepDown:
     is_blind: bool = False
 
 
-Wish = CloseMember | AskBackends | BackendFailed | StoreCheckpoint | AnswerQuestion | StepDown
+Wish = CloseMember | AskBackends | StoreCheckpoint | StepDown

@@ -9,7 +9,7 @@ is its Entrance: a store elects replicas (gateway/replicas.py), a parent process
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -24,7 +24,6 @@ from gateway.cluster.election import ElectionStore
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.wire import LimitsOf
-from gateway.cluster.wishes import AskBackends, Wish
 from gateway.config import Config
 from gateway.live.schema import ClusterView, MemberRole
 from gateway.observability.metrics.instruments import (
@@ -81,7 +80,6 @@ class MemberOrder:
         elections: ElectionStore | None = None,
     ) -> None:
         """`elections` says which process leads; without it the place does."""
-        self._config = config
         self.place = place
         self.has_state = place.has_state
         self.processes, self.listening = place.processes, place.listening
@@ -207,10 +205,10 @@ class MemberOrder:
         elif topic == FOUND and self._work is not None:
             self._work.hear_found(body)
 
-    def asks_for(self, wish: Wish) -> None:
-        """Rules 22 and 27: measure backends now. Whether one fails for all, its health decides by all evidence."""
-        if isinstance(wish, AskBackends) and self._work is not None:
-            self._work.parts.backends.measure_anew(wish.backend_ids)
+    def measure(self, backend_ids: Collection[str] | None) -> None:
+        """Whether one fails for all, its health decides by all evidence."""
+        if self._work is not None:
+            self._work.parts.backends.measure_anew(backend_ids)
 
     def role_changed(self, role: MemberRole) -> None:
         self._leaderless_since = asyncio.get_running_loop().time() if role is MemberRole.LEADERLESS else None

@@ -9,6 +9,7 @@ waits for it. following.py has the connection to the leader.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from math import inf
 from typing import Final, Protocol
@@ -19,7 +20,7 @@ from gateway.cluster.election import ElectionStore
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.wire import Frame, FrameError, Shared, decode, encode
-from gateway.cluster.wishes import AskBackends, BackendFailed, CloseMember, StepDown, StoreCheckpoint, Wish
+from gateway.cluster.wishes import AskBackends, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.live.schema import ClusterView, MemberRole
 from gateway.scheduling.deciding import Decides
 from gateway.shared_order.following import Following
@@ -52,8 +53,8 @@ class OrderShell(Protocol):
         """The leader has told this to all."""
         ...
 
-    def asks_for(self, wish: Wish) -> None:
-        """The leader, which is in this process, asks this of the backends."""
+    def measure(self, backend_ids: Collection[str] | None) -> None:
+        """Measure these backends now; None: all (rules 22, 27). The leader, which is in this process, asks for it."""
         ...
 
     def role_changed(self, role: MemberRole) -> None:
@@ -308,8 +309,8 @@ class SharedOrder:
                 if connection is not None:
                     log.warning("%s is dropped: %s", wish.member, wish.reason)
                     connection.close()
-            case AskBackends() | BackendFailed():
-                self._shell.asks_for(wish)
+            case AskBackends():
+                self._shell.measure(wish.backend_ids)
             case StoreCheckpoint():
                 if self._election is not None and not self.member.is_standalone:
                     self._election.put_checkpoint(wish.body)

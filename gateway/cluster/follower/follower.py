@@ -19,7 +19,6 @@ from gateway.cluster.follower.leaderless import Leaderless
 from gateway.cluster.follower.own_request import OwnRequest
 from gateway.cluster.follower.telling import Telling
 from gateway.cluster.wire import (
-    Answered,
     AnyMessage,
     CheckpointPart,
     Dispatched,
@@ -91,8 +90,6 @@ class Follower:
         """What has ended and was spent here, and no checkpoint is known to have."""
         self.shared: dict[str, bytes] = {}
         """What the leader's shell has told all (wire.Shared), by topic."""
-        self.answers: list[Answered] = []
-        """Answers to Questions; the shell takes them."""
         self._own: dict[int, OwnRequest] = {}
         self._numbers: dict[str, int] = {}  # by request id
         self._last_number = 0
@@ -296,15 +293,8 @@ class Follower:
                 self.link.released()
             case CheckpointPart() | WantCheckpoint():
                 self._hear_of_checkpoint(message)
-            case _:
-                self._hear_of_shell(message)
-
-    def _hear_of_shell(self, message: AnyMessage) -> None:
-        match message:
             case Shared():
                 self.shared[message.topic] = message.body
-            case Answered():
-                self.answers.append(message)
 
     def _hear_of_checkpoint(self, message: CheckpointPart | WantCheckpoint) -> None:
         if isinstance(message, CheckpointPart):

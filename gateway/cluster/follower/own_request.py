@@ -23,11 +23,10 @@ class OwnRequest:
     told_at: float = -inf  # when its newest usage since its Dispatch was told; before: nothing was
     is_retold: bool = False  # a leader was told of it on joining, so another one may have dispatched it
     known_on: int = 0  # the connection on which the leader was told of it last
-    lift: float = 0.0
 
     def dispatched(self, message: Dispatched, now: float) -> None:
         """The leader has sent it to a backend."""
-        self.dispatch, self.dispatched_at, self.lift = message, now, message.lift
+        self.dispatch, self.dispatched_at = message, now
         if not self.request.produced_tokens:  # else it is continued, and was charged for that
             self.told = Usage(self.request.prompt_tokens, message.cached_tokens, 0)
             self.usage = None

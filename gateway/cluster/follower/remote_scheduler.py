@@ -35,7 +35,7 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 
 class RemoteScheduler:
     """One pool, with the interface of a Scheduler and its views. Its driver calls `Member.tick` before `poll` where
-    frames came, and brings all usages up to date whenever `is_usage_due`.
+    frames came, and brings all usages up to date whenever `Follower.is_usage_due`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
@@ -104,10 +104,6 @@ class RemoteScheduler:
         """Nothing: `Member.wakeup` says when there is something to do."""
         return
 
-    def is_usage_due(self, now: float) -> bool:
-        """Whether the driver is to tell all usages, with `tokens`, now (rule 11)."""
-        return self._follower.is_usage_due(now)
-
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot:
@@ -146,7 +142,7 @@ class RemoteScheduler:
         return {} if pool is None else pool.service
 
     def counter(self, tenant_id: str) -> float:
-        """Elsewhere 0: lifts come with the Dispatch (`Follower.own(request_id).lift`)."""
+        """Elsewhere 0: lifts come with the Dispatch (`Follower.own(request_id).dispatch`)."""
         return 0.0 if self.led is None else self.led.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:

@@ -23,7 +23,6 @@ from gateway.cluster.leader.sight import Sight
 from gateway.cluster.promise import LEASE_S, SILENCE_S_MAX, Grants
 from gateway.cluster.records import PoolCheckpoint
 from gateway.cluster.wire import (
-    Answered,
     AnyMessage,
     CheckpointPart,
     Epoch,
@@ -33,7 +32,6 @@ from gateway.cluster.wire import (
     Join,
     Ping,
     Pong,
-    Question,
     Reach,
     Release,
     Shared,
@@ -46,9 +44,7 @@ from gateway.cluster.wire import (
     frames_of,
 )
 from gateway.cluster.wishes import (
-    AnswerQuestion,
     AskBackends,
-    BackendFailed,
     CloseMember,
     StepDown,
     StoreCheckpoint,
@@ -188,15 +184,6 @@ class Leader:
                 if there.lost_at is None:
                     there.outbox.append(("", Shared(topic, body)))
 
-    def answer(self, member: str, number: int, body: bytes | None) -> None:
-        """The answer to an AnswerQuestion."""
-        if self._is_connected(member):
-            self._members[member].outbox.append(("", Answered(number, body)))
-
-    def joined(self) -> list[str]:
-        """The members that share this order now."""
-        return sorted(name for name, there in self._members.items() if there.is_joined)
-
     def _is_connected(self, member: str) -> bool:
         there = self._members.get(member)
         return there is not None and there.lost_at is None
@@ -235,8 +222,6 @@ class Leader:
             case HigherEpoch():
                 if message.epoch > self.epoch:
                     self.step_down("a higher epoch is known", message.epoch)
-            case Question():
-                self._wishes.append(AnswerQuestion(member, message.number, message.topic, message.body))
             case ToldPart() if not self.is_deciding:
                 there.has_told_running |= message.has_told_running
                 if there.has_told_running:
@@ -500,8 +485,6 @@ class Leader:
         """A follower's call failed (rule 27): it is sent nothing there, and the backend is asked now."""
         there.failed.add(backend_id)
         self._wishes.append(AskBackends((backend_id,)))
-        if sum(backend_id in each.failed for each in self._members.values()) > 1:
-            self._wishes.append(BackendFailed(backend_id))
         self._reach(there, now)
 
     def _reach(self, there: _Member, now: float) -> None:

@@ -61,7 +61,6 @@ class OrderedRequest:
     backend_id: str | None = None
     told: Usage = NO_USAGE  # charged so far, while in flight
     life: Life = Life.QUEUED
-    is_traced: bool = False
     lift: float = 0.0
     wait: Wait | None = None
 

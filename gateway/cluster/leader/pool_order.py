@@ -121,8 +121,6 @@ class PoolOrder:
             Ended: self._ended,
             Has: self._has,
         }
-        self.repeated = 0
-        """Submits that were known already, and ignored (rule 6)."""
 
     # -- facts of members ------------------------------------------------------------------------------------
 
@@ -155,7 +153,6 @@ class PoolOrder:
     def _submit(self, sender: Sender, message: Submit, now: float) -> None:
         id_ = wire_id(sender.member, message.number)
         if message.number <= sender.request:  # rule 6
-            self.repeated += 1
             return
         sender.request = message.number
         if sender.told is not None:
@@ -171,7 +168,7 @@ class PoolOrder:
     def _enter(self, sender: Sender, id_: str, message: Submit, now: float, *, came_at: float) -> None:
         request = message.request
         asked = self._named(sender, id_, request, came_at - message.age_s)
-        known = self._known.add(id_, OrderedRequest(sender, message.number, asked, is_traced=message.is_traced))
+        known = self._known.add(id_, OrderedRequest(sender, message.number, asked))
         before = self.scheduler.counter(request.tenant_id) if message.is_traced else 0.0
         self.scheduler.submit(self._reachable(known), now)
         if sender.is_away:  # its connection was lost before this was taken in

@@ -47,10 +47,6 @@ class PoolTenants:
         scopes = [tenant_id] if group_id is None else [tenant_id, group_scope(group_id)]
         return [*scopes, key_scope(key_id)] if key_id else scopes
 
-    def get(self, tenant_id: str) -> Tenant | None:
-        """The tenant, None where the Scheduler was told of none."""
-        return self._tenants.get(tenant_id)
-
     def all(self) -> Collection[Tenant]:
         """All tenants that the Scheduler was told of, with their present settings."""
         return self._tenants.values()

@@ -192,7 +192,7 @@ class Cluster:
         self.lead_soon(self.now)
 
     def is_taken_in(self):
-        joined = len(self.leader.joined()) == len(self.followers)
+        joined = sum(there.is_joined for there in self.leader._members.values()) == len(self.followers)
         return joined and self.leader.is_deciding and not self.leader._inbox
 
 

@@ -56,13 +56,13 @@ class Books(Judge):
 
     def kept(self, leadership):
         leader = self.world.nodes[leadership.split("@")[0]].member.leader
-        self.seen[leadership].update(dict.fromkeys(leader.joined(), self.world.now))
+        self.seen[leadership].update(dict.fromkeys(worlds.joined(leader), self.world.now))
         counters = self.schedulers[leadership].checkpoint()
         page = counters, dict(self.books[leadership]), dict(self.seen[leadership]), dict(self.missed[leadership])
         self.pages[leader._stream._mark[:2]].append(page)
 
     def _restored(self, leadership, counters):
-        order = self.world.nodes[leadership.split("@")[0]].member.checkpoint.order
+        order = self.world.nodes[leadership.split("@")[0]].member.checkpoint.mark[:2]
         # A store that has forgotten all may give an epoch twice.
         page = next(page for page in reversed(self.pages[order]) if page[0] == counters)
         self.books[leadership] = defaultdict(float, page[1])
@@ -75,9 +75,9 @@ class Books(Judge):
         own = self.world.nodes[leadership.split("@")[0]].member
         for node in self.world.nodes.values():
             newest = node.member.checkpoint
-            if newest.order > own.checkpoint.order and node.name not in own.leader.joined():
+            if newest.mark[:2] > own.checkpoint.mark[:2] and node.name not in worlds.joined(own.leader):
                 counters = newest.read().pools[worlds.POOL].service
-                page = next(page for page in reversed(self.pages[newest.order]) if page[0] == counters)
+                page = next(page for page in reversed(self.pages[newest.mark[:2]]) if page[0] == counters)
                 for wire_id, service in page[1].items():
                     missed = max(service, self.missed[leadership].get(wire_id, 0.0))
                     self.missed[leadership][wire_id] = missed

@@ -14,6 +14,7 @@ from random import Random
 
 from gateway.cluster.election import Candidate, StoreCall
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
+from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.wire import Frame, decode, encode, wire_id
 from gateway.cluster.wishes import AskBackends, CloseMember, StoreCheckpoint
@@ -135,6 +136,11 @@ class _Recorder(Recorder):
         return self._scheduler.checkpoint(tenant_ids)
 
 
+def joined(leader: Leader) -> set[str]:
+    """The members that share the order of this leader now."""
+    return {name for name, there in leader._members.items() if there.is_joined}
+
+
 class ClusterWorld:
     """Runs one cluster. `judges` see what happens; the first broken rule raises."""
 
@@ -195,7 +201,7 @@ class ClusterWorld:
     def has_told_all(self, node: "Node") -> bool:
         """Whether the leader has taken in all that the node's clients have ended."""
         follower, leading = node.member.follower, self.leading
-        if leading is None or follower.link.leader != leading.name or node.name not in leading.member.leader.joined():
+        if leading is None or follower.link.leader != leading.name or node.name not in joined(leading.member.leader):
             return False
         return leading.member.leader._senders[node.name].entry >= follower.log.number
 
@@ -287,7 +293,7 @@ class ClusterWorld:
         if member.leader is not None and self.now >= node.measures_at:
             self._measure(node)
         for _ in range(8):
-            if node.remote.is_usage_due(local):
+            if node.member.follower.is_usage_due(local):
                 for client in node.clients.values():
                     if client.run is not None and (usage := client.run.usage(self.now)) is not None:
                         node.remote.tokens(client.request.id, usage, local)
