@@ -18,7 +18,6 @@ from functools import partial
 from importlib import metadata
 from random import Random
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
@@ -73,9 +72,6 @@ if TYPE_CHECKING:  # loaded only where they are on
 
 DRAIN_POLL_S: Final = 0.05
 STOP_S_MAX: Final = 1.0  # for responses that are being written when the listener stops
-
-LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""The address of this machine's own clients, by the address of a port that all may reach."""
 
 
 class CallLogs:
@@ -202,7 +198,6 @@ class Gateway:
         self._engine, self._closing = opened.engine, opened.closing
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
-        self._url: str | None = None  # of the data port, once it is open
         self._reloading: Reloading | None = None
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self._groups = {group.id: group for group in config.policy_groups()}
@@ -251,8 +246,7 @@ class Gateway:
         self._descriptors.start()
         self._handlers.memory.start(self._listener)
         # Last, so that a gateway that answers /readyz answers at every port.
-        self._url = await self._listener.start()
-        return self._url
+        return await self._listener.start()
 
     def page_link(self) -> str | None:
         """The address of the page with a new one-time link; None without an admin port."""
@@ -364,7 +358,13 @@ class Gateway:
 
     def _connect(self, management: Management, operators: OperatorParts) -> None:
         """Connect what the admin port shows."""
-        demo = Demo(management.registry, self._handlers.keys_beside, self._demo_target)
+        trials = Trials(
+            self._handlers.server,
+            self._handlers.keys_beside,
+            operators.steering.ended,
+            tenant_is_model=self._config.auth.tenant_from == "model",
+        )
+        demo = Demo(management.registry, trials, self._demo_target)
         operators.live.connect(self._led_dispatchers, self.metrics.look, partial(self._live_sources, demo))
         operators.steering.connect(
             self.pools,
@@ -372,26 +372,15 @@ class Gateway:
             registry=management.registry,
             sections_of=lambda pool: {"scheduling": self._scheduling_of(pool), "queue": self._config.queue},
             demo=demo,
-            make_trials=partial(
-                Trials,
-                self._handlers.server,
-                self._handlers.keys_beside,
-                tenant_is_model=self._config.auth.tenant_from == "model",
-            ),
+            trials=trials,
         )
 
     def _demo_target(self) -> DemoTarget | None:
-        """The gateway itself, where the embedded engine answers. Other processes would not know the demo's keys."""
+        """The embedded engine, where it answers and is the engine of this process alone."""
         config = self._config
-        if not self._engine.is_running or self._url is None or config.is_clustered or config.workers != 1:
+        if not self._engine.is_running or config.is_clustered or config.workers != 1:
             return None
-        host, port = urlsplit(self._url).hostname or "", urlsplit(self._url).port
-        named = LOOPBACK_OF.get(host, f"[{host}]" if ":" in host else host)
-        return DemoTarget(
-            url=f"{urlsplit(self._url).scheme}://{named}:{port}",
-            model=config.engine.model,
-            requests_max=config.engine.requests_running_max,
-        )
+        return DemoTarget(model=config.engine.model, requests_max=config.engine.requests_running_max)
 
     def _led_dispatchers(self) -> Mapping[str, Dispatcher]:
         """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""

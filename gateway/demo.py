@@ -2,26 +2,23 @@
 
 A newcomer sees by them what fairness does, within a minute of `make run`: the quiet one hardly waits, though the flood
 alone would fill the embedded engine. They are tenants as any other, and may be given weights meanwhile; at the end
-those that the demo has made are deleted. Their keys are known to this process alone, for as long as the demo runs.
+those that the demo has made are deleted. Their calls are trials (gateway/steering/trials.py): nothing else has their
+keys.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from gateway.config.key_file import new_key
-from gateway.identity.auth import Identity
-from gateway.identity.key_ring import KeyRing
 from gateway.registry.registry import AlreadyThere, Registry, RegistryError
+from gateway.steering.trials import TrialCall, TrialResult, Trials
 from gateway.store.base import StoreFull, StoreUnavailable
-
-if TYPE_CHECKING:
-    import aiohttp
 
 DEMO_S: Final = 120.0
 QUIET, FLOOD = "demo-quiet", "demo-flood"
@@ -39,9 +36,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTarget:
-    """What the demo calls: this gateway at `url`, for `model`, with an engine that runs `requests_max` at a time."""
+    """What the demo calls: the `model` of an engine that runs `requests_max` at a time."""
 
-    url: str
     model: str
     requests_max: int
 
@@ -49,10 +45,10 @@ class DemoTarget:
 class Demo:
     """The demo of one process. Made on the loop; `stop` it."""
 
-    def __init__(self, registry: Registry, keys: KeyRing[Identity], target: Callable[[], DemoTarget | None]) -> None:
-        """`keys` are accepted at the data port besides all others. `target` None: there is no embedded engine here."""
+    def __init__(self, registry: Registry, trials: Trials, target: Callable[[], DemoTarget | None]) -> None:
+        """`target` None: there is no embedded engine here."""
         self._registry = registry
-        self._keys = keys
+        self._trials = trials
         self.target = target
         self._running: asyncio.Task[None] | None = None
         self.ends_at_s = 0.0
@@ -79,18 +75,13 @@ class Demo:
             await asyncio.gather(running, return_exceptions=True)
 
     async def _run(self, target: DemoTarget, actor: str) -> None:
-        keys = {tenant: new_key() for tenant in (QUIET, FLOOD)}
         making = asyncio.ensure_future(self._make(actor))
         try:
             await asyncio.shield(making)  # what has begun to be written is known, and deleted again
-            for tenant, key in keys.items():
-                self._keys.put(tenant, self._keys.hmac_hex(key), Identity(tenant))
             with suppress(TimeoutError):
                 async with asyncio.timeout(DEMO_S):
-                    await _call_as_both(target, keys)
+                    await _call_as_both(self._trials, target)
         finally:
-            for tenant in keys:
-                self._keys.drop(tenant)
             for tenant in await making:
                 with suppress(RegistryError, StoreUnavailable, StoreFull):
                     await self._registry.delete(KIND, tenant, actor=actor)
@@ -109,42 +100,34 @@ class Demo:
         return made
 
 
-async def _call_as_both(target: DemoTarget, keys: Mapping[str, str]) -> None:
+async def _call_as_both(trials: Trials, target: DemoTarget) -> None:
     """Call until cancelled."""
-    import aiohttp  # noqa: PLC0415 - 11 MB, and few gateways show the demo
-
-    flood = min(2 * target.requests_max, FLOOD_CALLS_MAX)
-    # The certificate of this very process needs no check, and may be for another name.
-    connector = aiohttp.TCPConnector(limit=0, ssl=False)
-    async with aiohttp.ClientSession(target.url, connector=connector) as session, asyncio.TaskGroup() as group:
-        group.create_task(_quiet(session, target.model, keys[QUIET]))
-        for number in range(flood):
-            group.create_task(_flood(session, target.model, keys[FLOOD], Random(number)))  # noqa: S311 - lengths
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_quiet(trials, target.model))
+        for number in range(min(2 * target.requests_max, FLOOD_CALLS_MAX)):
+            group.create_task(_flood(trials, target.model, Random(number)))  # noqa: S311 - lengths
 
 
-async def _quiet(session: "aiohttp.ClientSession", model: str, key: str) -> None:
+async def _quiet(trials: Trials, model: str) -> None:
     while True:
-        await _call(session, model, key, QUIET_TOKENS)
+        await _is_served(trials, _call(QUIET, model, QUIET_TOKENS))
         await asyncio.sleep(QUIET_EVERY_S)
 
 
-async def _flood(session: "aiohttp.ClientSession", model: str, key: str, lengths: Random) -> None:
+async def _flood(trials: Trials, model: str, lengths: Random) -> None:
     while True:
-        if not await _call(session, model, key, lengths.randint(*FLOOD_TOKENS)):
+        if not await _is_served(trials, _call(FLOOD, model, lengths.randint(*FLOOD_TOKENS))):
             await asyncio.sleep(REFUSED_S)
 
 
-async def _call(session: "aiohttp.ClientSession", model: str, key: str, tokens: int) -> bool:
-    """Make one call and read its stream; return whether it was served."""
-    import aiohttp  # noqa: PLC0415 - likewise
+def _call(tenant: str, model: str, tokens: int) -> TrialCall:
+    return TrialCall(tenant=tenant, model=model, prompt=PROMPT, output_tokens_max=tokens)
 
-    messages = [{"role": "user", "content": PROMPT}]
-    body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": tokens, "stream": True}
-    headers = {"Authorization": f"Bearer {key}"}
-    try:
-        async with session.post("/v1/chat/completions", json=body, headers=headers) as reply:
-            async for _ in reply.content.iter_any():
-                pass
-            return reply.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False
+
+async def _is_served(trials: Trials, call: TrialCall) -> bool:
+    """Make one call and read its stream; return whether it was served."""
+    async with aclosing(trials.run(call)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, TrialResult):
+                return piece.status == HTTPStatus.OK and piece.error is None
+    raise AssertionError("a trial has a result")

@@ -42,6 +42,10 @@ class Steering:
         self.trials: Trials
         self._pools: Pools
 
+    def ended(self, request_id: str) -> RequestRow | None:
+        """The request that ended last with this id."""
+        return self._ended.find(request_id)
+
     @property
     def meters(self) -> Sequence[CallObserver]:
         return (self._ended, self._recorded)
@@ -54,7 +58,7 @@ class Steering:
         registry: Registry,
         sections_of: Callable[[str], Mapping[str, Section]],
         demo: Demo,
-        make_trials: Callable[[Callable[[str], RequestRow | None]], Trials],
+        trials: Trials,
     ) -> None:
         """Connect it with the other parts, which all exist now. `sections_of` gives the settings of a pool's Scheduler,
         as sections of the configuration.
@@ -62,7 +66,7 @@ class Steering:
         self._pools = pools
         self._recorded.active = active
         self.demo = demo
-        self.trials = make_trials(self._ended.find)
+        self.trials = trials
         self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
