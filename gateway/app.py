@@ -167,7 +167,7 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
     closing = AsyncExitStack()
     try:
         closing.push_async_callback(order.close)
-        logs = CallLogs(config, writes_lines=order.listening is not None)
+        logs = CallLogs(config, writes_lines=order.process.listening is not None)
         closing.push_async_callback(logs.close)
         management = None if store is None else Management(config, store, order)
         await order.process.open()
@@ -336,7 +336,7 @@ class Gateway:
         )
 
     def _make_listener(self) -> Listener:
-        server, listen, inherited = self._handlers.server, self._config.listen, self.order.listening
+        server, listen, inherited = self._handlers.server, self._config.listen, self.order.process.listening
         address = listen.host, listen.port
         return Listener(server, address, listen.tls, stop_s_max=STOP_S_MAX, inherited=inherited)
 

@@ -35,7 +35,12 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """What a process does by its place among those of a gateway."""
+    """What a process has and does by its place among those of a gateway."""
+
+    @property
+    def listening(self) -> socket.socket | None:
+        """A socket that listens for clients already, for several processes."""
+        ...
 
     async def open(self) -> None:
         """Come into the order: the gateway has read no state yet. Raises OSError, ValueError."""
@@ -58,6 +63,8 @@ class Process(Protocol):
 
 class LoneProcess:
     """A process that needs no other one, and is needed by none."""
+
+    listening = None
 
     async def open(self) -> None: ...
 
@@ -88,11 +95,6 @@ class Order(Protocol):
     @property
     def has_state(self) -> bool:
         """Whether this process has the gateway's state, its discovery, and the ports for operators and metrics."""
-        ...
-
-    @property
-    def listening(self) -> socket.socket | None:
-        """A socket that listens for clients already, for several processes."""
         ...
 
     @property
@@ -152,7 +154,6 @@ class OwnOrder:
 
     processes = 1
     has_state = True
-    listening = None
     secret = None
 
     def __init__(self, config: Config, *, wrap_scheduler: Wrap | None = None) -> None:

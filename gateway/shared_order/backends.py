@@ -72,21 +72,21 @@ class SharedPolls(PollLoop):
         self.is_asking = self._is_started = False
         self._is_told = asyncio.Event()
         self._news: dict[str, BackendNews] = {}  # by backend, as the leader told it
-        self._told: dict[str, BackendNews] = {}  # by backend, as told to followers
         self._lacked: frozenset[str] = frozenset()  # that the leader tells of and this process does not know
         self._homes: dict[str, str] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self.announcements = Announcements(order)
         self._changing: asyncio.Task[None] | None = None
 
     def begin(self, backends: Mapping[str, LiveBackend], pool: Polled) -> None:
         super().begin(backends, pool)
+        self.announcements.begin(backends)
         self.is_asking = self._order.leader is not None
         self._homes = {each.spec.id: each.spec.url for each in backends.values()}
 
     async def start(self) -> None:
         """Ask all backends once, or wait for the first news of every backend, FIRST_S_MAX at most."""
         self._is_started = True
-        self._looking = asyncio.create_task(self._look(), name="announce backends")
+        self.announcements.start()
         if self.is_asking:
             await super().start()
             return
@@ -100,10 +100,10 @@ class SharedPolls(PollLoop):
                     await self._is_told.wait()
 
     async def stop(self) -> None:
-        begun = [task for task in (self._looking, self._changing) if task is not None]
-        for task in begun:
-            task.cancel()
-        await asyncio.gather(*begun, return_exceptions=True)
+        await self.announcements.stop()
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.gather(self._changing, return_exceptions=True)
         await super().stop()
 
     def lead(self) -> None:
@@ -117,8 +117,7 @@ class SharedPolls(PollLoop):
                 if backend.health.available:  # until it answers here; then it is measured, too
                     backend.health.state = HealthState.UNKNOWN
             self._change(super().start)
-        self._told.clear()
-        self.announce()
+        self.announcements.anew()
 
     def follow(self) -> None:
         """Ask no backend from now on."""
@@ -204,7 +203,33 @@ class SharedPolls(PollLoop):
         self._pool.settle(backend, backend.health.state, "")
         self._pool.serves(backend)
 
-    # -- while it leads --------------------------------------------------------------------------------------
+
+class Announcements:
+    """What the process that leads tells all followers of its backends. Mutable."""
+
+    def __init__(self, order: SharedOrder) -> None:
+        self._order = order
+        self._backends: Mapping[str, LiveBackend] = {}
+        self._told: dict[str, BackendNews] = {}  # by backend
+        self._looking: asyncio.Task[None] | None = None
+
+    def begin(self, backends: Mapping[str, LiveBackend]) -> None:
+        """Tell of these backends, which change."""
+        self._backends = backends
+
+    def start(self) -> None:
+        """Look every LOOK_S for what no callback tells."""
+        self._looking = asyncio.create_task(self._look(), name="announce backends")
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def anew(self) -> None:
+        """This process begins to lead: tell of all backends."""
+        self._told.clear()
+        self.announce()
 
     def announce(self, backend_ids: Iterable[str] | None = None) -> None:
         """Tell of these backends what was not told yet; None: of all."""

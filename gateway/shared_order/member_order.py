@@ -81,8 +81,7 @@ class MemberOrder:
     ) -> None:
         """`elections` says which process leads; without it the place does."""
         self.place = place
-        self.has_state = place.has_state
-        self.processes, self.listening = place.processes, place.listening
+        self.has_state, self.processes = place.has_state, place.processes
         self.tasks = Tasks()
         self.shared = SharedOrder(place, self, wait_s_max=config.queue.wait_s_max, elections=elections)
         self.others = Peers(self.shared, self.tasks)
@@ -108,11 +107,11 @@ class MemberOrder:
 
     def make_backends(self, specs: Sequence[BackendSpec], pools: Pools) -> BackendPool:
         def changed() -> None:
-            self._polls.announce()
+            self._polls.announcements.announce()
             pools.changed()
 
         def load_changed(backend_id: str) -> None:
-            self._polls.announce([backend_id])
+            self._polls.announcements.announce([backend_id])
             pools.load_changed(backend_id)
 
         return BackendPool(specs, polls=self._polls, on_change=changed, on_load=load_changed, member=self.others.name)

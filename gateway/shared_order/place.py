@@ -4,7 +4,6 @@ An address is `host:port`, or the path of a Unix socket. Replicas meet by TCP an
 Unix sockets in a private folder, which only their own user can open.
 """
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,8 +37,6 @@ class MemberPlace:
     others: tuple[str, ...] = ()
     processes: int = 1
     """That serve on this machine."""
-    listening: socket.socket | None = None
-    """For clients, which all of them share."""
     version: int = VERSION
     """Of the protocol: processes of unequal ones do not join."""
     credentials: "Credentials | None" = None

@@ -36,6 +36,7 @@ class Appointed:
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
         """`store` is worker 0's; the other workers have no store."""
         self._order, self._worker, self._config, self._store = order, worker, config, store
+        self.listening = worker.listening
         self._metrics = AllMetrics(order.others, worker)
         self._control = asyncio.StreamReader()
 

@@ -52,7 +52,6 @@ class WorkerPlace:
             epoch=self.epoch,
             others=self.others,
             processes=self.workers,
-            listening=self.listening,
             addresses=_Sockets(self.folder),
         )
 

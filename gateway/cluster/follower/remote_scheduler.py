@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
+from gateway.cluster.follower.follower import Follower
 from gateway.cluster.member import Member
 from gateway.cluster.wire import LimitsOf
 from policies.accounts.checkpoint import ServiceCheckpoint
@@ -43,10 +44,8 @@ class RemoteScheduler:
         self._member = member
         self._follower = member.follower
         self.finished = self._follower.finished
-        self._ask_limits = ask_limits
-        self._prefill_s: dict[str, float] = {}  # of a prompt token, by backend
-        self._asked: dict[LimitsOf, float] = {}  # when they were asked for
-        self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
+        self._limits = LeadersLimits(pool, self._follower, ask_limits)
+        self._prefills = PrefillTimes()
 
     @property
     def led(self) -> SharedSchedulerProtocol | None:
@@ -63,7 +62,7 @@ class RemoteScheduler:
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         own = self._follower.own(request_id)
         if own is not None and own.usage is None and own.dispatch is not None and usage.output_tokens:
-            self._prefilled_within(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
+            self._prefills.took(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
         self._follower.tokens(request_id, usage, now)
 
     def told(self, fact: Fact) -> None:
@@ -130,7 +129,7 @@ class RemoteScheduler:
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
         if leader is None or self._pool not in leader.pools:
-            return self._limits_told(of, now)
+            return self._limits.now(of, now)
         return leader.pools[self._pool].tenants.rate_limits(of, now)
 
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
@@ -154,26 +153,48 @@ class RemoteScheduler:
         return {} if self.led is None else self.led.wait_views(request_ids, now)
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        """Estimated by the time since the dispatch, and the time that prompts took at this backend so far."""
+        """Estimated by the time since the dispatch."""
         own = self._follower.own(request_id)
         if own is None or own.dispatch is None:
             return None
         if own.request.produced_tokens:
             return own.usage
         request, cached = own.request, own.dispatch.cached_tokens
-        token_s = self._prefill_s.get(own.dispatch.backend_id, 0.0)
+        token_s = self._prefills.token_s(own.dispatch.backend_id)
         computed = (now - own.dispatched_at) / token_s if token_s > 0 else request.prompt_tokens
         return Usage(min(request.prompt_tokens, cached + int(computed)), min(cached, request.prompt_tokens), 0)
 
-    def _prefilled_within(self, backend_id: str, prompt_tokens: int, seconds: float) -> None:
+
+class PrefillTimes:
+    """How long a prompt token takes at each backend, by the prompts that were answered. Mutable."""
+
+    def __init__(self) -> None:
+        self._token_s: dict[str, float] = {}  # by backend
+
+    def token_s(self, backend_id: str) -> float:
+        """Seconds; 0: nothing is known."""
+        return self._token_s.get(backend_id, 0.0)
+
+    def took(self, backend_id: str, prompt_tokens: int, seconds: float) -> None:
         """A prompt was answered after so long, its wait in the engine included."""
         token_s = seconds / max(1, prompt_tokens)
-        before = self._prefill_s.get(backend_id, token_s)
-        self._prefill_s[backend_id] = before + PREFILL_ALPHA * (token_s - before)
+        before = self._token_s.get(backend_id, token_s)
+        self._token_s[backend_id] = before + PREFILL_ALPHA * (token_s - before)
 
-    def _limits_told(self, of: LimitsOf, now: float) -> RateLimits:
-        """As last told: with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S
-        at most.
+
+class LeadersLimits:
+    """The limits per minute in one pool, as the leader told this member last. Mutable."""
+
+    def __init__(self, pool: str, follower: Follower, ask: AskLimits) -> None:
+        self._pool = pool
+        self._follower = follower
+        self._ask = ask
+        self._asked: dict[LimitsOf, float] = {}  # when they were asked for
+        self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
+
+    def now(self, of: LimitsOf, now: float) -> RateLimits:
+        """Told with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S at
+        most.
         """
         told = self._follower.limits(self._pool, of)
         if now - self._asked.get(of, -inf) >= LIMITS_S:
@@ -182,6 +203,6 @@ class RemoteScheduler:
             def answered(limits: RateLimits) -> None:
                 self._answered[of] = limits, told
 
-            self._ask_limits(self._pool, of, answered)
+            self._ask(self._pool, of, answered)
         limits, before = self._answered.get(of, (told, told))
         return limits if told is before else told

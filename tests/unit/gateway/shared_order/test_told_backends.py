@@ -31,7 +31,7 @@ async def test_a_follower_knows_which_model_a_backend_serves():
     led = BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
     for backend_id in "ab":
         led[backend_id].cards, led[backend_id].tokenizer = CARDS, "tokens"
-    polls.announce()
+    polls.announcements.announce()
     hearing = polls_of(SimpleNamespace(leader=None))
     for topic, body in told.items():
         hearing.told(topic, body)
@@ -47,7 +47,7 @@ async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide
     told, order, shell = {}, Mock(leader=None), Mock()
     polls = polls_of(SimpleNamespace(leader=SimpleNamespace(share=told.__setitem__), soon=nothing))
     BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
-    polls.announce()
+    polls.announcements.announce()
     hearing = polls_of(order, shell)
     for topic, body in told.items():
         hearing.told(topic, body)
