@@ -77,55 +77,35 @@ class RedisStore:
         options: dict[str, Any] | None = None,
     ) -> None:
         """`options` go to redis-py: username, password, ssl_ca_certs ... Raises ValueError for an invalid URL."""
-        self._name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot of a cluster
+        self._server = RedisServer(url, prefix, timeout_s=timeout_s, options=options or {})
         self._settle_s = settle_s
-        self._connections = 0
-        self._epoch = ""
-        self._revision = 0
         self._timeout_s = timeout_s
         self._ahead_s = 0.0  # the server's clock minus this machine's
-        options = {"redis_connect_func": self._connected, **(options or {})}
-        pool = connections(url, timeout_s=timeout_s, options=options)
-        self._redis = Redis(connection_pool=pool)
-        data = resources.files("gateway.store").joinpath("data")
-        self._scripts = {
-            name: self._redis.register_script(data.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
-            for name in ("news", "commit", "merge", "put_usage", "put_learnt")
-        }
-
-    @property
-    def epoch(self) -> str:
-        """The identity of the server's data: it changes when the server has lost all of it."""
-        return self._epoch
+        self.epoch = ""
+        self.revision = 0
 
     @property
     def incarnation(self) -> str:
-        """The present incarnation of the data, which changes whenever the server may have lost data."""
-        return f"{self._epoch}/{self._connections}"
-
-    @property
-    def revision(self) -> int:
-        """The server's revision at the latest contact."""
-        return self._revision
+        return f"{self.epoch}/{self._server.connections}"
 
     @property
     def is_available(self) -> bool:
-        return self._epoch != ""
+        return self.epoch != ""
 
     async def open(self) -> None:
         """Do nothing: an unavailable server is no error, because it may come back."""
 
     async def close(self) -> None:
-        await close(self._redis)
+        await self._server.close()
 
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
         check_size(changes)
-        if not self._epoch:
-            await self.news(self._revision)
+        if not self.epoch:
+            await self.news(self.revision)
         common = _fields(_made_by(at_s, actor, replica))
-        args: list[Any] = [self._epoch, self._revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
+        args: list[Any] = [self.epoch, self.revision, AUDIT_ENTRIES_MAX, TOMBSTONES_MAX, common, ""]
         for change in changes:
             expected = "" if change.expected is None else change.expected
             named = _fields({"kind": change.kind, "name": change.name}) if change.is_audited else ""
@@ -136,7 +116,7 @@ class RedisStore:
             if verdict == b"settling":
                 await asyncio.sleep(int(rest[0]) / 1000)
                 args[DEADLINE_AT] = f"{time.monotonic() + self._ahead_s + self._timeout_s:.6f}"
-                verdict, *rest = await self._call("commit", keys, args)
+                verdict, *rest = await self._server.call("commit", keys, args)
         match verdict:
             case b"conflict":
                 change = changes[int(rest[0])]
@@ -145,7 +125,7 @@ class RedisStore:
                 raise StoreUnavailable("Redis answered too late, and has not done it")
             case b"stale" | b"settling":
                 raise StoreUnavailable("Redis has not got what it had: gateways are putting it back")
-        self._revision = int(rest[0]) + len(changes) - 1
+        self.revision = int(rest[0]) + len(changes) - 1
         return tuple(
             Document(change.kind, change.name, version, change.body)
             for version, change in enumerate(changes, start=int(rest[0]))
@@ -156,15 +136,15 @@ class RedisStore:
         cursor = since
         while True:
             args = [cursor, DOCUMENTS_AT_ONCE, secrets.token_hex(EPOCH_BYTES), max(1, int(self._settle_s * 1000))]
-            epoch, revision, clock_s, *found = await self._call("news", NEWS_KEYS, args)
+            epoch, revision, clock_s, *found = await self._server.call("news", NEWS_KEYS, args)
             self._ahead_s = float(clock_s) - time.monotonic()
-            if epoch.decode() != self._epoch:
-                self._epoch, is_new = epoch.decode(), self._epoch != ""
+            if epoch.decode() != self.epoch:
+                self.epoch, is_new = epoch.decode(), self.epoch != ""
                 if is_new and cursor:
                     # The cursor counted arrivals at the server's former data.
                     documents, cursor = [], 0
                     continue
-            self._revision = int(revision)
+            self.revision = int(revision)
             documents += [_document(member, value) for member, value in zip(found[::3], found[1::3], strict=True)]
             if found:
                 cursor = int(found[-1])
@@ -189,7 +169,7 @@ class RedisStore:
         wanted, found = min(limit, AUDIT_PAGE_MAX), list[AuditEntry]()
         highest = "+inf" if before is None else f"({before}"
         while len(found) < wanted:
-            page = await self._ask("ZREVRANGEBYSCORE", "audit", highest, "-inf", "LIMIT", 0, AUDIT_PAGE_MAX)
+            page = await self._server.ask("ZREVRANGEBYSCORE", "audit", highest, "-inf", "LIMIT", 0, AUDIT_PAGE_MAX)
             entries = [_entry(text) for text in page]
             found += [e for e in entries if kind in (None, e.kind) and name in (None, e.name)]
             if len(page) < AUDIT_PAGE_MAX:
@@ -201,18 +181,18 @@ class RedisStore:
         by_day = groupby(sorted(rows, key=lambda row: row.of.day), key=lambda row: row.of.day)
         for day, of_day in by_day:
             for part in _parts(list(of_day), ROWS_AT_ONCE):
-                args: list[Any] = [_day_number(day), day, _day_number(oldest_day(day)), self._name("usage:")]
+                args: list[Any] = [_day_number(day), day, _day_number(oldest_day(day)), self._server.name("usage:")]
                 for row in part:
                     args += [FIELD_END.join((row.writer, *row.of[1:])), ",".join(map(str, row.totals))]
-                await self._call("put_usage", (f"usage:{day}", "days"), args)
+                await self._server.call("put_usage", (f"usage:{day}", "days"), args)
 
     async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
         after, limit = query.after, query.limit
         first_day = query.first_day if after is None else max(query.first_day, after.day)
-        days = await self._ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(query.last_day))
+        days = await self._server.ask("ZRANGEBYSCORE", "days", _day_number(first_day), _day_number(query.last_day))
         rows: list[UsageRow] = []
         for day in map(bytes.decode, days):
-            fields = await self._ask("HGETALL", f"usage:{day}")
+            fields = await self._server.ask("HGETALL", f"usage:{day}")
             found = (_usage_row(day, field, totals) for field, totals in fields.items())
             wanted = [
                 row for row in found if query.tenant in (None, row.of.tenant) and query.writer in (None, row.writer)
@@ -226,40 +206,62 @@ class RedisStore:
 
     async def last_days(self, since: str) -> dict[Holder, str]:
         found: dict[Holder, str] = {}
-        for day in map(bytes.decode, await self._ask("ZRANGEBYSCORE", "days", _day_number(since or "0"), "+inf")):
-            rows = (_usage_row(day, field, NO_TOTALS) for field in await self._ask("HKEYS", f"usage:{day}"))
+        for day in map(
+            bytes.decode, await self._server.ask("ZRANGEBYSCORE", "days", _day_number(since or "0"), "+inf")
+        ):
+            rows = (_usage_row(day, field, NO_TOTALS) for field in await self._server.ask("HKEYS", f"usage:{day}"))
             found |= {(row.of.tenant, row.of.key): day for row in rows}
         return found
 
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:
             raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
-        await self._call("put_learnt", ("learnt",), [learnt.name, repr(learnt.at_s), learnt.body])
+        await self._server.call("put_learnt", ("learnt",), [learnt.name, repr(learnt.at_s), learnt.body])
 
     async def learnt(self, name: str) -> Learnt | None:
-        value = await self._ask("HGET", "learnt", name)
+        value = await self._server.ask("HGET", "learnt", name)
         if value is None:
             return None
         at_s, _, body = value.partition(b"\n")
         return Learnt(name, float(at_s), body)
 
-    # -- the connection ------------------------------------------------------------------------------------
-
     async def _merge(self, args: list[Any]) -> None:
-        await self._call("merge", ("documents", "arrivals", "counters", "deleted", "audit"), args)
+        await self._server.call("merge", ("documents", "arrivals", "counters", "deleted", "audit"), args)
 
-    async def _call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+
+class RedisServer:
+    """The keys and scripts of a store in one server, and the connection to it. Mutable."""
+
+    def __init__(self, url: str, prefix: str, *, timeout_s: float, options: dict[str, Any]) -> None:
+        """Raises ValueError for an invalid URL."""
+        self.name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot of a cluster
+        self.connections = 0
+        """How often the server was connected to."""
+        pool = connections(url, timeout_s=timeout_s, options={"redis_connect_func": self._connected, **options})
+        self._redis = Redis(connection_pool=pool)
+        data = resources.files("gateway.store").joinpath("data")
+        self._scripts = {
+            name: self._redis.register_script(data.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+            for name in ("news", "commit", "merge", "put_usage", "put_learnt")
+        }
+
+    async def close(self) -> None:
+        await close(self._redis)
+
+    async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """What the script returns. Raises StoreUnavailable."""
         async with self._mapped():
-            return await self._scripts[script](keys=[self._name(key) for key in keys], args=args)
+            return await self._scripts[script](keys=[self.name(key) for key in keys], args=args)
 
-    async def _ask(self, command: str, key: str, *args: Any) -> Any:
+    async def ask(self, command: str, key: str, *args: Any) -> Any:
+        """What the command returns. Raises StoreUnavailable."""
         async with self._mapped():
             # redis-py has no types for this one.
-            return await self._redis.execute_command(command, self._name(key), *args)  # type: ignore[no-untyped-call]
+            return await self._redis.execute_command(command, self.name(key), *args)  # type: ignore[no-untyped-call]
 
     async def _connected(self, connection: Connection) -> None:
         await connection.on_connect()
-        self._connections += 1
+        self.connections += 1
 
     @asynccontextmanager
     async def _mapped(self) -> AsyncIterator[None]:

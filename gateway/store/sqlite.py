@@ -1,18 +1,14 @@
 """SQLite store: one file in WAL mode, every transaction synced to disk before it is acknowledged.
 
-One thread runs all statements in call order, so that the event loop never waits for a disk. The merge rules are the SQL
-statements at the end.
+The merge rules are the SQL statements at the end; state_file.py has the file, and the thread that runs them.
 """
 
-import asyncio
 import logging
-import os
 import sqlite3
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gateway.store.base import (
     AUDIT_DAYS_MAX,
@@ -28,7 +24,6 @@ from gateway.store.base import (
     Learnt,
     News,
     StoreFull,
-    StoreUnavailable,
     Totals,
     UsageKey,
     UsageQuery,
@@ -40,9 +35,7 @@ from gateway.store.base import (
     oldest_day,
     to_json,
 )
-from gateway.store.state_file import connect, lock_state_file, transaction
-
-T = TypeVar("T")
+from gateway.store.state_file import StateFile, transaction
 
 AUDIT_LOOK = 256  # revisions between two looks at the size of the audit log, which cost some 20 ms where it is full
 DAY_S = 86_400
@@ -57,43 +50,38 @@ class SqliteStore:
         """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway. It neither locks,
         creates nor migrates the file.
         """
-        self._path = path
-        self._is_tool = is_tool
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-file")
-        self._lock: int | None = None
-        self._database: sqlite3.Connection | None = None
+        self._file = StateFile(path, is_tool=is_tool)
         self._pruned_day = ""
 
     @property
     def is_available(self) -> bool:
-        return self._database is not None
+        return self._file.is_open
 
     async def open(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        await self._file.open()
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown()
+        await self._file.close()
 
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
         check_size(changes)
-        return await self._run(partial(self._commit, changes, (at_s, actor, replica)))
+        return await self._file.run(partial(_commit, changes, (at_s, actor, replica)))
 
     async def news(self, since: int) -> News:
-        return await self._run(partial(self._news, since))
+        return await self._file.run(partial(_news, since))
 
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
         if documents or audit:
-            await self._run(partial(self._merge, documents, audit))
+            await self._file.run(partial(_merge, documents, audit))
 
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:
         given = {"revision < ?": before, "kind = ?": kind, "name = ?": name}
         where, values = _where(given)
-        rows = await self._run(
+        rows = await self._file.run(
             lambda database: database.execute(
                 f"{READ_AUDIT} {where} ORDER BY revision DESC LIMIT ?", (*values, min(limit, AUDIT_PAGE_MAX))
             ).fetchall()
@@ -102,7 +90,7 @@ class SqliteStore:
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         if rows:
-            await self._run(partial(self._put_usage, rows))
+            await self._file.run(partial(self._put_usage, rows))
 
     async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
         first_day, after, limit = query.first_day, query.after, query.limit
@@ -112,7 +100,7 @@ class SqliteStore:
         else:
             where, values = _where(asked)
             where, values = f"{where} AND {BEHIND_PLACE}", [*values, *after]
-        rows = await self._run(
+        rows = await self._file.run(
             lambda database: database.execute(
                 f"{READ_USAGE} {where} ORDER BY day, tenant, key, model, writer LIMIT ?",
                 (*values, USAGE_ROWS_MAX + 1 if limit is None else limit),
@@ -123,94 +111,21 @@ class SqliteStore:
         return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
 
     async def last_days(self, since: str) -> dict[Holder, str]:
-        rows = await self._run(lambda database: database.execute(READ_LAST_DAYS, (since,)).fetchall())
+        rows = await self._file.run(lambda database: database.execute(READ_LAST_DAYS, (since,)).fetchall())
         return {(tenant, key): day for tenant, key, day in rows}
 
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:
             raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
-        await self._run(
+        await self._file.run(
             lambda database: database.execute(MERGE_LEARNT, (learnt.name, learnt.at_s, learnt.body)) and None
         )
 
     async def learnt(self, name: str) -> Learnt | None:
-        row = await self._run(
+        row = await self._file.run(
             lambda database: database.execute("SELECT name, at_s, body FROM learnt WHERE name = ?", (name,)).fetchone()
         )
         return None if row is None else Learnt(*row)
-
-    # -- work of the thread --------------------------------------------------------------------------------
-
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
-
-    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run the work, converting SQLite's errors to StoreUnavailable: a full disk, an I/O error, a damaged file."""
-        if self._database is None:
-            raise StoreUnavailable("the state file is closed")
-        try:
-            return work(self._database)
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"the state file {self._path}: {error}") from error
-
-    def _open(self) -> None:
-        if self._path is not None and not self._is_tool:
-            self._lock = lock_state_file(self._path)
-        try:
-            self._database = connect(self._path, is_tool=self._is_tool)
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _commit(
-        self, changes: Sequence[Change], by: tuple[float, str, str], database: sqlite3.Connection
-    ) -> tuple[Document, ...]:
-        documents = []
-        with transaction(database):
-            (at_first,) = database.execute(READ_REVISION).fetchone()
-            for change in changes:
-                version, before = _found(database, change)
-                if change.expected is not None and change.expected != version:
-                    raise VersionConflict(change.kind, change.name, version)
-                revision = _next(database, "revision")
-                document = Document(change.kind, change.name, revision, change.body)
-                after, action = _text(change.body), action_of(from_json(before), change.body)
-                database.execute(WRITE_DOCUMENT, (*_row(document), _next(database, "arrival")))
-                if change.is_audited:
-                    database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
-                documents.append(document)
-            _prune(database, at_first)
-        return tuple(documents)
-
-    def _news(self, since: int, database: sqlite3.Connection) -> News:
-        rows = database.execute(READ_NEWS, (since,)).fetchall()
-        cursor = rows[-1][4] if rows else since
-        return News(
-            cursor, tuple(Document(kind, name, version, from_json(body)) for kind, name, version, body, _ in rows)
-        )
-
-    def _merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry], database: sqlite3.Connection) -> None:
-        with transaction(database):
-            for document in documents:
-                database.execute(MERGE_DOCUMENT, (*_row(document), _next(database, "arrival")))
-            revision = max([0, *(document.version for document in documents), *(entry.revision for entry in audit)])
-            database.execute("UPDATE counters SET value = max(value, ?) WHERE name = 'revision'", (revision,))
-            database.executemany(
-                MERGE_AUDIT,
-                [
-                    (e.revision, e.at_s, e.actor, e.replica, e.action, e.kind, e.name, _text(e.before), _text(e.after))
-                    for e in audit
-                ],
-            )
-            _prune(database, -1)
 
     def _put_usage(self, rows: Sequence[UsageRow], database: sqlite3.Connection) -> None:
         """Write the rows in one transaction. A row that SQLite cannot represent is left out, and the others are
@@ -233,6 +148,49 @@ class SqliteStore:
             if newest > self._pruned_day:
                 database.execute("DELETE FROM usage WHERE day < ?", (oldest_day(newest),))
         self._pruned_day = max(newest, self._pruned_day)
+
+
+def _commit(
+    changes: Sequence[Change], by: tuple[float, str, str], database: sqlite3.Connection
+) -> tuple[Document, ...]:
+    documents = []
+    with transaction(database):
+        (at_first,) = database.execute(READ_REVISION).fetchone()
+        for change in changes:
+            version, before = _found(database, change)
+            if change.expected is not None and change.expected != version:
+                raise VersionConflict(change.kind, change.name, version)
+            revision = _next(database, "revision")
+            document = Document(change.kind, change.name, revision, change.body)
+            after, action = _text(change.body), action_of(from_json(before), change.body)
+            database.execute(WRITE_DOCUMENT, (*_row(document), _next(database, "arrival")))
+            if change.is_audited:
+                database.execute(WRITE_AUDIT, (revision, *by, action, change.kind, change.name, before, after))
+            documents.append(document)
+        _prune(database, at_first)
+    return tuple(documents)
+
+
+def _news(since: int, database: sqlite3.Connection) -> News:
+    rows = database.execute(READ_NEWS, (since,)).fetchall()
+    cursor = rows[-1][4] if rows else since
+    return News(cursor, tuple(Document(kind, name, version, from_json(body)) for kind, name, version, body, _ in rows))
+
+
+def _merge(documents: Sequence[Document], audit: Sequence[AuditEntry], database: sqlite3.Connection) -> None:
+    with transaction(database):
+        for document in documents:
+            database.execute(MERGE_DOCUMENT, (*_row(document), _next(database, "arrival")))
+        revision = max([0, *(document.version for document in documents), *(entry.revision for entry in audit)])
+        database.execute("UPDATE counters SET value = max(value, ?) WHERE name = 'revision'", (revision,))
+        database.executemany(
+            MERGE_AUDIT,
+            [
+                (e.revision, e.at_s, e.actor, e.replica, e.action, e.kind, e.name, _text(e.before), _text(e.after))
+                for e in audit
+            ],
+        )
+        _prune(database, -1)
 
 
 def _found(database: sqlite3.Connection, change: Change) -> tuple[int, str | None]:

@@ -3,17 +3,24 @@
 Any other file is named in the error and left unchanged: it may be the only copy of its data. A new file is written
 under a temporary name and renamed when complete, so that there are no partial files. One gateway uses a file: the lock
 ends with the process.
+
+One thread runs all statements in call order, so that the event loop never waits for a disk.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
-from gateway.store.base import StateFileError
+from gateway.store.base import StateFileError, StoreUnavailable
+
+T = TypeVar("T")
 
 MAGIC = b"SQLite format 3\0"
 APPLICATION_ID_AT = 68  # in the header, 4 bytes
@@ -49,6 +56,60 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE audit ADD COLUMN replica TEXT NOT NULL DEFAULT ''",),
     ("CREATE INDEX audit_by_actor ON audit (actor, revision)",),
 )
+
+
+class StateFile:
+    """One state file, and the thread that works on it. Mutable; used on one loop."""
+
+    def __init__(self, path: Path | None, *, is_tool: bool) -> None:
+        """`path` None: in memory. A tool neither locks, creates nor migrates the file."""
+        self._path = path
+        self._is_tool = is_tool
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-file")
+        self._lock: int | None = None
+        self._database: sqlite3.Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._database is not None
+
+    async def open(self) -> None:
+        """Raises StateFileError."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What the work returns. Raises StoreUnavailable."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run the work, converting SQLite's errors to StoreUnavailable: a full disk, an I/O error, a damaged file."""
+        if self._database is None:
+            raise StoreUnavailable("the state file is closed")
+        try:
+            return work(self._database)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the state file {self._path}: {error}") from error
+
+    def _open(self) -> None:
+        if self._path is not None and not self._is_tool:
+            self._lock = lock_state_file(self._path)
+        try:
+            self._database = connect(self._path, is_tool=self._is_tool)
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def lock_state_file(path: Path) -> int:

@@ -186,7 +186,7 @@ async def test_an_audit_entry_with_a_field_of_a_later_version_is_read_without_it
     await write(store, "a", {"n": 1})
     (entry,) = await store.audit()
     text = _entry_text(entry).replace(b'"actor"', b'"reason":"later","actor"')
-    await store._ask("ZADD", "audit", entry.revision, text)
+    await store._server.ask("ZADD", "audit", entry.revision, text)
     assert await store.audit() == (entry, entry)
     await store.close()
 

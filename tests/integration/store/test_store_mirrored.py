@@ -298,9 +298,9 @@ async def test_a_server_that_forgot_some_of_it_is_told_again(replicas, server):
     await accepted(one, "alice", 1)
     await write(one, "alice", 2)
     shared = RedisStore(server.url)
-    await shared._redis.hset("{fairlead}:documents", "tenants/alice", '1\n{"weight":1.0}')
-    await shared._redis.hset("{fairlead}:counters", "revision", 1)
-    await shared._redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await shared._server._redis.hset("{fairlead}:documents", "tenants/alice", '1\n{"weight":1.0}')
+    await shared._server._redis.hset("{fairlead}:counters", "revision", 1)
+    await shared._server._redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await accepted(one, "bob", 1)
     assert next(d for d in (await shared.news(0)).documents if d.name == "alice").body == {"weight": 2.0}
     await shared.close()
@@ -310,7 +310,7 @@ async def test_a_change_by_a_replica_that_knows_more_than_the_server_is_refused(
     store = RedisStore(server.url, settle_s=0.0)
     await store.merge([Document("tenants", "alice", 9, {})])
     await store.news(0)
-    await store._redis.hset("{fairlead}:counters", "revision", 3)
+    await store._server._redis.hset("{fairlead}:counters", "revision", 3)
     with pytest.raises(StoreUnavailable):
         await store.commit([Change("tenants", "bob", {})], actor="x", at_s=1.0)
     await store.close()
