@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "a list has entries of its group alone", COLLECTION,
-        "sees=partial(self._sees, asked)", "sees=lambda _entry: True",
+        "found += filter(partial(self.scope.sees, asked.caller), entries)", "found += entries",
         SEES,
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS = (
     ),
     Mutant(
         "a name that another group has is refused by PUT", COLLECTION,
-        "if entry is not None and not self._sees(asked, entry):\n            raise", "if False:\n            raise",
+        "if entry is not None and not self.scope.sees(asked.caller, entry):\n            raise", "if False:\n            raise",
         NAMED,
     ),
     Mutant("it moves no tenant", SCOPE, 'if given.get("group") != caller.group:', "if False:", GIVES),
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "a PATCH is judged", COLLECTION,
-        "guard = self._guard(asked, entry.name, entry, merged(entry.body, asked.body))", "guard = None",
+        "guard = self.scope.guard(asked.caller, entry.name, entry, merged(entry.body, asked.body))", "guard = None",
         GIVES,
     ),
     Mutant(
@@ -206,12 +206,12 @@ MUTANTS = (
     ),
     Mutant(
         "a PUT is judged", COLLECTION,
-        "guard = self._guard(asked, entry.name, entry, body)", "guard = None",
+        "guard = self.scope.guard(asked.caller, entry.name, entry, body)", "guard = None",
         GIVES,
     ),
     Mutant(
         "a PUT leaves the group as it is", COLLECTION,
-        "if self.scope is None or asked.caller.group is None else self.scope.keeps", "",
+        "self.scope.kept(asked.caller, entry) | _given(asked)", "_given(asked)",
         ways("test_it_makes_tenants_and_keys_of_its_group_which_work_at_once"),
     ),
     Mutant(

@@ -64,6 +64,38 @@ class CollectionModels:
         return cls(made=made, whole=section, fields=section, shown=shown, listed=listed)
 
 
+def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryScope:
+    """The rights of a group's administrator in one kind of entry. It is asked for every caller. The administrator sees
+    the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
+    leaves the fields `keeps` unchanged.
+    """
+
+    sees: Callable[[Caller, Entry], bool]
+    reads: bool = True
+    changes: bool = False
+    keeps: tuple[str, ...] = ()
+    name: Callable[[Caller, str, str], None] = lambda _caller, _name, _path: None
+    give: Callable[[Caller, str, Entry | None, Mapping[str, Any]], dict[str, Any]] = _as_given
+
+    def kept(self, caller: Caller, entry: Entry) -> dict[str, Any]:
+        """The fields that keep their values where the caller replaces the entry and does not set them."""
+        return {} if caller.group is None else {name: entry.body[name] for name in self.keeps if name in entry.body}
+
+    def guard(self, caller: Caller, name: str, before: Entry | None, body: Mapping[str, Any]) -> Guard | None:
+        """The condition that the caller may give this body, together with what its group has given by then; None: the
+        caller administers no group. Raises AdminProblem.
+        """
+        return None if caller.group is None else Guard(caller.group, partial(self.give, caller, name, before, body))
+
+
+FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, reads=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem of this part of
@@ -78,11 +110,10 @@ class Collection:
     show: Callable[[Entry], BaseModel] | None = None
     id_pattern: str = NAME_PATTERN
     check: Callable[[Any, str], None] = lambda _body, _part: None
-    scope: "EntryScope | None" = None
+    scope: EntryScope = FOR_NO_GROUP
 
     def routes(self) -> Iterator[Route]:
-        reads = self.scope is not None
-        changes = self.scope is not None and self.scope.changes
+        reads, changes = self.scope.reads, self.scope.changes
         one, many, noun = f"/{self.kind}/{{id}}", f"/{self.kind}", self.noun
         schemas = {"id": {"type": "string", "pattern": self.id_pattern}}
         models = self.models
@@ -115,10 +146,16 @@ class Collection:
         )  # fmt: skip
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
-        found = page(
-            self.registry, self.kind, asked.query, self.models.listed, self.shown, sees=partial(self._sees, asked)
-        )
-        return AdminAnswer(found)
+        """One page of the entries that the caller sees; its cursor is the last name on it."""
+        query: Page = asked.query
+        found: list[Entry] = []
+        after, most = query.cursor or "", query.limit + 1
+        while len(found) < most and (entries := self.registry.page(self.kind, after=after, limit=most)):
+            after = entries[-1].name
+            found += filter(partial(self.scope.sees, asked.caller), entries)
+        shown, more = list(map(self.shown, found[: query.limit])), len(found) > query.limit
+        cursor = found[query.limit - 1].name if more else None
+        return AdminAnswer(self.models.listed.model_construct(items=shown, next_cursor=cursor))
 
     async def create(self, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
@@ -129,21 +166,21 @@ class Collection:
         entry = self.registry.get(self.kind, asked.id)
         if entry is None and not re.fullmatch(self.id_pattern, asked.id):
             raise field_problem("path.id", said_of_pattern(self.id_pattern))
-        if entry is None or not self._sees(asked, entry):
-            self._name(asked, asked.id, "path.id")
-        if entry is not None and not self._sees(asked, entry):
+        if entry is None or not self.scope.sees(asked.caller, entry):
+            self.scope.name(asked.caller, asked.id, "path.id")
+        if entry is not None and not self.scope.sees(asked.caller, entry):
             raise AdminProblem(409, "there is one of this id")
         if entry is None and asked.if_match is None:
             with suppress(AlreadyThere), registry_answers(but=AlreadyThere):  # another request created it first
                 return await self._create(asked.id, asked)
         entry = self.registry.get(self.kind, asked.id)
         etag = etag_of(asked, None if entry is None else entry.etag)
-        if entry is None or not self._sees(asked, entry):
+        if entry is None or not self.scope.sees(asked.caller, entry):
             raise AdminProblem(409, "it was taken away meanwhile")
         etag = pinned(asked, etag, entry)
         with registry_answers():
-            body = self._replaced(entry, self._kept(asked, entry) | _given(asked))
-            guard = self._guard(asked, entry.name, entry, body)
+            body = self._replaced(entry, self.scope.kept(asked.caller, entry) | _given(asked))
+            guard = self.scope.guard(asked.caller, entry.name, entry, body)
             entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag, guard=guard)
         return AdminAnswer(self.shown(entry), etag=entry.etag)
 
@@ -158,7 +195,7 @@ class Collection:
             self.models.fields, merged({name: whole[name] for name in self.models.fields.model_fields}, asked.body)
         )
         etag = pinned(asked, etag_of(asked, entry.etag), entry)
-        guard = self._guard(asked, entry.name, entry, merged(entry.body, asked.body))
+        guard = self.scope.guard(asked.caller, entry.name, entry, merged(entry.body, asked.body))
         with registry_answers():
             entry = await self.registry.patch(
                 self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag, guard=guard
@@ -175,9 +212,9 @@ class Collection:
 
     async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
         self.check(asked.body, "body")
-        self._name(asked, name, "body.id")
-        body = _given(asked) if self.scope is None else self.scope.give(asked.caller, name, None, _given(asked))
-        guard = self._guard(asked, name, None, body)
+        self.scope.name(asked.caller, name, "body.id")
+        body = self.scope.give(asked.caller, name, None, _given(asked))
+        guard = self.scope.guard(asked.caller, name, None, body)
         entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
         return AdminAnswer(self.shown(entry), etag=entry.etag, location=path_of(self.kind, name))
 
@@ -235,33 +272,9 @@ class Collection:
     def entry(self, asked: AdminRequest) -> Entry:
         """The entry that the path names. Raises AdminProblem (404)."""
         entry = self.registry.get(self.kind, asked.id)
-        if entry is None or not self._sees(asked, entry):
+        if entry is None or not self.scope.sees(asked.caller, entry):
             raise AdminProblem(404, f"there is no such {self.noun}")
         return entry
-
-    # -- administrators of groups ----------------------------------------------------------------------------
-
-    def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
-        """Whether the entry exists for the caller."""
-        return self.scope is None or self.scope.sees(asked.caller, entry)
-
-    def _name(self, asked: AdminRequest, name: str, path: str) -> None:
-        """Check that the caller may give this name. Raises AdminProblem."""
-        if self.scope is not None:
-            self.scope.name(asked.caller, name, path)
-
-    def _kept(self, asked: AdminRequest, entry: Entry) -> dict[str, Any]:
-        """The fields that keep their values where the caller replaces the entry and does not set them."""
-        keeps = () if self.scope is None or asked.caller.group is None else self.scope.keeps
-        return {name: entry.body[name] for name in keeps if name in entry.body}
-
-    def _guard(self, asked: AdminRequest, name: str, before: Entry | None, body: Mapping[str, Any]) -> Guard | None:
-        """The condition that the caller may give this body, together with what its group has given by then. Raises
-        AdminProblem.
-        """
-        if self.scope is None or asked.caller.group is None:
-            return None
-        return Guard(asked.caller.group, partial(self.scope.give, asked.caller, name, before, body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,44 +298,6 @@ class PlannedEdit:
         sections = [read_body(self.edit.kind, body)[0] for body in (self.before or {}, self.edit.body or {})]
         before, after = (None if each is None else each.model_dump() for each in sections)  # 1.50 is 1.5
         return before == after
-
-
-def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryScope:
-    """The rights of a group's administrator in one kind of entry. It is asked for every caller. The administrator sees
-    the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
-    leaves the fields `keeps` unchanged.
-    """
-
-    sees: Callable[[Caller, Entry], bool]
-    changes: bool = False
-    keeps: tuple[str, ...] = ()
-    name: Callable[[Caller, str, str], None] = lambda _caller, _name, _path: None
-    give: Callable[[Caller, str, Entry | None, Mapping[str, Any]], dict[str, Any]] = _as_given
-
-
-def page(
-    registry: Registry,
-    kind: str,
-    query: Any,
-    listed: type[ResourceList],
-    show: Callable[[Entry], BaseModel],
-    *,
-    sees: Callable[[Entry], bool] = lambda _entry: True,
-) -> ResourceList:
-    """One page of a kind's list, of the entries that the caller sees; its cursor is the last name on it."""
-    found: list[Entry] = []
-    after = query.cursor or ""
-    while len(found) <= query.limit and (entries := registry.page(kind, after=after, limit=query.limit + 1)):
-        after = entries[-1].name
-        found += filter(sees, entries)
-    more = len(found) > query.limit
-    shown = found[: query.limit]
-    return listed.model_construct(items=list(map(show, shown)), next_cursor=shown[-1].name if more else None)
 
 
 def etag_of(asked: AdminRequest, etag: str | None) -> str | None:

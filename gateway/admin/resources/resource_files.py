@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gateway.admin.models import resources as models
 from gateway.admin.models.resources import AppliedFile, AppliedResource, DeclaredResource
 from gateway.admin.problems import ERRORS_MAX, AdminProblem, FieldError
-from gateway.admin.resources.collection import CONFLICTS, Collection, PlannedEdit, registry_answers
+from gateway.admin.resources.collection import CONFLICTS, FOR_NO_GROUP, Collection, PlannedEdit, registry_answers
 from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.registry.entries import Entry
@@ -68,10 +68,9 @@ class ResourceFileRoutes:
         return found[:most]
 
     def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
-        if asked.caller.group is None:
-            return True
-        collection = self.collections.get(entry.kind)
-        return collection is not None and collection.scope is not None and collection.scope.sees(asked.caller, entry)
+        collection = self.collections.get(entry.kind)  # none of pools
+        scope = FOR_NO_GROUP if collection is None else collection.scope
+        return scope.sees(asked.caller, entry)
 
     async def apply(self, asked: AdminRequest) -> AdminAnswer:
         file: AppliedFile = asked.body
