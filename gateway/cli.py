@@ -299,7 +299,7 @@ def _warn(settings: "Config") -> None:
 
 
 def _of_state(work: "Callable[[], T]") -> "T":
-    from gateway.registry.registry import RegistryError  # noqa: PLC0415
+    from gateway.registry.changes import RegistryError  # noqa: PLC0415
     from gateway.store.base import StateFileError, StoreFull, StoreUnavailable  # noqa: PLC0415
 
     try:

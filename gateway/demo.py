@@ -16,7 +16,8 @@ from http import HTTPStatus
 from random import Random
 from typing import Final
 
-from gateway.registry.registry import AlreadyThere, Registry, RegistryError
+from gateway.registry.changes import AlreadyThere, RegistryError
+from gateway.registry.registry import Registry
 from gateway.steering.trials import TrialCall, TrialResult, Trials
 from gateway.store.base import StoreFull, StoreUnavailable
 
@@ -84,14 +85,14 @@ class Demo:
         finally:
             for tenant in await making:
                 with suppress(RegistryError, StoreUnavailable, StoreFull):
-                    await self._registry.delete(KIND, tenant, actor=actor)
+                    await self._registry.changes.delete(KIND, tenant, actor=actor)
 
     async def _make(self, actor: str) -> list[str]:
         """Make the tenants, and return those that were not there before."""
         made = []
         for tenant in (QUIET, FLOOD):
             try:
-                await self._registry.create(KIND, tenant, {}, actor=actor)
+                await self._registry.changes.create(KIND, tenant, {}, actor=actor)
                 made.append(tenant)
             except AlreadyThere:
                 continue

@@ -80,7 +80,7 @@ async def deleted_tenants(registry: Registry, since_s: float) -> dict[str, str]:
     """
     found: dict[str, str | None] = {}
     before: int | None = None
-    while entries := await registry.audit(before=before, limit=PAGE_ENTRIES, kind="tenants"):
+    while entries := await registry.audit_log.entries(before=before, limit=PAGE_ENTRIES, kind="tenants"):
         for entry in entries:
             if entry.at_s < since_s:
                 return _with_group(found)

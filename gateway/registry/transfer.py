@@ -15,8 +15,9 @@ import orjson
 from gateway.config import Config
 from gateway.config.key_file import read_keys
 from gateway.config.problems import ConfigProblem
+from gateway.registry.changes import Edit, Invalid
 from gateway.registry.entries import declared_by
-from gateway.registry.registry import Edit, Invalid, Registry
+from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import RESOURCE_KINDS, read_body
 from gateway.store.assembly import make_tool_store
 from gateway.store.base import CHANGES_MAX
@@ -101,7 +102,7 @@ async def import_entries(registry: Registry, edits: list[Edit], *, actor: str) -
     if problems:
         raise Invalid(problems)
     for at in range(0, len(differing), CHANGES_MAX):
-        await registry.apply(differing[at : at + CHANGES_MAX], actor=actor, names_entries=True)
+        await registry.changes.apply(differing[at : at + CHANGES_MAX], actor=actor, names_entries=True)
     return len(differing)
 
 

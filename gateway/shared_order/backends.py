@@ -227,7 +227,7 @@ class Announcements:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     def anew(self) -> None:
-        """This process begins to lead: tell of all backends."""
+        """Tell of all backends: this process begins to lead."""
         self._told.clear()
         self.announce()
 

@@ -58,7 +58,7 @@ async def _write(said: Connection, registry: Registry) -> None:
     started = time.monotonic_ns()
     for number in itertools.count():
         weight = float(started + number)  # more than any before, in this life or an earlier one
-        entry = await registry.put("tenants", f"t{number % NAMES}", {"weight": weight}, actor="ann")
+        entry = await registry.changes.put("tenants", f"t{number % NAMES}", {"weight": weight}, actor="ann")
         said.send(("wrote", entry.version, entry.name, weight))
 
 

@@ -246,7 +246,7 @@ MUTANTS = (
         KEYS_OF_OTHERS,
     ),
     Mutant(
-        "its keys end with its group", "gateway/registry/registry.py",
+        "its keys end with its group", "gateway/registry/changes.py",
         '"tenants": "tenant", "groups": "group"', '"tenants": "tenant"',
         ways("test_its_key_opens_nothing_at_the_data_port_and_ends_with_its_group"),
     ),

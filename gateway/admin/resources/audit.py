@@ -10,7 +10,8 @@ from typing import Any
 
 from gateway.admin.models import resources as models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.registry.registry import NOTES, TRIALS, Registry
+from gateway.registry.audit_log import NOTES, TRIALS
+from gateway.registry.registry import Registry
 from gateway.store.base import Body
 
 # Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
@@ -34,7 +35,7 @@ class AuditRoutes:
     async def audit(self, asked: AdminRequest) -> AdminAnswer:
         query: models.AuditPage = asked.query
         before = None if query.cursor is None else int(query.cursor)
-        entries = await self.registry.audit(before=before, limit=query.limit, kind=query.kind)
+        entries = await self.registry.audit_log.entries(before=before, limit=query.limit, kind=query.kind)
         items = [
             models.AuditResource.model_construct(
                 revision=entry.revision,

@@ -21,9 +21,7 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route,
 from gateway.config.reasons import said_of_pattern
 from gateway.config.sections import Section
 from gateway.config.value_types import NAME_PATTERN
-from gateway.registry.entries import Entry
-from gateway.registry.merge_patch import merged
-from gateway.registry.registry import (
+from gateway.registry.changes import (
     ANY_THERE,
     NOT_THERE,
     AlreadyThere,
@@ -33,9 +31,11 @@ from gateway.registry.registry import (
     Guard,
     Invalid,
     NotFound,
-    Registry,
     RegistryError,
 )
+from gateway.registry.entries import Entry
+from gateway.registry.merge_patch import merged
+from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import body_to_json, read_body
 
 FIXED = "cannot be changed: make another one"
@@ -181,7 +181,9 @@ class Collection:
         with registry_answers():
             body = self._replaced(entry, self.scope.kept(asked.caller, entry) | _given(asked))
             guard = self.scope.guard(asked.caller, entry.name, entry, body)
-            entry = await self.registry.put(self.kind, asked.id, body, actor=asked.caller.name, etag=etag, guard=guard)
+            entry = await self.registry.changes.put(
+                self.kind, asked.id, body, actor=asked.caller.name, etag=etag, guard=guard
+            )
         return AdminAnswer(self.shown(entry), etag=entry.etag)
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
@@ -197,7 +199,7 @@ class Collection:
         etag = pinned(asked, etag_of(asked, entry.etag), entry)
         guard = self.scope.guard(asked.caller, entry.name, entry, merged(entry.body, asked.body))
         with registry_answers():
-            entry = await self.registry.patch(
+            entry = await self.registry.changes.patch(
                 self.kind, asked.id, asked.body, actor=asked.caller.name, etag=etag, guard=guard
             )
         return AdminAnswer(self.shown(entry), etag=entry.etag)
@@ -207,7 +209,7 @@ class Collection:
         etag = pinned(asked, etag_of(asked, entry.etag), entry)
         with registry_answers():
             check_deletes(asked.caller, entry)
-            await self.registry.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag)
+            await self.registry.changes.delete(self.kind, asked.id, actor=asked.caller.name, etag=etag)
         return AdminAnswer()
 
     async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
@@ -215,7 +217,7 @@ class Collection:
         self.scope.name(asked.caller, name, "body.id")
         body = self.scope.give(asked.caller, name, None, _given(asked))
         guard = self.scope.guard(asked.caller, name, None, body)
-        entry = await self.registry.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
+        entry = await self.registry.changes.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
         return AdminAnswer(self.shown(entry), etag=entry.etag, location=path_of(self.kind, name))
 
     def plan(self, name: str, given: Mapping[str, Any], part: str) -> "PlannedEdit":

@@ -17,8 +17,9 @@ from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.routes import AdminRequest, Caller
 from gateway.config.marks import Budget, QueueLimit, marked
 from gateway.config.sections import EnvelopeSection, GroupSection, LimitedSection, TenantSection, TierSection
+from gateway.registry.changes import ANY_THERE, DeclaredInFile, Guard
 from gateway.registry.entries import Entry
-from gateway.registry.registry import ANY_THERE, DeclaredInFile, Guard, Registry
+from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import GROUP_ENTRIES_MAX, read_body
 
 BUDGETS = marked(LimitedSection, Budget)

@@ -18,7 +18,8 @@ from gateway.live.history.recorder import GROUP, TENANT
 from gateway.live.history.schema import History, HistoryEvent, HistoryMinute
 from gateway.live.stream.events import to_json
 from gateway.money.pricing import PriceBook
-from gateway.registry.registry import NOTES, REQUESTS, TRIALS, Registry
+from gateway.registry.audit_log import NOTES, REQUESTS, TRIALS
+from gateway.registry.registry import Registry
 from gateway.store.base import AuditEntry
 
 CHANGES_MAX: Final = 500  # of a range: a chart shows no more
@@ -74,7 +75,7 @@ class HistoryRoutes:
 
     async def note(self, asked: AdminRequest) -> AdminAnswer:
         body: Note = asked.body
-        await self.registry.note(body.text, actor=asked.caller.name)
+        await self.registry.audit_log.note(NOTES, body.text, actor=asked.caller.name)
         return AdminAnswer()
 
     def _sees(self, caller: Caller, kind: str, name: str) -> bool:
@@ -93,7 +94,7 @@ class HistoryRoutes:
         found: list[AuditEntry] = []
         before: int | None = None
         while len(found) < CHANGES_MAX:
-            page = await self.registry.audit(before=before, limit=PAGE_ROWS)
+            page = await self.registry.audit_log.entries(before=before, limit=PAGE_ROWS)
             found += (each for each in page if begin <= each.at_s < end and self._shows(caller, each))
             if len(page) < PAGE_ROWS or page[-1].at_s < begin:
                 break

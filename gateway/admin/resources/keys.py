@@ -19,9 +19,10 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.key_file import new_key
 from gateway.config.value_types import NAME_PATTERN
 from gateway.identity.last_use import LastUse
+from gateway.registry.changes import NOT_THERE, Edit
 from gateway.registry.entries import Entry
 from gateway.registry.merge_patch import merged
-from gateway.registry.registry import NOT_THERE, Edit, Registry
+from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import ApiKey, KeyHolder, KeySection
 from gateway.store.base import StoreUnavailable
 
@@ -124,7 +125,7 @@ class KeyRoutes:
             expires_in_s = patch.pop("expires_in_s")
             patch["expires_at"] = None if expires_in_s is None else self._at(expires_in_s)
         with registry_answers():
-            entry = await self.registry.patch(
+            entry = await self.registry.changes.patch(
                 KIND, asked.id, patch, actor=asked.caller.name, etag=etag_of(asked, entry.etag)
             )
         return AdminAnswer(show(entry, await self._last_days()), etag=entry.etag)
@@ -133,7 +134,7 @@ class KeyRoutes:
         entry = self._entry(asked)
         with registry_answers():
             check_deletes(asked.caller, entry)
-            await self.registry.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
+            await self.registry.changes.delete(KIND, asked.id, actor=asked.caller.name, etag=etag_of(asked, entry.etag))
         return AdminAnswer()
 
     async def rotate(self, asked: AdminRequest) -> AdminAnswer:
@@ -166,7 +167,7 @@ class KeyRoutes:
     async def _written(self, edits: list[Edit], secret: str, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():
             guard = self._scope.make_key(asked.caller)
-            entry = (await self.registry.apply(edits, actor=asked.caller.name, guard=guard))[0]
+            entry = (await self.registry.changes.apply(edits, actor=asked.caller.name, guard=guard))[0]
         made = models.KeyMade.model_construct(**dict(show(entry, {})), secret=secret)
         return AdminAnswer(made, etag=entry.etag, location=path_of(KIND, entry.name))
 

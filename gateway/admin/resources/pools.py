@@ -12,8 +12,9 @@ from gateway.admin.resources.collection import CONFLICTS, PlannedEdit, etag_of, 
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.scheduling import POLICY
 from gateway.config.value_types import POOL_CHARS_MAX
+from gateway.registry.changes import ANY_THERE, NOT_THERE, Edit
 from gateway.registry.merge_patch import merged
-from gateway.registry.registry import ANY_THERE, NOT_THERE, Edit, Registry
+from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools as LivePools
 
 KIND = "pools"
@@ -70,7 +71,7 @@ class PoolRoutes:
             if given.get(kind) is not None:
                 scheduling[kind] = given[kind]
         with registry_answers():
-            await self.registry.put(KIND, name, {"scheduling": scheduling}, actor=asked.caller.name, etag=etag)
+            await self.registry.changes.put(KIND, name, {"scheduling": scheduling}, actor=asked.caller.name, etag=etag)
         return AdminAnswer(self._show(name), etag=self._etag(name))
 
     def plan(self, name: str, given: Mapping[str, Any], part: str) -> PlannedEdit:

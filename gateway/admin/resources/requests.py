@@ -7,7 +7,8 @@ from typing import Final
 from gateway.admin.models.requests import PhasesResource, RequestList, RequestPage, RequestResource, WaitResource
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.registry.registry import REQUESTS, Registry
+from gateway.registry.audit_log import REQUESTS
+from gateway.registry.registry import Registry
 from gateway.steering.requests import AllRequests, Cancelling, FoundRequests, Place, RequestQuery, RequestRow, State
 from policies.types import Wait, WaitView
 
@@ -79,7 +80,7 @@ class RequestRoutes:
         found = await self._find(asked.id)
         if found.rows[0].state == "ended":
             raise AdminProblem(409, "this request has ended")
-        await self.registry.note_cancelled(asked.id, actor=asked.caller.name)
+        await self.registry.audit_log.note(REQUESTS, asked.id, actor=asked.caller.name)
         if await self.requests.cancel(asked.id) is not Cancelling.DONE:
             raise AdminProblem(409, "this request has ended")
         return AdminAnswer()

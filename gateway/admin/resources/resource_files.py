@@ -14,8 +14,9 @@ from gateway.admin.problems import ERRORS_MAX, AdminProblem, FieldError
 from gateway.admin.resources.collection import CONFLICTS, FOR_NO_GROUP, Collection, PlannedEdit, registry_answers
 from gateway.admin.resources.pools import PoolRoutes
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.registry.changes import EtagMismatch
 from gateway.registry.entries import Entry
-from gateway.registry.registry import EtagMismatch, Registry
+from gateway.registry.registry import Registry
 from gateway.store.base import CHANGES_MAX
 
 FILE_BYTES_MAX = 1 << 20  # of CHANGES_MAX entries of a kilobyte each
@@ -79,9 +80,9 @@ class ResourceFileRoutes:
         try:
             with registry_answers(but=EtagMismatch, part="body.resources"):
                 if file.dry_run:
-                    self.registry.check(edits)
+                    self.registry.changes.check(edits)
                 elif edits:
-                    await self.registry.apply(edits, actor=asked.caller.name, names_entries=True)
+                    await self.registry.changes.apply(edits, actor=asked.caller.name, names_entries=True)
         except EtagMismatch:
             raise AdminProblem(409, "an entry was changed by another request meanwhile: apply the file again") from None
         return AdminAnswer(models.AppliedResources.model_construct(items=[_applied(each) for each in planned]))

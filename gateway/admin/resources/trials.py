@@ -15,7 +15,8 @@ from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.resources.live_page import HEADERS
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.registry.registry import TRIALS, Registry
+from gateway.registry.audit_log import TRIALS
+from gateway.registry.registry import Registry
 from gateway.steering.trials import TrialCall, TrialResult, Trials
 
 WAITING: Final = b": waiting\n\n"
@@ -63,7 +64,7 @@ class TrialRoutes:
         trial = TrialCall(tenant=body.tenant, model=body.model, prompt=body.prompt, output_tokens_max=body.max_tokens)
         if not self.trials.is_of_tenant(trial):
             raise AdminProblem(409, "models are the tenants here: choose the model as the tenant")
-        await self.registry.note_trial(body.tenant, body.model, actor=asked.caller.name)
+        await self.registry.audit_log.note(TRIALS, f"{body.tenant} at {body.model}", actor=asked.caller.name)
         return trial
 
 

@@ -260,14 +260,14 @@ async def test_budgets_that_are_set_at_once_sum_up_to_at_most_the_groups(tmp_pat
 
 async def test_it_does_not_change_a_tenant_that_the_operator_has_moved_away_since_it_was_judged(tmp_path, monkeypatch):
     async with red(tmp_path) as lead:
-        registry = lead.api.rig.gateway._management.registry
-        patch = registry.patch
+        changes = lead.api.rig.gateway._management.registry.changes
+        patch = changes.patch
 
         async def moved_before(kind, name, body, **asked):
             await patch("tenants", "red/a", {"group": "blue"}, actor="operator", etag=None)
             return await patch(kind, name, body, **asked)
 
-        monkeypatch.setattr(registry, "patch", moved_before)
+        monkeypatch.setattr(changes, "patch", moved_before)
         assert await lead.status("PATCH", "/tenants/red%2Fa", {"weight": 9}, if_match="*") == 412
         monkeypatch.undo()
         assert (await lead.api.get("/tenants/red%2Fa")).json["weight"] == 1.0

@@ -288,7 +288,7 @@ async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leave
 
 async def limit_key(rigs, key_id, **limits):
     """Set limits of a key at one gateway, until all have them."""
-    await rigs[-1].gateway._management.registry.patch("keys", key_id, limits, actor="test")
+    await rigs[-1].gateway._management.registry.changes.patch("keys", key_id, limits, actor="test")
 
     def has(rig):
         tenant = rig.gateway._handlers.tenants.find("alice")

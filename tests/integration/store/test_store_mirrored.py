@@ -73,7 +73,7 @@ def weight(registry, name):
 
 
 async def write(registry, name, value):
-    return await registry.put("tenants", name, {"weight": value}, actor="ann")
+    return await registry.changes.put("tenants", name, {"weight": value}, actor="ann")
 
 
 async def refused(registry):
@@ -101,9 +101,9 @@ async def test_a_change_of_one_gateway_is_in_force_in_the_others_within_a_second
     await becomes_true(lambda: weight(two, "alice") == weight(three, "alice") == 2)
     etag = two.get("tenants", "alice").etag
     assert etag == one.get("tenants", "alice").etag
-    await two.delete("tenants", "alice", actor="bob", etag=etag)
+    await two.changes.delete("tenants", "alice", actor="bob", etag=etag)
     await becomes_true(lambda: weight(one, "alice") is None and weight(three, "alice") is None)
-    assert [entry.actor for entry in await three.audit()] == ["bob", "ann"]
+    assert [entry.actor for entry in await three.audit_log.entries()] == ["bob", "ann"]
 
 
 async def test_a_new_gateway_starts_with_all_there_is(replicas):
@@ -118,8 +118,8 @@ async def test_two_that_change_the_same_at_once_both_succeed_and_agree(replicas)
     await accepted(one, "alice", 1)
     await becomes_true(lambda: weight(two, "alice") == 1)
     await asyncio.gather(
-        one.patch("tenants", "alice", {"in_flight_max": 5}, actor="ann"),
-        two.patch("tenants", "alice", {"weight": 7}, actor="bob"),
+        one.changes.patch("tenants", "alice", {"in_flight_max": 5}, actor="ann"),
+        two.changes.patch("tenants", "alice", {"weight": 7}, actor="bob"),
     )
     both = {"weight": 7.0, "in_flight_max": 5}
     await becomes_true(lambda: all(dict(each.get("tenants", "alice").body) == both for each in (one, two)))
@@ -139,7 +139,7 @@ async def test_while_redis_is_frozen_changes_are_refused_in_time_and_all_else_go
         book.used("alice", key="", model="m", prompt_tokens=1, cached_tokens=0, output_tokens=1)
         await book.flush()
         assert weight(one, "alice") == 2
-        assert len(await one.audit()) == 1
+        assert len(await one.audit_log.entries()) == 1
         assert time.monotonic() - began < TIMEOUT_S, "it waited for Redis"
     server.thaw()
     await accepted(one, "alice", 3)
@@ -159,7 +159,7 @@ async def test_what_a_frozen_redis_was_asked_and_a_client_was_told_has_failed_is
     await accepted(one, "bob", 1)
     await becomes_true(lambda: one.is_store_available)
     assert weight(one, "alice") == 1
-    assert [entry.name for entry in await one.audit()] == ["bob", "alice"]
+    assert [entry.name for entry in await one.audit_log.entries()] == ["bob", "alice"]
 
 
 async def test_a_gateway_starts_from_its_own_copy_while_redis_is_away(replicas, server):
@@ -192,8 +192,8 @@ async def test_a_redis_that_comes_back_empty_is_filled_again_by_the_replicas_tha
     one, two = [await replicas.start(name) for name in ("one", "two")]
     await accepted(one, "alice", 2)
     await write(one, "gone", 1)
-    await one.delete("tenants", "gone", actor="ann")
-    audit = await one.audit()
+    await one.changes.delete("tenants", "gone", actor="ann")
+    audit = await one.audit_log.entries()
     server.restart_empty()
     await accepted(two, "bob", 3)
     await becomes_true(lambda: weight(one, "bob") == 3)
@@ -201,7 +201,7 @@ async def test_a_redis_that_comes_back_empty_is_filled_again_by_the_replicas_tha
     await replicas.stop()
     fresh = await replicas.start("fresh")
     assert (weight(fresh, "alice"), weight(fresh, "bob"), weight(fresh, "gone")) == (2, 3, None)
-    assert (await fresh.audit())[1:] == audit
+    assert (await fresh.audit_log.entries())[1:] == audit
 
 
 async def test_where_copies_differ_after_a_loss_the_higher_version_wins(replicas, server):
@@ -272,7 +272,7 @@ async def test_a_redis_that_answers_late_slows_changes_and_nothing_else(replicas
         began = time.monotonic()
         for _ in range(20):
             assert weight(one, "alice") == 3
-            assert len(await one.audit()) == 2
+            assert len(await one.audit_log.entries()) == 2
         assert time.monotonic() - began < 0.2
         await replicas.stop(one)
 

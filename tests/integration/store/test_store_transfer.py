@@ -44,12 +44,12 @@ async def serving(path):
 
 
 async def fill(registry):
-    await registry.create("tiers", "gold", {"weight": 4}, actor="ann")
-    await registry.create("tenants", "bob", {"tier": "gold"}, actor="ann")
-    await registry.create("keys", "k1", KEY, actor="ann")
-    await registry.patch("tenants", "alice", {"weight": 9}, actor="ann")
-    await registry.create("pools", "a/model", {"scheduling": {"fairness": "drr"}}, actor="ann")
-    await registry.create("backends", "b1", {"url": "http://vllm-1:8000", "draining": True}, actor="ann")
+    await registry.changes.create("tiers", "gold", {"weight": 4}, actor="ann")
+    await registry.changes.create("tenants", "bob", {"tier": "gold"}, actor="ann")
+    await registry.changes.create("keys", "k1", KEY, actor="ann")
+    await registry.changes.patch("tenants", "alice", {"weight": 9}, actor="ann")
+    await registry.changes.create("pools", "a/model", {"scheduling": {"fairness": "drr"}}, actor="ann")
+    await registry.changes.create("backends", "b1", {"url": "http://vllm-1:8000", "draining": True}, actor="ann")
 
 
 def bodies(registry):
@@ -68,7 +68,7 @@ async def test_what_was_exported_is_in_force_where_it_is_imported_while_both_gat
     assert "6 made or changed" in await asyncio.to_thread(run, "import", export, "--config", two)
     await second.refresh()
     assert bodies(second) == bodies(first)
-    assert {entry.actor for entry in await second.audit()} == {"fairlead import"}
+    assert {entry.actor for entry in await second.audit_log.entries()} == {"fairlead import"}
     assert "0 made or changed" in await asyncio.to_thread(run, "import", export, "--config", two)
     await first.stop()
     await second.stop()

@@ -5,15 +5,7 @@ import pytest
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.collection import etag_of, registry_answers
 from gateway.config.problems import ConfigProblem
-from gateway.registry.registry import (
-    ANY_THERE,
-    NOT_THERE,
-    AlreadyThere,
-    DeclaredInFile,
-    EtagMismatch,
-    Invalid,
-    NotFound,
-)
+from gateway.registry.changes import ANY_THERE, NOT_THERE, AlreadyThere, DeclaredInFile, EtagMismatch, Invalid, NotFound
 
 
 def asked(if_match, if_none_match=None):

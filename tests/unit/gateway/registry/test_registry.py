@@ -6,17 +6,9 @@ import pytest
 
 from gateway.config import Config
 from gateway.config.key_file import KeyRecord
+from gateway.registry.changes import AlreadyThere, DeclaredInFile, Edit, EtagMismatch, Guard, Invalid, NotFound
 from gateway.registry.entries import declared_by
-from gateway.registry.registry import (
-    AlreadyThere,
-    DeclaredInFile,
-    Edit,
-    EtagMismatch,
-    Guard,
-    Invalid,
-    NotFound,
-    Registry,
-)
+from gateway.registry.registry import Registry
 from gateway.store.base import Change, Document, StoreUnavailable
 from gateway.store.sqlite import SqliteStore
 
@@ -55,49 +47,49 @@ async def test_what_the_file_declares_is_in_force_without_being_in_the_store(reg
 
 
 async def test_what_is_made_by_the_api_stands_beside_what_is_declared(registry):
-    bob = await registry.create("tenants", "bob", {"weight": 3}, actor="ann")
+    bob = await registry.changes.create("tenants", "bob", {"weight": 3}, actor="ann")
     assert (bob.origin, bob.body) == ("admin", {"weight": 3.0})
     assert [entry.name for entry in registry.entries("tenants")] == ["alice", "bob"]
 
 
 async def test_an_entry_of_the_api_hides_the_declared_one_whole_until_it_is_deleted(registry):
-    await registry.patch("tenants", "alice", {"weight": 9}, actor="ann")
+    await registry.changes.patch("tenants", "alice", {"weight": 9}, actor="ann")
     alice = registry.get("tenants", "alice")
     assert alice.origin == "overridden"
     assert alice.body == {"tier": "gold", "weight": 9.0, "envelope": {"ttft_ms": 300.0}}
     registry.redeclare(declared(tenants={"alice": {"weight": 5}}))
     assert registry.get("tenants", "alice") == alice
-    await registry.delete("tenants", "alice", actor="ann")
+    await registry.changes.delete("tenants", "alice", actor="ann")
     alice = registry.get("tenants", "alice")
     assert (alice.origin, alice.body) == ("declared", {"weight": 5.0})
 
 
 async def test_what_only_the_file_declares_cannot_be_deleted_but_a_key_of_it_can_be_revoked(registry):
     with pytest.raises(DeclaredInFile):
-        await registry.delete("tenants", "alice", actor="ann")
-    key = await registry.patch("keys", HMAC[:16], {"revoked": True}, actor="ann")
+        await registry.changes.delete("tenants", "alice", actor="ann")
+    key = await registry.changes.patch("keys", HMAC[:16], {"revoked": True}, actor="ann")
     assert key.section.revoked
     assert key.section.hmac == HMAC
 
 
 async def test_a_patch_merges_and_null_takes_a_field_away(registry):
-    await registry.patch("tenants", "alice", {"envelope": {"tpot_ms": 40}, "weight": None}, actor="ann")
+    await registry.changes.patch("tenants", "alice", {"envelope": {"tpot_ms": 40}, "weight": None}, actor="ann")
     assert registry.get("tenants", "alice").body == {"tier": "gold", "envelope": {"ttft_ms": 300.0, "tpot_ms": 40.0}}
 
 
 async def test_a_put_is_whole(registry):
-    await registry.put("tenants", "alice", {"in_flight_max": 7}, actor="ann")
+    await registry.changes.put("tenants", "alice", {"in_flight_max": 7}, actor="ann")
     assert registry.get("tenants", "alice").body == {"in_flight_max": 7}
 
 
 async def test_a_change_that_is_meant_for_another_etag_is_refused_with_the_one_there_is(registry):
     stale = registry.get("tenants", "alice").etag
-    now = await registry.patch("tenants", "alice", {"weight": 3}, actor="ann", etag=stale)
+    now = await registry.changes.patch("tenants", "alice", {"weight": 3}, actor="ann", etag=stale)
     assert now.etag != stale
     for attempt in (
-        registry.patch("tenants", "alice", {"weight": 4}, actor="ann", etag=stale),
-        registry.put("tenants", "alice", {}, actor="ann", etag=stale),
-        registry.delete("tenants", "alice", actor="ann", etag=stale),
+        registry.changes.patch("tenants", "alice", {"weight": 4}, actor="ann", etag=stale),
+        registry.changes.put("tenants", "alice", {}, actor="ann", etag=stale),
+        registry.changes.delete("tenants", "alice", actor="ann", etag=stale),
     ):
         with pytest.raises(EtagMismatch) as caught:
             await attempt
@@ -115,16 +107,16 @@ async def test_the_etag_of_a_declared_entry_changes_with_what_is_declared(regist
 
 async def test_what_is_there_cannot_be_created_and_what_is_not_cannot_be_patched_or_deleted(registry):
     with pytest.raises(AlreadyThere):
-        await registry.create("tenants", "alice", {}, actor="ann")
+        await registry.changes.create("tenants", "alice", {}, actor="ann")
     with pytest.raises(NotFound):
-        await registry.patch("tenants", "nobody", {}, actor="ann")
+        await registry.changes.patch("tenants", "nobody", {}, actor="ann")
     with pytest.raises(NotFound):
-        await registry.delete("tenants", "nobody", actor="ann")
+        await registry.changes.delete("tenants", "nobody", actor="ann")
 
 
 async def test_of_two_creations_of_the_same_one_is_told_that_it_is_there(registry):
     results = await asyncio.gather(
-        *(registry.create("tenants", "bob", {"weight": n}, actor="ann") for n in (1, 2)), return_exceptions=True
+        *(registry.changes.create("tenants", "bob", {"weight": n}, actor="ann") for n in (1, 2)), return_exceptions=True
     )
     assert sorted(type(result).__name__ for result in results) == ["AlreadyThere", "Entry"]
 
@@ -149,30 +141,30 @@ async def test_of_two_creations_of_the_same_one_is_told_that_it_is_there(registr
 )
 async def test_what_would_be_wrong_is_refused_with_the_field_and_the_reason(registry, kind, name, body, path):
     with pytest.raises(Invalid) as caught:
-        await registry.create(kind, name, body, actor="ann")
+        await registry.changes.create(kind, name, body, actor="ann")
     assert [problem.path for problem in caught.value.problems] == [path]
     assert registry.get(kind, name) is None
-    assert await registry.audit() == ()
+    assert await registry.audit_log.entries() == ()
 
 
 async def test_a_tier_in_use_stays(registry):
-    await registry.create("tiers", "silver", {"weight": 2}, actor="ann")
-    await registry.create("tenants", "bob", {"tier": "silver"}, actor="ann")
+    await registry.changes.create("tiers", "silver", {"weight": 2}, actor="ann")
+    await registry.changes.create("tenants", "bob", {"tier": "silver"}, actor="ann")
     with pytest.raises(Invalid, match="bob"):
-        await registry.delete("tiers", "silver", actor="ann")
-    await registry.patch("tenants", "bob", {"tier": None}, actor="ann")
-    await registry.delete("tiers", "silver", actor="ann")
+        await registry.changes.delete("tiers", "silver", actor="ann")
+    await registry.changes.patch("tenants", "bob", {"tier": None}, actor="ann")
+    await registry.changes.delete("tiers", "silver", actor="ann")
     assert registry.get("tiers", "silver") is None
 
 
 async def test_with_a_tenant_its_keys_go_so_that_they_do_not_open_the_next_of_this_name(registry):
-    await registry.create("tenants", "bob", {}, actor="ann")
-    await registry.create("keys", "k1", {**KEY, "tenant": "bob"}, actor="ann")
-    await registry.create("keys", "k2", KEY, actor="ann")
-    await registry.delete("tenants", "bob", actor="eve")
+    await registry.changes.create("tenants", "bob", {}, actor="ann")
+    await registry.changes.create("keys", "k1", {**KEY, "tenant": "bob"}, actor="ann")
+    await registry.changes.create("keys", "k2", KEY, actor="ann")
+    await registry.changes.delete("tenants", "bob", actor="eve")
     assert registry.get("keys", "k1") is None
     assert registry.get("keys", "k2") is not None
-    assert [(entry.actor, entry.action, entry.kind) for entry in (await registry.audit(limit=2))] == [
+    assert [(entry.actor, entry.action, entry.kind) for entry in (await registry.audit_log.entries(limit=2))] == [
         ("eve", "delete", "keys"),
         ("eve", "delete", "tenants"),
     ]
@@ -180,32 +172,34 @@ async def test_with_a_tenant_its_keys_go_so_that_they_do_not_open_the_next_of_th
 
 async def test_several_edits_are_made_whole_or_not_at_all(registry):
     edits = [Edit("tiers", "silver", {"weight": 2}), Edit("tenants", "bob", {"tier": "silver"})]
-    tier, tenant = await registry.apply(edits, actor="ann")
+    tier, tenant = await registry.changes.apply(edits, actor="ann")
     assert (tier.name, tenant.section.tier) == ("silver", "silver")
     with pytest.raises(Invalid):
-        await registry.apply([Edit("tenants", "carol", {}), Edit("tenants", "dan", {"tier": "none"})], actor="ann")
+        await registry.changes.apply(
+            [Edit("tenants", "carol", {}), Edit("tenants", "dan", {"tier": "none"})], actor="ann"
+        )
     assert registry.get("tenants", "carol") is None
 
 
 async def test_entries_come_in_pages_by_name(registry):
     for name in ("dan", "bob", "carol"):
-        await registry.create("tenants", name, {}, actor="ann")
+        await registry.changes.create("tenants", name, {}, actor="ann")
     first = registry.page("tenants", limit=2)
     assert [entry.name for entry in first] == ["alice", "bob"]
     assert [entry.name for entry in registry.page("tenants", after="bob", limit=9)] == ["carol", "dan"]
-    await registry.delete("tenants", "carol", actor="ann")
+    await registry.changes.delete("tenants", "carol", actor="ann")
     assert [entry.name for entry in registry.page("tenants", after="bob")] == ["dan"]
 
 
 async def test_listeners_hear_what_is_different_in_force_and_only_that(registry):
     heard = []
     stop = registry.subscribe(heard.append)
-    await registry.patch("tenants", "alice", {"weight": 3}, actor="ann")
+    await registry.changes.patch("tenants", "alice", {"weight": 3}, actor="ann")
     await registry.refresh()
     registry.redeclare(declared(tenants={"alice": {"weight": 7}, "bob": {}}, tiers={}))
-    await registry.delete("tenants", "alice", actor="ann")
+    await registry.changes.delete("tenants", "alice", actor="ann")
     stop()
-    await registry.create("tenants", "carol", {}, actor="ann")
+    await registry.changes.create("tenants", "carol", {}, actor="ann")
     assert heard == [
         {("tenants", "alice")},
         {("tenants", "bob"), ("tiers", "gold")},
@@ -214,9 +208,9 @@ async def test_listeners_hear_what_is_different_in_force_and_only_that(registry)
 
 
 async def test_the_audit_log_says_who_changed_what_from_what_into_what_and_when(registry):
-    await registry.create("tenants", "bob", {"weight": 1}, actor="ann")
-    await registry.patch("tenants", "bob", {"weight": 2}, actor="eve")
-    entry = (await registry.audit(kind="tenants", name="bob"))[0]
+    await registry.changes.create("tenants", "bob", {"weight": 1}, actor="ann")
+    await registry.changes.patch("tenants", "bob", {"weight": 2}, actor="eve")
+    entry = (await registry.audit_log.entries(kind="tenants", name="bob"))[0]
     assert (entry.actor, entry.at_s, entry.before, entry.after) == ("eve", 1_000.0, {"weight": 1.0}, {"weight": 2.0})
 
 
@@ -243,7 +237,7 @@ async def started(store):
 
 async def test_a_patch_that_names_no_etag_is_made_of_what_another_has_just_written():
     registry = await started(Interfering(times=2))
-    entry = await registry.patch("tenants", "alice", {"in_flight_max": 3}, actor="ann")
+    entry = await registry.changes.patch("tenants", "alice", {"in_flight_max": 3}, actor="ann")
     assert entry.body == {"weight": 50.0, "in_flight_max": 3}
     await registry.stop()
 
@@ -252,7 +246,7 @@ async def test_a_change_that_names_an_etag_is_not_made_where_another_was_quicker
     registry = await started(Interfering(times=1))
     etag = registry.get("tenants", "alice").etag
     with pytest.raises(EtagMismatch):
-        await registry.patch("tenants", "alice", {"in_flight_max": 3}, actor="ann", etag=etag)
+        await registry.changes.patch("tenants", "alice", {"in_flight_max": 3}, actor="ann", etag=etag)
     assert registry.get("tenants", "alice").body == {"weight": 50.0}
     await registry.stop()
 
@@ -275,11 +269,11 @@ async def test_while_the_store_is_away_changes_are_refused_and_what_is_in_force_
     registry = await started(store)
     store.is_away = True
     with pytest.raises(StoreUnavailable):
-        await registry.create("tenants", "bob", {}, actor="ann")
+        await registry.changes.create("tenants", "bob", {}, actor="ann")
     assert registry.get("tenants", "bob") is None
     assert registry.get("tenants", "alice") is not None
     store.is_away = False
-    await registry.create("tenants", "bob", {}, actor="ann")
+    await registry.changes.create("tenants", "bob", {}, actor="ann")
     await registry.stop()
 
 
@@ -308,13 +302,13 @@ async def test_of_two_changes_under_a_guard_at_two_gateways_the_later_is_checked
         return Guard("red", check)
 
     budget = {"tokens_per_day_max": 1}
-    await registry.create("tenants", "a", budget, actor="x", guard=most(registry))
+    await registry.changes.create("tenants", "a", budget, actor="x", guard=most(registry))
     assert other.get("tenants", "a") is None
     with pytest.raises(PermissionError):
-        await other.create("tenants", "b", budget, actor="x", guard=most(other))
+        await other.changes.create("tenants", "b", budget, actor="x", guard=most(other))
     assert other.get("tenants", "b") is None
-    assert [entry.kind for entry in await registry.audit()] == ["tenants"]
-    await other.create("tenants", "c", {}, actor="x", guard=Guard("blue", lambda: None))
+    assert [entry.kind for entry in await registry.audit_log.entries()] == ["tenants"]
+    await other.changes.create("tenants", "c", {}, actor="x", guard=Guard("blue", lambda: None))
 
 
 @pytest.mark.parametrize("count", [2, 12])
@@ -323,7 +317,7 @@ async def test_changes_under_a_guard_are_all_made_where_each_may_be(registry, co
     await other.refresh()
     free = Guard("red", lambda: None)
     made = [
-        (registry, other)[number % 2].create("tenants", f"t{number}", {}, actor="x", guard=free)
+        (registry, other)[number % 2].changes.create("tenants", f"t{number}", {}, actor="x", guard=free)
         for number in range(count)
     ]
     await asyncio.gather(*made)

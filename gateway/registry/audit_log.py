@@ -1,0 +1,36 @@
+"""AuditLog: what was done to a gateway, by whom, when, and at which replica. It is written with each change."""
+
+from collections.abc import Callable, Sequence
+
+from gateway.store.base import NAME_CHARS_MAX, AuditEntry, Change, Document, Store
+
+REQUESTS = "requests"
+"""The kind by which the audit log names requests. They are no documents: there is nothing to read back."""
+NOTES = "notes"
+"""The kind by which the audit log names notes, which the history shows: a note's name is its text."""
+TRIALS = "trials"
+"""The kind by which the audit log names calls that were made as a tenant: the name is the tenant and the model."""
+
+
+class AuditLog:
+    """The audit log in the store of one gateway."""
+
+    def __init__(self, store: Store, replica: str, clock: Callable[[], float]) -> None:
+        """`replica` names this gateway in it; `clock` gives seconds since 1970."""
+        self._store = store
+        self._replica = replica
+        self._clock = clock
+
+    async def commit(self, changes: Sequence[Change], *, actor: str) -> tuple[Document, ...]:
+        """Write these changes, with their entries in the log. Raises VersionConflict, StoreUnavailable, StoreFull."""
+        return await self._store.commit(changes, actor=actor, at_s=self._clock(), replica=self._replica)
+
+    async def note(self, kind: str, name: str, *, actor: str) -> None:
+        """Record what is no change of an entry. Raises StoreUnavailable, StoreFull."""
+        await self.commit([Change(kind, name[:NAME_CHARS_MAX], None)], actor=actor)
+
+    async def entries(
+        self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Audit entries, newest first, with a revision below `before`."""
+        return await self._store.audit(before=before, limit=limit, kind=kind, name=name)
