@@ -202,7 +202,7 @@ class Gateway:
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self._groups = {group.id: group for group in config.policy_groups()}
         self.pools = Pools(self._make_dispatcher)
-        self.pools.groups_changed(list(self._groups.values()))
+        self.pools.settings.groups_changed(list(self._groups.values()))
         self.backends = self.order.make_backends(opened.specs, self.pools)
         self.pools.watch(self.backends)
         self._clients = BackendClients(config, self.backends, opened.specs)

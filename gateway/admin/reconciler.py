@@ -200,8 +200,8 @@ class BackendReconciler:
 
     async def _forget_if_idle(self, backend_id: str) -> None:
         """Remove a retired backend that runs none of this gateway's requests, which frees its name."""
-        upstream = self._clients.by_id[backend_id].upstream
-        if self._pools.runs_at(backend_id) or upstream.open_connections > upstream.idle_connections:
+        upstream, view = self._clients.by_id[backend_id].upstream, self._pools.backend_view(backend_id)
+        if (view is not None and view.in_flight_requests) or upstream.open_connections > upstream.idle_connections:
             return
         await self._backends.forget(backend_id)
         del self._clients.by_id[backend_id], self._urls[backend_id]
@@ -288,8 +288,8 @@ class Reconciler:
             tiers.append(self._tiers[name])
             _keep(self._tier_envelopes, name, section)
         if names:
-            self._pools.tiers_changed(tiers)
-            self._pools.tiers_removed(removed)
+            self._pools.settings.tiers_changed(tiers)
+            self._pools.settings.tiers_removed(removed)
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
     def _groups_changed(self, names: list[str]) -> list[str]:
@@ -308,7 +308,7 @@ class Reconciler:
             if section is None or before is None or before.tier_id != section.tier:
                 moved.add(name)
         if names:
-            self._pools.groups_changed(groups, removed)
+            self._pools.settings.groups_changed(groups, removed)
         tenants = self._registry.entries("tenants") if moved else ()
         return [entry.name for entry in tenants if entry.body.get("group") in moved]
 
@@ -318,12 +318,12 @@ class Reconciler:
             if section is None:
                 self._tenant_envelopes.pop(name, None)
                 self._handlers.tenants.drop(name)
-                self._pools.forget(name)
+                self._pools.settings.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
                 tenant = policy_tenant(name, section, self._group_sections, self._key_limits.of(name))
                 self._handlers.tenants.put(tenant)
-                self._pools.tenant_changed(tenant)
+                self._pools.settings.tenant_changed(tenant)
         if names:
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
 
@@ -350,7 +350,7 @@ class Reconciler:
         self._handlers.aliases_changed()
 
     def _pool_changed(self, name: str) -> None:
-        self._pools.policy_changed(name, policy_choices(self.scheduling_of(name)))
+        self._pools.settings.policy_changed(name, policy_choices(self.scheduling_of(name)))
 
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:

@@ -245,7 +245,7 @@ class RequestHandlers:
         """Aliases have changed: copies need a tenant and a tier, where there are any."""
         if any(each.shadow is not None for each in self.aliases.all().values()):
             self.tenants.put(SHADOW_TENANT)
-            self._pools.tiers_changed([SHADOW_TIER])
+            self._pools.settings.tiers_changed([SHADOW_TIER])
 
 
 def _remember(responses: StoredResponses, answer_id: str, call: Call, backend_id: str, context_tokens: int) -> None:
@@ -258,7 +258,7 @@ def _make_tenants(config: Config, pools: Pools) -> TenantDirectory:
     # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
     if auth.mode == "keys" and auth.tenant_from == "key":
         return ConfiguredTenants(tenants)
-    return OpenTenants(tenants, forget_if_idle=pools.forget_if_idle)
+    return OpenTenants(tenants, forget_if_idle=pools.settings.forget_if_idle)
 
 
 def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:

@@ -6,14 +6,15 @@ are several a second, goes to its own pool alone, and changes no route.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from backends.pool import BackendPool
 from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.live_settings import LiveSettings
 from gateway.scheduling.routes import Routes
 from policies.accounts.checkpoint import ServiceCheckpoint
-from policies.facts import LoadChanged, PolicyChanged, Restored, TenantsChanged
-from policies.types import Group, PolicyChoice, Snapshot, Tenant, TenantView, Tier
+from policies.facts import LoadChanged, Restored
+from policies.types import BackendView, Snapshot, TenantView
 
 
 class Pools:
@@ -28,34 +29,14 @@ class Pools:
         self._updating = False
         self._measured: dict[str, None] = {}  # backends with a new measurement, in order
         self._is_other = False  # whether the backends, or their models, have changed
-        self._tiers: dict[str, Tier] = {}  # tiers added or changed since the start
-        self._tiers_removed: set[str] = set()
-        self._groups: dict[str, Group] = {}
-        self._groups_removed: set[str] = set()
-        self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
+        self.settings = LiveSettings(self._dispatchers)
+        self.checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
+        """What each new pool is restored from."""
 
     def watch(self, backends: BackendPool) -> None:
         """Use these backends. The caller reports their changes with `changed` and `load_changed`."""
         self._backends = backends
         self.routes = Routes(backends, self._dispatcher)
-
-    def remember(self, checkpoint_of: Callable[[str], ServiceCheckpoint | None]) -> None:
-        """Restore each new pool from its checkpoint, where `checkpoint_of` has one."""
-        self._checkpoint_of = checkpoint_of
-
-    def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
-        """What each new pool is restored from."""
-        return self._checkpoint_of(pool)
-
-    def changed_settings(self, now: float) -> TenantsChanged:
-        """The tiers and groups that were added, changed or removed since the start."""
-        return TenantsChanged(
-            now,
-            tiers=tuple(self._tiers.values()),
-            tiers_removed=tuple(self._tiers_removed),
-            groups=tuple(self._groups.values()),
-            groups_removed=tuple(self._groups_removed),
-        )
 
     def changed(self) -> None:
         """The set of backends, or the models that they serve, has changed."""
@@ -76,55 +57,6 @@ class Pools:
         for dispatcher in self._dispatchers.values():
             dispatcher.close()
 
-    def forget_if_idle(self, tenant_id: str) -> bool:
-        """Forget a tenant in all pools, unless it has a request queued or in flight. Return whether it is forgotten."""
-        if any(dispatcher.serves(tenant_id) for dispatcher in self._dispatchers.values()):
-            return False
-        for dispatcher in self._dispatchers.values():
-            dispatcher.forget(tenant_id)
-        return True
-
-    def tenant_changed(self, tenant: Tenant) -> None:
-        """Apply changed settings of a tenant in all pools, also to its queued requests."""
-        for dispatcher in self._dispatchers.values():
-            dispatcher.tenant_changed(tenant)
-
-    def tiers_changed(self, tiers: Sequence[Tier]) -> None:
-        """Add tiers, or apply their changed settings, in all present and later pools."""
-        self._tiers |= {tier.id: tier for tier in tiers}
-        self._tiers_removed -= {tier.id for tier in tiers}
-        for dispatcher in self._dispatchers.values():
-            dispatcher.told(TenantsChanged(dispatcher.now(), tiers=tuple(tiers)))
-
-    def tiers_removed(self, tier_ids: Collection[str]) -> None:
-        """Remove tiers. In every pool a tier goes when the last of its tenants has gone."""
-        self._tiers = {tier_id: tier for tier_id, tier in self._tiers.items() if tier_id not in tier_ids}
-        self._tiers_removed |= set(tier_ids)
-        for dispatcher in self._dispatchers.values():
-            dispatcher.told(TenantsChanged(dispatcher.now(), tiers_removed=tuple(tier_ids)))
-
-    def groups_changed(self, groups: Sequence[Group], removed: Collection[str] = ()) -> None:
-        """Add groups, apply their changed settings, or remove them, in all present and later pools."""
-        self._groups |= {group.id: group for group in groups}
-        self._groups = {group_id: group for group_id, group in self._groups.items() if group_id not in removed}
-        self._groups_removed = (self._groups_removed | set(removed)) - {group.id for group in groups}
-        for dispatcher in self._dispatchers.values():
-            changes = TenantsChanged(dispatcher.now(), groups=tuple(groups), groups_removed=tuple(removed))
-            dispatcher.told(changes)
-
-    def forget(self, tenant_id: str) -> None:
-        """Forget a tenant in all pools: its queued requests are rejected, what runs goes on."""
-        for dispatcher in self._dispatchers.values():
-            dispatcher.forget(tenant_id)
-
-    def policy_changed(self, pool: str, choices: Mapping[str, PolicyChoice]) -> None:
-        """Replace policies of the pool, by kind. No effect on a pool that does not exist yet: it is made with its
-        configuration. Raises ValueError for an unknown policy.
-        """
-        dispatcher = self._dispatchers.get(pool)
-        if dispatcher is not None:
-            dispatcher.told(PolicyChanged(dispatcher.now()).but(**choices))
-
     def overviews(self) -> Mapping[str, Snapshot]:
         """Snapshots without tenants, whose cost does not grow with the number of tenants."""
         return {pool: dispatcher.snapshot(()) for pool, dispatcher in self._dispatchers.items()}
@@ -141,16 +73,13 @@ class Pools:
             for pool in sorted(self._dispatchers)
         }
 
-    def runs_at(self, backend_id: str) -> bool:
-        """Whether a backend runs a request of this gateway."""
+    def backend_view(self, backend_id: str) -> BackendView | None:
+        """The backend, as the pool that it is in sees it; None: it is in none."""
         views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
-        return any(view is not None and view.in_flight_requests for view in views)
+        return next((view for view in views if view is not None), None)
 
     def dispatchers(self) -> Mapping[str, Dispatcher]:
         return self._dispatchers
-
-    def snapshots(self) -> Mapping[str, Snapshot]:
-        return {pool: dispatcher.snapshot() for pool, dispatcher in self._dispatchers.items()}
 
     def _update_soon(self) -> None:
         if not self._updating:
@@ -176,9 +105,9 @@ class Pools:
         if dispatcher is None:
             dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
             now = dispatcher.now()
-            dispatcher.told(self.changed_settings(now))  # since the configuration at the start
+            dispatcher.told(self.settings.changed(now))  # since the configuration at the start
             dispatcher.told(LoadChanged(now, self._backends.loads_of(pool)))
-            checkpoint = self._checkpoint_of(pool)
+            checkpoint = self.checkpoint_of(pool)
             if checkpoint is not None:
                 dispatcher.told(Restored(now, checkpoint))
         return dispatcher

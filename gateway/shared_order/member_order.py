@@ -187,7 +187,7 @@ class MemberOrder:
         assert self._work is not None, "a pool has backends"
         parts, now = self._work.parts, asyncio.get_running_loop().time()
         scheduler = parts.make_scheduler(pool)
-        scheduler.told(self.shared.member.share.of_fact(parts.pools.changed_settings(now)))
+        scheduler.told(self.shared.member.share.of_fact(parts.pools.settings.changed(now)))
         if self.shared.member.checkpoint.mark == Mark() and not self.place.others:
             kept = parts.pools.checkpoint_of(pool)
             if kept is not None:  # of the time before all processes of the cluster were started

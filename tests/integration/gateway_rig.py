@@ -22,6 +22,8 @@ from gateway.app import Gateway, open_gateway
 from gateway.config import Config
 from gateway.order import OwnOrder
 from gateway.replicas import open_replica
+from gateway.scheduling.pools import Pools
+from policies.types import Snapshot
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -41,6 +43,11 @@ FAST = {
     "output_tokens_mean": None,
 }
 SLOW = {**FAST, "speed": 0.05}  # 20 ms a step
+
+
+def snapshots_of(pools: Pools) -> dict[str, Snapshot]:
+    """What each pool's Scheduler shows, with all tenants."""
+    return {pool: dispatcher.snapshot() for pool, dispatcher in pools.dispatchers().items()}
 
 
 def call(**fields: Any) -> dict[str, Any]:
@@ -87,7 +94,7 @@ class Rig:
         return int(self.url.rsplit(":", 1)[1])
 
     def snapshot(self, pool: str | None = None):
-        snapshots = self.gateway.pools.snapshots()
+        snapshots = snapshots_of(self.gateway.pools)
         return snapshots[pool] if pool else next(iter(snapshots.values()))
 
     def tenant(self, tenant_id: str = "anonymous"):
@@ -100,7 +107,7 @@ class Rig:
     def idle(self) -> bool:
         return not self.gateway.pools.busy() and all(
             not snapshot.queued_requests and not snapshot.in_flight_requests
-            for snapshot in self.gateway.pools.snapshots().values()
+            for snapshot in snapshots_of(self.gateway.pools).values()
         )
 
     async def post(self, body: Any = None, path: str = CHAT, **kwargs: Any) -> "Reply":
@@ -391,7 +398,7 @@ def assert_error(reply, status, *, code=None):
 def assert_untouched(rig, backend):
     """Nothing was queued, charged or forwarded."""
     assert backend.calls == []
-    for snapshot in rig.gateway.pools.snapshots().values():
+    for snapshot in snapshots_of(rig.gateway.pools).values():
         assert snapshot.queued_requests == snapshot.in_flight_requests == 0
         assert all(tenant.service == 0 and tenant.rank == 0 for tenant in snapshot.tenants.values())
 

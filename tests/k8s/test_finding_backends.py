@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from api import RefusedError
-from gateway_rig import FAST, call, gateway, running, until
+from gateway_rig import FAST, call, gateway, running, snapshots_of, until
 from renderings import helm_in
 
 from backends.engine.http.server import EngineOptions, EngineServer
@@ -163,7 +163,7 @@ class RunningPod:
 
 def backends(rig):
     """Those that are sent calls."""
-    states = [snapshot.backends.items() for snapshot in rig.gateway.pools.snapshots().values()]
+    states = [snapshot.backends.items() for snapshot in snapshots_of(rig.gateway.pools).values()]
     here = rig.gateway.backends.backend_ids()
     return {name.partition(":")[0] for each in states for name, view in each if view.available and name in here}
 

@@ -24,7 +24,6 @@ from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import ManagedBackend
 from gateway.scheduling.pools import Pools
 from policies import step_time as policy
-from policies.types import BackendView
 
 ABSENT = "absent"  # wanted, but not added
 
@@ -72,7 +71,7 @@ class BackendRoutes:
         section = entry.section
         assert isinstance(section, ManagedBackend), "an entry is of its kind"
         there = entry.name in self.backends.backend_ids()
-        view = self._view(entry.name)
+        view = self.pools.backend_view(entry.name)
         return backend_models.BackendResource.model_construct(
             id=entry.name,
             origin=entry.origin,
@@ -105,7 +104,3 @@ class BackendRoutes:
             origin = "named"
         known: dict[str, Any] = write_configured(now)
         return backend_models.BelievedStepTime.model_construct(**known, sure=now.is_sure, origin=origin)
-
-    def _view(self, backend_id: str) -> BackendView | None:
-        views = (snapshot.backends.get(backend_id) for snapshot in self.pools.overviews().values())
-        return next((view for view in views if view is not None), None)

@@ -111,16 +111,16 @@ async def test_one_backend_that_cannot_be_taken_away_keeps_no_other_and_is_told_
     async with scripted() as one, scripted() as two:
         for name, backend in (("stuck", one), ("other", two)):
             await api.post("/backends", {"id": name, "url": backend.url})
-        backend_clients, runs_at = api.rig.gateway._clients.by_id, api.rig.gateway.pools.runs_at
+        backend_clients, view_of = api.rig.gateway._clients.by_id, api.rig.gateway.pools.backend_view
         asked = []
 
         def broken(backend_id):
             asked.append(backend_id)
             if backend_id == "stuck" and len(asked) < 6:
                 raise RuntimeError("out of luck")
-            return runs_at(backend_id)
+            return view_of(backend_id)
 
-        api.rig.gateway.pools.runs_at = broken
+        api.rig.gateway.pools.backend_view = broken
         assert (await api.delete("/backends/stuck")).status == 204
         assert (await api.delete("/backends/other")).status == 204
         await until(lambda: "other" not in backend_clients)

@@ -17,6 +17,7 @@ from gateway_rig import (
     gateway,
     hang_up,
     scripted,
+    snapshots_of,
     stencil,
     stream,
     until,
@@ -42,7 +43,7 @@ def lines(path):
 def pools(rig):
     """What each pool has charged."""
     return {
-        name: sum(each.service for each in of.tenants.values()) for name, of in rig.gateway.pools.snapshots().items()
+        name: sum(each.service for each in of.tenants.values()) for name, of in snapshots_of(rig.gateway.pools).items()
     }
 
 
@@ -173,7 +174,7 @@ async def test_a_call_that_goes_on_keeps_its_arrival_and_goes_while_it_can_be_in
         running = asyncio.create_task(rig.post(call(model=BIG, max_tokens=200)))
         await until(lambda: rig.snapshot(BIG).in_flight_requests == 1)
         assert (await rig.post(call(model="chat", stream=True))).status == 200
-        attainment = {name: of.attainment["gold"] for name, of in rig.gateway.pools.snapshots().items()}
+        attainment = {name: of.attainment["gold"] for name, of in snapshots_of(rig.gateway.pools).items()}
         assert (attainment[SMALL].requests, attainment[SMALL].ttft_met) == (1, 0), "it took 300 ms more"
         assert attainment[BIG].refused == 0
         metrics = (await rig.gateway.metrics.exposition()).decode()

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from admin_rig import LOCAL, Admin
 from engine_process import engines
-from gateway_rig import gateway, until
+from gateway_rig import gateway, snapshots_of, until
 from prometheus_client.parser import text_string_to_metric_families
 from streaming_load import STREAMS, Load, due
 
@@ -137,7 +137,7 @@ async def test_engines_that_discovery_loses_break_no_stream(monkeypatch, waits):
         settings = {"store": SqliteStore(None), "continuation": {"drain_s": DRAIN_S}}
         async with gateway(discovery=[source], **settings) as rig:
             ids = [f"127.0.0.{number + 1}:{servers[0].port}" for number in range(ENGINES)]
-            await until(lambda: rig.gateway.pools.snapshots() and set(rig.snapshot().backends) == set(ids))
+            await until(lambda: snapshots_of(rig.gateway.pools) and set(rig.snapshot().backends) == set(ids))
             replies, interruptions = await restarted(
                 rig, ids, lambda number: removed_from_discovery(rig, addresses, number, servers[number], waits=waits)
             )

@@ -152,7 +152,7 @@ async def test_a_tenant_that_is_forgotten_takes_its_series_along():
         await until(rig.idle)
         (tenant_id,) = rig.snapshot().tenants
         assert any(tenant_id in dict(labels).values() for _, labels in await read(rig))
-        assert rig.gateway.pools.forget_if_idle(tenant_id)
+        assert rig.gateway.pools.settings.forget_if_idle(tenant_id)
         samples = await read(rig)
         assert not any(tenant_id in dict(labels).values() for _, labels in samples)
         assert of(samples, "fairlead_pool_service_total", pool=MODEL) > 0, "the pool's throughput stays"
@@ -228,8 +228,8 @@ async def test_attainment_goes_with_its_tenant_stays_with_its_tier_and_no_counte
         samples = await read(rig)
         assert tenants_attained(samples, "a")["requests_total", None] == 1
         assert tenants_attained(samples, "other")["requests_total", None] == 3
-        assert rig.gateway.pools.forget_if_idle("a")
-        assert rig.gateway.pools.forget_if_idle("b")
+        assert rig.gateway.pools.settings.forget_if_idle("a")
+        assert rig.gateway.pools.settings.forget_if_idle("b")
         samples = await read(rig)
         assert tenants_attained(samples, "a") == {}
         assert tenants_attained(samples, "other")["requests_total", None] == 3

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 from forked import FAIRLEAD, fork
-from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, until
+from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, snapshots_of, until
 
 from backends.discovery import Dns
 from gateway.config.key_file import add_key
@@ -68,7 +68,7 @@ async def metrics(rig):
 
 def serves(rig, backend_id):
     """Whether the scheduler would send to it."""
-    views = [each.backends.get(backend_id) for each in rig.gateway.pools.snapshots().values()]
+    views = [each.backends.get(backend_id) for each in snapshots_of(rig.gateway.pools).values()]
     return any(view is not None and view.available for view in views)
 
 

@@ -24,6 +24,7 @@ from gateway_rig import (
     gateway,
     hang_up,
     scripted,
+    snapshots_of,
     stream,
     until,
 )
@@ -74,7 +75,7 @@ def form(**fields):
 
 
 def charged(rig):
-    snapshots = rig.gateway.pools.snapshots().values()
+    snapshots = snapshots_of(rig.gateway.pools).values()
     return sum(tenant.service for snapshot in snapshots for tenant in snapshot.tenants.values())
 
 
