@@ -33,8 +33,52 @@ class Ordering:
 
 
 @dataclass
+class ShownRows:
+    """The rows on the screen, and which of them is chosen or opened. `selected` is the id of a row: it follows its row
+    when the order changes. `opened` is that of the row whose fields are shown.
+    """
+
+    selected: str | None = None
+    opened: str | None = None
+    first: int = 0  # on the screen
+    ids: Sequence[str] = ()  # of the picture before, in its order
+    page: int = 1  # rows
+
+    def settle(self, rows: Sequence[LiveRow], height: int) -> Sequence[LiveRow]:
+        """Scroll to the chosen row, or choose another if it is gone; return the rows that are on the screen."""
+        ids = [str(row.get("id", "")) for row in rows]
+        at = ids.index(self.selected) if self.selected in ids else min(self._position(), max(0, len(ids) - 1))
+        self.selected = ids[at] if ids else None
+        self.ids, self.page = ids, max(1, height)
+        self.first = max(min(self.first, at, len(ids) - height), at - height + 1, 0)
+        return rows[self.first : self.first + height]
+
+    def _position(self) -> int:
+        return self.ids.index(self.selected) if self.selected in self.ids else 0
+
+    def move(self, rows: int) -> None:
+        """Choose the row that is `rows` rows below; where the fields of one row are shown, scroll."""
+        if self.opened is not None:
+            self.first = max(0, self.first + rows)
+        elif self.ids:
+            self.selected = self.ids[min(max(0, self._position() + rows), len(self.ids) - 1)]
+
+    def open(self) -> None:
+        """Show the fields of the chosen row."""
+        if self.opened is None and self.selected is not None:
+            self.opened, self.first = self.selected, 0
+
+    def close(self) -> bool:
+        """Go back from the fields of a row; returns whether they were shown."""
+        was_open = self.opened is not None
+        if was_open:
+            self.opened, self.first = None, 0
+        return was_open
+
+
+@dataclass
 class Controls:
-    """The operator's choices. `selected` is the id of a row: it follows its row when the order changes."""
+    """The operator's choices."""
 
     view: TopView = TopView.TENANTS
     orderings: dict[TopView, Ordering] = field(
@@ -47,12 +91,8 @@ class Controls:
     is_paused: bool = False
     is_help: bool = False
     is_over: bool = False
-    selected: str | None = None
-    opened: str | None = None  # the id of the row whose fields are shown
-    first_row: int = 0  # of the rows on the screen
-    shown_ids: Sequence[str] = ()  # of the picture before, in its order
+    rows: ShownRows = field(default_factory=ShownRows)
     shown_titles: Sequence[str] = ()
-    page_rows: int = 1
 
     def pressed(self, key: str) -> None:
         """Handle a key: a character, or one of the names above."""
@@ -82,19 +122,8 @@ class Controls:
             return None
         if self.view is TopView.QUEUE:
             return {"pool": pool}
-        return {"pool": pool, "tenant": self.opened} if self.view is TopView.TENANTS and self.opened else None
-
-    def settle(self, rows: Sequence[LiveRow], height: int) -> Sequence[LiveRow]:
-        """Scroll to the chosen row, or choose another if it is gone; return the rows that are on the screen."""
-        ids = [str(row.get("id", "")) for row in rows]
-        at = ids.index(self.selected) if self.selected in ids else min(self._position(), max(0, len(ids) - 1))
-        self.selected = ids[at] if ids else None
-        self.shown_ids, self.page_rows = ids, max(1, height)
-        self.first_row = max(min(self.first_row, at, len(ids) - height), at - height + 1, 0)
-        return rows[self.first_row : self.first_row + height]
-
-    def _position(self) -> int:
-        return self.shown_ids.index(self.selected) if self.selected in self.shown_ids else 0
+        opened = self.rows.opened
+        return {"pool": pool, "tenant": opened} if self.view is TopView.TENANTS and opened else None
 
     def _typed(self, key: str) -> None:
         if key == ENTER:
@@ -108,8 +137,8 @@ class Controls:
 
     def show(self, view: TopView) -> None:
         if view is not self.view:
-            self.view, self.selected, self.first_row = view, None, 0
-        self.opened = None
+            self.view, self.rows.selected, self.rows.first = view, None, 0
+        self.rows.opened = None
 
     def next_view(self) -> None:
         views = list(TopView)
@@ -117,23 +146,15 @@ class Controls:
 
     def next_pool(self) -> None:
         self.pool_index += 1
-        self.opened = None
+        self.rows.opened = None
 
     def next_window(self) -> None:
         self.window = (self.window + 1) % len(WINDOWS)
 
-    def move(self, rows: int) -> None:
-        """Choose the row that is `rows` rows below; where the fields of one row are shown, scroll."""
-        if self.opened is not None:
-            self.first_row = max(0, self.first_row + rows)
-        elif self.shown_ids:
-            at = min(max(0, self._position() + rows), len(self.shown_ids) - 1)
-            self.selected = self.shown_ids[at]
-
     def sort_by(self, step: int) -> None:
         """Sort by the column on the screen that is `step` columns to the right."""
         titles = list(self.shown_titles)
-        if not titles or self.opened is not None:
+        if not titles or self.rows.opened is not None:
             return
         present = self.orderings[self.view].title
         at = (titles.index(present) + step) % len(titles) if present in titles else 0
@@ -144,15 +165,9 @@ class Controls:
     def reverse(self) -> None:
         self.orderings[self.view].descending ^= True
 
-    def open_row(self) -> None:
-        if self.opened is None and self.selected is not None:
-            self.opened, self.first_row = self.selected, 0
-
     def leave(self) -> None:
         """Go back from the fields of a row; otherwise, remove the filter."""
-        if self.opened is not None:
-            self.opened, self.first_row = None, 0
-        else:
+        if not self.rows.close():
             self.needle = ""
 
     def toggle(self, name: str) -> None:
@@ -166,15 +181,15 @@ _ACTIONS: Mapping[str, Callable[[Controls], None]] = {
     "4": lambda controls: controls.show(TopView.QUEUE),
     "5": lambda controls: controls.show(TopView.GROUPS),
     TAB: Controls.next_view,
-    UP: lambda controls: controls.move(-1),
-    "k": lambda controls: controls.move(-1),
-    DOWN: lambda controls: controls.move(1),
-    "j": lambda controls: controls.move(1),
-    PAGE_UP: lambda controls: controls.move(-controls.page_rows),
-    PAGE_DOWN: lambda controls: controls.move(controls.page_rows),
-    HOME: lambda controls: controls.move(-MOVE_MAX),
-    END: lambda controls: controls.move(MOVE_MAX),
-    ENTER: Controls.open_row,
+    UP: lambda controls: controls.rows.move(-1),
+    "k": lambda controls: controls.rows.move(-1),
+    DOWN: lambda controls: controls.rows.move(1),
+    "j": lambda controls: controls.rows.move(1),
+    PAGE_UP: lambda controls: controls.rows.move(-controls.rows.page),
+    PAGE_DOWN: lambda controls: controls.rows.move(controls.rows.page),
+    HOME: lambda controls: controls.rows.move(-MOVE_MAX),
+    END: lambda controls: controls.rows.move(MOVE_MAX),
+    ENTER: lambda controls: controls.rows.open(),
     ESCAPE: Controls.leave,
     "s": lambda controls: controls.sort_by(1),
     "S": lambda controls: controls.sort_by(-1),

@@ -64,7 +64,7 @@ def picture(known: Known, controls: Controls, *, width: int, height: int) -> lis
         return [[(fitted("too small", width), Look.WARNING)]] if height > 0 else []
     if controls.is_help:
         body: list[Line] = [[(fitted(f"{keys:<30}{text}", width), Look.PLAIN)] for keys, text in HELP]
-    elif controls.opened is not None:
+    elif controls.rows.opened is not None:
         body = _fields(known, controls, width, height)
     else:
         body = _table(known, controls, width, height)
@@ -168,13 +168,13 @@ def _table(known: Known, controls: Controls, width: int, height: int) -> list[Li
     controls.shown_titles = [column.title for column, _ in columns]
     rows = _rows(known, controls)
     if not rows:
-        controls.settle([], 1)
+        controls.rows.settle([], 1)
         return [_titles(columns, controls, width), [(fitted(_nothing(known, controls), width), Look.PLAIN)]]
     column, descending = controls.ordering()
-    visible = controls.settle(ordered(rows, column, descending=descending), height - HEAD_LINES - 1)
+    visible = controls.rows.settle(ordered(rows, column, descending=descending), height - HEAD_LINES - 1)
     lines: list[Line] = [_titles(columns, controls, width)]
     for row in visible:
-        look = Look.CHOSEN if row.get("id") == controls.selected else _look(controls.view, row)
+        look = Look.CHOSEN if row.get("id") == controls.rows.selected else _look(controls.view, row)
         lines.append([(fitted(_row(row, columns), width), look)])
     return lines
 
@@ -244,7 +244,7 @@ def _look(view: TopView, row: LiveRow) -> Look:
 
 def _fields(known: Known, controls: Controls, width: int, height: int) -> list[Line]:
     """All fields of one row, and the requests of a tenant."""
-    name = controls.opened or ""
+    name = controls.rows.opened or ""
     pool = controls.pool_of(known.document)
     rows = known.requests or () if controls.view is TopView.QUEUE else rows_of(known.document, controls.view, pool)
     row = next((each for each in rows if each.get("id") == name), None)
@@ -266,9 +266,9 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
         lines += [[], _titles(columns, None, width)]
         lines += [[(fitted(_row(each, columns), width), Look.PLAIN)] for each in requests]
     room = height - HEAD_LINES - 1
-    controls.page_rows = max(1, room)
-    controls.first_row = max(0, min(controls.first_row, len(lines) - room))
-    return [[(fitted(title, width), Look.BOLD)], *lines[controls.first_row : controls.first_row + room]]
+    controls.rows.page = max(1, room)
+    controls.rows.first = max(0, min(controls.rows.first, len(lines) - room))
+    return [[(fitted(title, width), Look.BOLD)], *lines[controls.rows.first : controls.rows.first + room]]
 
 
 def _flat(row: Mapping[str, Any], above: str) -> list[tuple[str, str]]:

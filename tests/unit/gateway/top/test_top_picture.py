@@ -49,7 +49,7 @@ def test_the_part_of_a_group_has_views_of_tenants_and_of_the_group_and_asks_for_
     controls.pressed("1")
     picture(known, controls, width=100, height=12)
     controls.pressed(ENTER)
-    assert controls.opened == "red/a"
+    assert controls.rows.opened == "red/a"
     assert controls.requests_wanted(document) is None, "it would be refused"
     whole = {name: value for name, value in document.items() if name != "group"}
     assert controls.requests_wanted(whole) == {"pool": "p", "tenant": "red/a"}
@@ -134,11 +134,11 @@ def test_the_chosen_row_is_followed_when_the_order_changes():
     before = of({name: {"share": [value]} for name, value in (("a", 0.5), ("b", 0.3), ("c", 0.2))})
     picture(Known(before), controls, width=80, height=20)
     controls.pressed(DOWN)
-    assert controls.selected == "b"
+    assert controls.rows.selected == "b"
     picture(Known(of({"a": {"share": [0.1]}, "b": {"share": [0.2]}})), controls, width=80, height=20)
-    assert controls.selected == "b"
+    assert controls.rows.selected == "b"
     picture(Known(of({"a": {"share": [0.1]}})), controls, width=80, height=20)
-    assert controls.selected == "a", "it is gone, so another one is chosen"
+    assert controls.rows.selected == "a", "it is gone, so another one is chosen"
 
 
 def test_rows_without_a_value_come_last_in_both_directions():
