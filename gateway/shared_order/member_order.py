@@ -9,20 +9,17 @@ is its Entrance: a store elects replicas (gateway/replicas.py), a parent process
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
 
-from backends.health import Evidence
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.admin.management import Management
-from gateway.cluster.checkpoints import Mark
 from gateway.cluster.election import ElectionStore
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
-from gateway.cluster.leader.leader import Leader
 from gateway.cluster.wire import LimitsOf
 from gateway.config import Config
 from gateway.live.schema import ClusterView, MemberRole
@@ -41,17 +38,16 @@ from gateway.order import MakeScheduler, Process, poll_options
 from gateway.parts import GatewayParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
-from gateway.shared_order.backends import TOPIC, SharedPolls
+from gateway.shared_order.backends import SharedPolls
 from gateway.shared_order.deciding import SharedDeciding
+from gateway.shared_order.member_shell import MemberShell
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
-from gateway.shared_order.role_work import FOUND, RoleWork, pack
+from gateway.shared_order.role_work import RoleWork, pack
 from gateway.shared_order.services import MemberPort, Peers
 from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreFull, StoreUnavailable
-from policies.facts import Restored
-from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import RateLimits, Tenant
+from policies.types import RateLimits
 
 LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready: it refuses what it is sent (rule 24)
 
@@ -83,19 +79,15 @@ class MemberOrder:
         self.place = place
         self.has_state, self.processes = place.has_state, place.processes
         self.tasks = Tasks()
-        self.shared = SharedOrder(place, self, wait_s_max=config.queue.wait_s_max, elections=elections)
+        self._shell = MemberShell(self.tasks)
+        self.told = self._shell.told
+        """What the leader has told all, by topic."""
+        self.shared = SharedOrder(place, self._shell, wait_s_max=config.queue.wait_s_max, elections=elections)
         self.others = Peers(self.shared, self.tasks)
         self.port = MemberPort(place, self.others.services, order=self.shared.accept)
-        self.told: dict[str, bytes] = {}
-        """What the leader has told all, by topic."""
-        self._polls = SharedPolls(self.shared, self, **poll_options(config))
-        self._work: RoleWork | None = None  # from `begin` on
-        self._leaderless_since: float | None = None
-        self._led: Leader | None = None  # the present leadership of this process
-        self._facts = 0  # of leaderships that are over
+        self._polls = SharedPolls(self.shared, self._shell, **poll_options(config))
+        self._shell.connect(self.shared, self._polls, self.others)
         self.process = enter(self)
-
-    # -- as the Order of a gateway ---------------------------------------------------------------------------
 
     @property
     def secret(self) -> bytes:
@@ -119,7 +111,7 @@ class MemberOrder:
     async def begin(self, parts: GatewayParts, management: Management | None) -> None:
         if management is None:
             raise ValueError("processes that share an order share a store")
-        self._work = RoleWork(
+        work = RoleWork(
             self.shared,
             peers=self.others,
             tasks=self.tasks,
@@ -127,36 +119,32 @@ class MemberOrder:
             parts=parts,
             management=management,
         )
-        if FOUND in self.told:
-            self._work.hear_found(self.told[FOUND])
-        if self.shared.roles.role is not MemberRole.LEADERLESS:
-            self.role_changed(self.shared.roles.role)
+        self._shell.begin(work)
         await self.process.begin(parts)
 
     def is_ready(self) -> bool:
         """Whether a leader decides for this process, or did a moment ago: between two leaders requests wait."""
         if self.shared.roles.role is not MemberRole.LEADERLESS:
             return True
-        since = self._leaderless_since
+        since = self._shell.leaderless_since
         return since is not None and asyncio.get_running_loop().time() - since < LEADERLESS_S_MAX
 
     def cluster_view(self) -> ClusterView:
         return self.shared.view()
 
     def found(self, number: int, urls: frozenset[str]) -> None:
-        if self._work is not None:
-            self._work.found(number, urls)
+        if self._shell.work is not None:
+            self._shell.work.found(number, urls)
 
     def values(self) -> dict[Family, Values]:
-        view, leader = self.cluster_view(), self.shared.leader
-        facts = self._facts + (0 if leader is None else leader.facts)
+        view = self.cluster_view()
         found: dict[Family, Values] = {
             REPLICAS: {(): len(view.members)},
             CUT_OFF: {(): view.standalone},
             CLUSTER_LEADS: {(): view.role is MemberRole.LEADER},
             CLUSTER_EPOCH: {(): view.epoch},
             CLUSTER_ELECTIONS: {(): view.elections},
-            CLUSTER_FACTS: {(): facts},
+            CLUSTER_FACTS: {(): self._shell.facts()},
         }
         if view.round_trip_s is not None:
             found[CLUSTER_ROUND_TRIP] = {(): view.round_trip_s}
@@ -164,13 +152,13 @@ class MemberOrder:
 
     async def resign(self) -> None:
         """A leader hands the lead over, and follows the next one while it drains."""
-        if self._work is not None:
-            await self._work.resign()
+        if self._shell.work is not None:
+            await self._shell.work.resign()
         self.shared.resign()
 
     async def end(self) -> None:
-        if self._work is not None:
-            self._work.stop()
+        if self._shell.work is not None:
+            self._shell.work.stop()
         await self.tasks.cancel()
 
     async def close(self) -> None:
@@ -179,43 +167,6 @@ class MemberOrder:
         await self.port.stop()
         await self.others.close()
         await self.process.close()
-
-    # -- as the process around the SharedOrder ---------------------------------------------------------------
-
-    def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
-        """A new leader's Scheduler of this pool, with what has changed since the start."""
-        assert self._work is not None, "a pool has backends"
-        parts, now = self._work.parts, asyncio.get_running_loop().time()
-        scheduler = parts.make_scheduler(pool)
-        scheduler.told(self.shared.member.share.of_fact(parts.pools.settings.changed(now)))
-        if self.shared.member.checkpoint.mark == Mark() and not self.place.others:
-            kept = parts.pools.checkpoint_of(pool)
-            if kept is not None:  # of the time before all processes of the cluster were started
-                scheduler.told(Restored(now, kept))
-        return scheduler
-
-    def tenant(self, tenant_id: str) -> Tenant | None:
-        return None if self._work is None else self._work.parts.handlers.tenants.find(tenant_id)
-
-    def heard(self, topic: str, body: bytes) -> None:
-        self.told[topic] = body
-        if topic.startswith(TOPIC):
-            self._polls.told(topic, body)
-        elif topic == FOUND and self._work is not None:
-            self._work.hear_found(body)
-
-    def measure(self, backend_ids: Collection[str] | None) -> None:
-        """Whether one fails for all, its health decides by all evidence."""
-        if self._work is not None:
-            self._work.parts.backends.measure_anew(backend_ids)
-
-    def role_changed(self, role: MemberRole) -> None:
-        self._leaderless_since = asyncio.get_running_loop().time() if role is MemberRole.LEADERLESS else None
-        before, self._led = self._led, self.shared.leader
-        if before is not None and before is not self._led:
-            self._facts += before.facts
-        if self._work is not None:
-            self._work.take_up(role, is_other=before is not self._led)
 
     def _ask_limits(self, pool: str, of: LimitsOf, then: Callable[[RateLimits], None]) -> None:
         async def ask() -> None:
@@ -227,20 +178,6 @@ class MemberOrder:
     def died(self, name: str) -> None:
         """The parent process saw this one end."""
         self.shared.died(name)
-        if self._work is not None:
-            self._work.gone(name)
+        if self._shell.work is not None:
+            self._shell.work.gone(name)
         self.others.forget(name)
-
-    # -- as the process around its backends ------------------------------------------------------------------
-
-    def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
-        if evidence is Evidence.UNREACHABLE:
-            self.shared.member.follower.failed(backend_id, asyncio.get_running_loop().time())
-            self.shared.soon()
-        self.others.tell("evidence", pack((backend_id, evidence, ago_s)))
-
-    def moved(self, spec: BackendSpec) -> None:
-        """The embedded engine is another one now: the leader's."""
-        before = None if self._work is None else self._work.parts.clients.replace(spec)
-        if before is not None:
-            self.tasks.start(before.upstream.aclose())
