@@ -167,7 +167,8 @@ MUTANTS = (
     ),
     Mutant(
         "a name that another group has is refused by PUT", COLLECTION,
-        "if entry is not None and not self.scope.sees(asked.caller, entry):\n            raise", "if False:\n            raise",
+        "if entry is not None and not self.scope.sees(asked.caller, entry):\n            raise",
+        "if False:\n            raise",
         NAMED,
     ),
     Mutant("it moves no tenant", SCOPE, 'if given.get("group") != caller.group:', "if False:", GIVES),

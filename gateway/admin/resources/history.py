@@ -6,12 +6,14 @@ The administrator of a group sees its group and its tenants, and of events the c
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from gateway.admin.models.history import HistoryAsked, MinuteAsked, Note
+from pydantic import Field
+
+from gateway.admin.models.resources import Fields
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
-from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route
+from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Query, Role, Route
 from gateway.identity import key_secret
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import GROUP, TENANT
@@ -26,6 +28,27 @@ CHANGES_MAX: Final = 500  # of a range: a chart shows no more
 PAGE_ROWS: Final = 100
 NOT_SHOWN: Final = (REQUESTS, TRIALS, key_secret.KIND)  # of single calls, and what the gateway itself writes
 SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
+OF_PATTERN = r"^(pool|tier|group|tenant|backend):[^\x00-\x1f\x7f]{1,256}$"
+NOTE_PATTERN = r"^[^\x00-\x1f\x7f]{1,200}$"
+
+
+class HistoryAsked(Query):
+    """`of`: pool:NAME, or tier, group, tenant, backend. A step is 10 s up to an hour, and a minute above."""
+
+    of: Annotated[str, Field(pattern=OF_PATTERN)]
+    range: Literal["15m", "1h", "6h", "24h"] = "1h"
+
+
+class MinuteAsked(Query):
+    """`at`: a time in the minute, in seconds since 1970."""
+
+    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+
+
+class Note(Fields):
+    """A note for the history: what was deployed, or begun."""
+
+    text: Annotated[str, Field(pattern=NOTE_PATTERN)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

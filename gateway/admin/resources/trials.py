@@ -5,21 +5,34 @@ caller, the tenant and the model; the prompt and the answer are not stored.
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import hdrs, web
+from pydantic import BeforeValidator, Field
 
-from gateway.admin.models.trials import TrialAsked
+from gateway.admin.models.resources import Fields, ModelName
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.resources.live_page import HEADERS
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.config.value_types import TenantName, whole
 from gateway.registry.audit_log import TRIALS
 from gateway.registry.registry import Registry
 from gateway.steering.trials import TrialCall, TrialResult, Trials
 
 WAITING: Final = b": waiting\n\n"
+PROMPT_CHARS_MAX = 10_000  # of four bytes each at most, it fits into a body
+OUTPUT_TOKENS_MAX = 4_096  # some minutes of reading
+
+
+class TrialAsked(Fields):
+    """A trial: the `prompt` to this model or alias as this tenant, with at most `max_tokens` of an answer."""
+
+    tenant: TenantName
+    model: ModelName
+    prompt: Annotated[str, Field(min_length=1, max_length=PROMPT_CHARS_MAX)]
+    max_tokens: Annotated[int, Field(ge=1, le=OUTPUT_TOKENS_MAX), BeforeValidator(whole)] = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
