@@ -296,19 +296,19 @@ class Connection(asyncio.Protocol):
             await self._waiter
 
     def pause(self) -> None:
-        if not self._paused and not self.is_closing():
+        if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and not self.is_closing():
+        if self._paused and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
 
     def take_turns(self, received: int) -> None:
         """Stop reading until the loop's next turn, after each TURN_BYTES_MAX bytes."""
         self._turn_bytes += received
-        if self._turn_bytes >= TURN_BYTES_MAX and not self.is_closing():
+        if self._turn_bytes >= TURN_BYTES_MAX and not self.transport.is_closing():
             self._turn_bytes = 0
             self.transport.pause_reading()
             self.loop.call_soon(self._read_on)
@@ -316,18 +316,17 @@ class Connection(asyncio.Protocol):
     def end(self) -> None:
         """End the exchange: return the connection to its owner if it is reusable, else abort it."""
         self._exchange = self._sink = None
-        self._pieces.clear()
-        if not self._complete or not self._reusable or self.is_closing():
+        if self._pieces:
+            self._pieces.clear()
+        if not self._complete or not self._reusable or self.transport.is_closing():
             self.fail(self._closed("released"))
             return
-        self.resume()  # back-pressure may have paused it, and in the pool nothing resumes it
+        if self._paused:  # by back-pressure: in the pool nothing resumes it
+            self.resume()
         self._owner.give_back(self)
 
     def abort(self) -> None:
         self.transport.abort()
-
-    def is_closing(self) -> bool:
-        return self.transport.is_closing()
 
     def check_silence(self, now: float, silence_s_max: float) -> None:
         """Fail a response that sent no byte for `silence_s_max` seconds. Called periodically: a timer for every token
@@ -390,7 +389,10 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if self._head_received or exchange is None:
             return  # trailers are not forwarded
-        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        try:
+            key = _NAMES[name]
+        except KeyError:
+            key = name.decode("latin-1").lower()
         if key in _FRAMING:
             self._framed = True
             if key == "transfer-encoding" and value.lower() != b"chunked":
@@ -423,7 +425,7 @@ class Connection(asyncio.Protocol):
     # Internal.
 
     def _read_on(self) -> None:
-        if not self._paused and not self.is_closing():
+        if not self._paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _take(self) -> bytes:

@@ -176,7 +176,7 @@ class Upstream:
             raise ConnectFailed(f"no connection within {self._limits.connect_timeout_s} s") from error
         except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; an invalid name
             raise ConnectFailed(str(error) or type(error).__name__) from error
-        if self._closed or connection.is_closing():
+        if self._closed or connection.transport.is_closing():
             connection.abort()
             raise ConnectFailed("closed at once")
         # Added here, not when it is made: uvloop calls no connection_lost if the opening was cancelled.
@@ -263,11 +263,12 @@ def _serialized(
         raise ValueError("a space in the request target")
     if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
         raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
-    lines = [f"{method} {target} HTTP/1.1", host_line, f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join(lines)
-    if not head.count("\r") == head.count("\n") == len(lines) - 1 or "\0" in head:
+    size = len(body)
+    lines = [f"{method} {target} HTTP/1.1\r\n{host_line}\r\ncontent-length: {size}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = "".join(lines)
+    if not head.count("\r") == head.count("\n") == len(lines) + 2 or "\0" in head:  # the first has three
         raise ValueError("a line break or NUL in the request head")
-    # aiohttp decodes header bytes with surrogateescape; this restores the bytes.
-    start = head.encode("utf-8", "surrogateescape") + b"\r\n\r\n"
-    return (start + body,) if len(body) <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied
+    # The client's header bytes were decoded with surrogateescape; this restores them.
+    start = f"{head}\r\n".encode("utf-8", "surrogateescape")
+    return (start + body,) if size <= JOINED_BYTES_MAX else (start, body)  # a large body is not copied

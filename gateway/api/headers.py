@@ -22,10 +22,7 @@ class Headers(dict[str, str]):
     `again` has the others; None: there are none.
     """
 
-    __slots__ = ("again",)
-
-    def __init__(self) -> None:
-        self.again: dict[str, list[str]] | None = None
+    again: dict[str, list[str]] | None = None
 
     def add(self, name: str, value: str) -> None:
         """Add a value of a field that has come before."""

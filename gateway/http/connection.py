@@ -29,8 +29,8 @@ import httptools
 from gateway.api import errors
 from gateway.api.errors import Problem
 from gateway.api.headers import Headers
-from gateway.http.request import HttpRequest
-from gateway.http.response import PIECE_BYTES, EventStream, Response, head
+from gateway.http.request import HEAD, HttpRequest
+from gateway.http.response import PIECE_BYTES, WITHOUT_BODY, EventStream, Response, head
 
 HEADERS_MAX: Final = 128
 HEAD_BYTES_MAX = 64 << 10
@@ -242,7 +242,10 @@ class ClientConnection(asyncio.Protocol):
             if self._trailers > HEADERS_MAX:
                 raise self._at_fault(errors.HEADER_TOO_LARGE)
             return
-        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        try:
+            key = _NAMES[name]
+        except KeyError:
+            key = name.decode("latin-1").lower()
         try:
             text = value.decode()
         except UnicodeDecodeError:
@@ -262,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
             return
         parser, headers, target = self._parser, self._headers, self._target
         assert parser is not None, "it calls"
-        if headers.number > HEADERS_MAX:
+        if len(headers) > HEADERS_MAX or (headers.again is not None and headers.number > HEADERS_MAX):
             raise self._at_fault(errors.HEADER_TOO_LARGE)
         method, version, host = parser.get_method(), parser.get_http_version(), headers.get("host")
         seen_target, seen_host, found = self._seen
@@ -274,9 +277,8 @@ class ClientConnection(asyncio.Protocol):
         if self._offers:
             is_passed_over = method != b"CONNECT" and headers.get("upgrade", "").lower() == PASSED_OVER
         keeps = parser.should_keep_alive() and is_passed_over
-        self._receiving = request = HttpRequest(
-            self, _METHODS.get(method) or method.decode(), found, headers, is_new=version == "1.1", keeps=keeps
-        )
+        name = _METHODS.get(method) or method.decode()
+        self._receiving = request = HttpRequest(self, name, found, headers, is_new=version == "1.1", keeps=keeps)
         self._waiting.append(request)
 
     def on_body(self, body: bytes) -> None:
@@ -504,7 +506,7 @@ class ClientConnection(asyncio.Protocol):
         self._decide_keeping(request)
         self._server.complete(request, response)
         data = response.head(is_new=request.is_new, keeps=self._keeps)
-        self.write(data + response.body if request.wants_body and response.has_body else data)
+        self.write(data if request.method == HEAD or response.status in WITHOUT_BODY else data + response.body)
 
     async def _send_in_pieces(self, request: HttpRequest, response: Response) -> None:
         """Send a long body, each piece after the client has read the one before. So nothing of it is copied, and a

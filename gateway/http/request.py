@@ -107,8 +107,7 @@ class HttpRequest:
         self.headers = headers
         self.is_new = is_new
         self.keeps = keeps
-        length = headers.get("content-length")
-        self.content_length = None if length is None else int(length)
+        self.content_length = int(headers["content-length"]) if "content-length" in headers else None
         self.is_whole = False
         self.request_id: str | None = None
         self.heartbeat: StreamKeeper | None = None
@@ -194,16 +193,12 @@ class HttpRequest:
         """Whether a body follows the head (RFC 9112, 6)."""
         return bool(self.content_length) or "transfer-encoding" in self.headers
 
-    @property
-    def wants_body(self) -> bool:
-        """Whether its response has one."""
-        return self.method != HEAD
-
     def arrived(self, piece: bytes) -> None:
         """A piece of the body is here."""
+        size = len(piece)
         self._pieces.append(piece)
-        self.unread_bytes += len(piece)
-        self.received_bytes += len(piece)
+        self.unread_bytes += size
+        self.received_bytes += size
         if self._waiter is not None:
             self._wake()
 

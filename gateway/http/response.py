@@ -59,16 +59,12 @@ class Response:
         self.body = body
         self.waiting = waiting
 
-    @property
-    def has_body(self) -> bool:
-        return self.status not in WITHOUT_BODY
-
     def head(self, *, is_new: bool, keeps: bool) -> bytes:
         """The head, which declares the length of the body."""
         fields = self.fields
         if self.status not in WITHOUT_BODY:
-            if self.body:
-                fields.setdefault("content-type", "application/octet-stream")  # RFC 9110, 8.3
+            if self.body and "content-type" not in fields:
+                fields["content-type"] = "application/octet-stream"  # RFC 9110, 8.3
             fields["content-length"] = str(len(self.body))
         return head(self.status, fields, is_new=is_new, keeps=keeps)
 
@@ -98,8 +94,8 @@ def head(status: int, fields: Mapping[str, str], *, is_new: bool, keeps: bool) -
 
     Raises ValueError where a field would begin another line: nothing that a backend or a client sent may.
     """
-    lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
-    if lines.count("\n") != len(fields) or lines.count("\r") != len(fields) or "\0" in lines:
+    lines, number = "".join([f"{name}: {value}\r\n" for name, value in fields.items()]), len(fields)
+    if lines.count("\n") != number or lines.count("\r") != number or "\0" in lines:
         raise ValueError("a header field with a line break")
     connection = "" if keeps is is_new else "connection: keep-alive\r\n" if keeps else "connection: close\r\n"
     status_line = _STATUS_LINES[is_new].get(status) or f"HTTP/1.{is_new:d} {status} \r\n"
