@@ -71,11 +71,15 @@ class Body(Protocol):
 
 def read_json(body: bytes) -> "JsonBody":
     """Parse one JSON object, nested at most NESTING_MAX levels deep. Raises BadRequest."""
-    data = in_utf_8(body)
+    data: bytes | bytearray = body
     try:
         call = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid_json(error.pos) from None
+    except orjson.JSONDecodeError:  # it takes UTF-8 alone
+        data = in_utf_8(body)
+        try:
+            call = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise invalid_json(error.pos) from None
     if type(call) is not dict:
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     # Counting brackets is far cheaper than walking the value, and almost always sufficient.
@@ -128,15 +132,15 @@ class JsonBody(NamedTuple):
         return UpstreamJson(_json(self.raw, self.values, changes) if changes else self.raw, options)
 
 
-class UpstreamJson(NamedTuple):
+class UpstreamJson:
     """A JSON body to forward."""
 
-    data: bytes | bytearray
-    options: UsageOptions | None
+    __slots__ = ("data", "options")
+    content_type = JSON_TYPE
 
-    @property
-    def content_type(self) -> str:
-        return JSON_TYPE
+    def __init__(self, data: bytes | bytearray, options: UsageOptions | None) -> None:
+        self.data = data
+        self.options = options
 
     def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
         if self.options is None and not token_ids:

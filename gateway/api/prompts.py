@@ -150,9 +150,9 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
 
     A block of a prompt that came as token ids holds PREFIX_BLOCK_BYTES / 4 of them.
     """
-    blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
-    if not blocks:
+    if prompt.leading_bytes < PREFIX_BLOCK_BYTES:
         return ()
+    blocks = min(prompt.leading_bytes // PREFIX_BLOCK_BYTES, PREFIX_BLOCKS_MAX)
     digest, text = _seed(prompt, call, salt), prompt.beginning(blocks * PREFIX_BLOCK_BYTES)
     hashes = []
     for start in range(0, blocks * PREFIX_BLOCK_BYTES, PREFIX_BLOCK_BYTES):
@@ -208,25 +208,21 @@ def _chat_pieces(call: dict[str, Any], messages: Any) -> list[Piece]:
                 wrong(name, "must be a list")
             pieces.append(orjson.dumps(value))
     for message in messages:
-        _add_message(pieces, message)
+        if type(message) is not dict:
+            wrong("messages", "must hold objects")
+        role, content = message.get("role"), message.get("content")
+        if type(role) is not str:
+            wrong("messages", "must each have a role, which is a string")
+        pieces += (role,) if content is None else (role, content) if type(content) is str else (role, *_parts(content))
+        if len(message) > 2:
+            pieces.extend(_written(value) for name in MESSAGE_FIELDS if (value := message.get(name)) is not None)
     return pieces
 
 
-def _add_message(pieces: list[Piece], message: Any) -> None:
-    if type(message) is not dict:
-        wrong("messages", "must hold objects")
-    role, content = message.get("role"), message.get("content")
-    if type(role) is not str:
-        wrong("messages", "must each have a role, which is a string")
-    pieces.append(role)
-    if type(content) is str:
-        pieces.append(content)
-    elif type(content) is list:
-        pieces.extend(map(_part_piece, content))
-    elif content is not None:
+def _parts(content: Any) -> Iterator[Piece]:
+    if type(content) is not list:
         wrong("messages", "must each have a content that is a string, a list of parts or null")
-    if len(message) > 2:
-        pieces.extend(_written(value) for name in MESSAGE_FIELDS if (value := message.get(name)) is not None)
+    return map(_part_piece, content)
 
 
 def _written(value: Any) -> Piece:

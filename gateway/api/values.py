@@ -38,12 +38,10 @@ def flag(call: Mapping[str, Any], name: str) -> bool:
 def integer(call: Mapping[str, Any], name: str) -> int | None:
     """An integer of any size; None where it is missing or null. Raises BadRequest."""
     value = call.get(name)
-    return None if value is None else _integer(value, name)
+    return value if value is None or type(value) is int else _integer(value, name)
 
 
 def _integer(value: Any, name: str) -> int:
-    if type(value) is int:
-        return value
     if type(value) is bool or (type(value) is float and value.is_integer() and abs(value) < FLOAT_MAX):
         return int(value)
     match = _INTEGER.fullmatch(value) if type(value) is str else None
@@ -60,7 +58,8 @@ def count(call: Mapping[str, Any], name: str, value_max: int) -> int | None:
     value = call.get(name)
     if value is None:
         return None
-    value = _integer(value, name)
+    if type(value) is not int:
+        value = _integer(value, name)
     if value > value_max:
         raise BadRequest(f"'{name}' must be at most {value_max}.", param=name)
     if value < 0:

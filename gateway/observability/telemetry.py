@@ -51,6 +51,7 @@ class CallTrace:
     queued_s: float | None = None
     dispatched_s: float | None = None
     first_token_s: float | None = None
+    ended_s: float = 0.0
     backend_id: str | None = None
     expected_tokens: int = 0  # of the prompt, that this backend has computed before, as far as is known
     answer_id: str | None = None
@@ -189,6 +190,7 @@ class Telemetry:
             self._tracer.begin(trace, method, headers)
 
     def ended(self, trace: CallTrace) -> None:
+        trace.ended_s = time.perf_counter()
         if trace.is_shadow:
             self._shadow_ended(trace)
             return
@@ -235,7 +237,7 @@ def _record(trace: CallTrace) -> AccessRecord:
         "stream": trace.stream,
         "queue_ms": _ms(trace.queued_s, trace.dispatched_s),
         "ttft_ms": _ms(trace.started_s, trace.first_token_s),
-        "duration_ms": _ms(trace.started_s, time.perf_counter()) or 0.0,
+        "duration_ms": _ms(trace.started_s, trace.ended_s) or 0.0,
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "cached_tokens": usage.cached_tokens if usage else None,
         "output_tokens": usage.output_tokens if usage else None,

@@ -5,8 +5,9 @@ selects the tenants with series of their own, and models beyond MODELS_MAX share
 """
 
 import logging
-import time
+from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gateway.money.amounts import PICOS
@@ -50,7 +51,7 @@ _SHED: Final = frozenset(Reason)
 class _OfTenant:
     """The counts of one tenant, or of all tenants without series of their own."""
 
-    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    requests: defaultdict[str, int] = field(default_factory=partial(defaultdict, int))  # by outcome
     refusals: dict[str, int] = field(default_factory=dict)  # by reason
     input: int = 0
     cached: int = 0
@@ -86,7 +87,6 @@ class CallMeter:
     def ended(self, trace: CallTrace) -> None:
         if trace.request is not None and trace.outcome is None and trace.status < 400:
             return  # it only started a background response, which is counted when it ends
-        now_s = time.perf_counter()
         outcome = outcome_of(trace)
         if trace.overstated:
             self._count_overstated(trace)
@@ -95,20 +95,21 @@ class CallMeter:
             if trace.is_shadow:
                 return
         tenant = self._tenant(trace)
-        tenant.requests[outcome] = tenant.requests.get(outcome, 0) + 1
+        tenant.requests[outcome] += 1
         if outcome == REFUSED:
             reason = trace.reason or ""
             tenant.refusals[reason] = tenant.refusals.get(reason, 0) + 1
         if trace.queued_s is not None:
-            waited_s = (now_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
+            waited_s = (trace.ended_s if trace.dispatched_s is None else trace.dispatched_s) - trace.queued_s
             tenant.waited_s += waited_s
             ended = outcome if trace.dispatched_s is None else DISPATCHED
             self._to.wait.of(trace.tier_id or "", ended).observe(waited_s)
-        self._count_interruptions(trace)
+        if trace.pauses or trace.not_continued is not None:
+            self._count_interruptions(trace)
         if trace.usage is not None:
             _count_usage(tenant, trace, trace.usage)
         if trace.dispatched_s is not None and trace.model is not None:
-            self._time(trace, outcome, now_s)
+            self._time(trace, outcome)
 
     def seen(self) -> dict[Family, Values]:
         """The counts of all calls, by tenant."""
@@ -160,37 +161,35 @@ class CallMeter:
                 count,
             )
 
-    def _time(self, trace: CallTrace, outcome: str, now_s: float) -> None:
-        model = self._model(trace)
+    def _time(self, trace: CallTrace, outcome: str) -> None:
+        model, ended_s = self._model(trace), trace.ended_s
         error = "" if outcome == Outcome.COMPLETED else outcome
-        duration = model.durations.get(error)
-        if duration is None:
-            duration = model.durations[error] = self._to.duration.of(*model.labels, error)
-        duration.observe(now_s - trace.started_s)
+        if error not in model.durations:
+            model.durations[error] = self._to.duration.of(*model.labels, error)
+        model.durations[error].observe(ended_s - trace.started_s)
         first_s, usage = trace.first_token_s, trace.usage
         if trace.stream and first_s is not None and usage is not None:
             model.first_token.observe(first_s - trace.started_s)
             if usage.output_tokens > 1 and not error:
-                model.per_token.observe((now_s - first_s) / (usage.output_tokens - 1))
+                model.per_token.observe((ended_s - first_s) / (usage.output_tokens - 1))
 
     def _tenant(self, trace: CallTrace) -> _OfTenant:
         label = UNKNOWN_TENANT
         if trace.tenant_id is not None:
             label = self.series.label(trace.tenant_id, is_known=trace.request is not None)
-        tenant = self._tenants.get(label)
-        if tenant is None:
-            tenant = self._tenants[label] = _OfTenant()
-        return tenant
+        if label not in self._tenants:
+            self._tenants[label] = _OfTenant()
+        return self._tenants[label]
 
     def _model(self, trace: CallTrace) -> _OfModel:
         key = (trace.endpoint, trace.model or "", trace.tier_id or "")
-        model = self._models.get(key)
-        if model is None:
-            name = key[1] if len(self._models) < MODELS_MAX else OTHER
-            labels = (genai.operation(key[0]), name, key[2])
-            model = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
-            if name != OTHER:
-                self._models[key] = model
+        if key in self._models:
+            return self._models[key]
+        name = key[1] if len(self._models) < MODELS_MAX else OTHER
+        labels = (genai.operation(key[0]), name, key[2])
+        model = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
+        if name != OTHER:
+            self._models[key] = model
         return model
 
     def _drop(self, label: str) -> None:

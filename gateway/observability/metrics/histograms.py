@@ -47,10 +47,9 @@ class HistogramFamily:
 
     def of(self, *labels: str) -> Histogram:
         """The series of these label values: the same object every time."""
-        histogram = self._series.get(labels)
-        if histogram is None:
-            histogram = self._series[labels] = Histogram(self._bounds)
-        return histogram
+        if labels not in self._series:
+            self._series[labels] = Histogram(self._bounds)
+        return self._series[labels]
 
     @property
     def samples_per_series(self) -> int:
