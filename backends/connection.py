@@ -120,7 +120,8 @@ class HttpExchange:
         """Return the body if all of it has arrived, as it may have below HELD_BYTES_MAX; else None, and it can still be
         read.
         """
-        return self._connection.whole_body() if self._connection is not None else None
+        connection = self._connection
+        return connection.take() if connection is not None and connection.is_complete else None
 
     async def _gathered(self, bytes_max: int, on_bytes: Callable[[int], None] | None) -> bytearray:
         # A growing buffer: joining the pieces of 60 MB at the end would block the loop and need them twice.
@@ -194,7 +195,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bytes_received",
-        "_complete",
         "_error",
         "_exchange",
         "_framed",
@@ -212,6 +212,7 @@ class Connection(asyncio.Protocol):
         "_waiter",
         "answered",
         "idle_since",
+        "is_complete",
         "loop",
         "on_body",
         "silence_s_max",
@@ -233,7 +234,7 @@ class Connection(asyncio.Protocol):
         self._sink: Callable[[bytes], None] | None = None
         self._bytes_received = 0
         self._head_received = False
-        self._complete = True
+        self.is_complete = True
         self._framed = False
         self._reusable = False
         self._paused = False
@@ -251,7 +252,7 @@ class Connection(asyncio.Protocol):
         self._waiter = self.answered = self.loop.create_future()
         self._error = None
         self._bytes_received = 0
-        self._head_received = self._complete = self._framed = self._reusable = False
+        self._head_received = self.is_complete = self._framed = self._reusable = False
         self._heard = True
         self.silence_s_max = inf
         self.transport.writelines(request)
@@ -270,7 +271,7 @@ class Connection(asyncio.Protocol):
                 seen = len(self._pieces)
                 if self._error is not None:
                     raise self._error
-                if self._complete:
+                if self.is_complete:
                     raise self._closed("nothing in its body")
                 self.resume()
                 self._waiter = self.loop.create_future()
@@ -279,19 +280,15 @@ class Connection(asyncio.Protocol):
         finally:
             self._held_bytes_max = HELD_BYTES_MAX
 
-    def whole_body(self) -> bytes | None:
-        """Return the body if all of it has arrived, else None. A small body comes with the head."""
-        return self._take() if self._complete else None
-
     async def drain_to(self, on_body: Callable[[bytes], None]) -> None:
         """Pass the whole body to `on_body`; return when the message is complete. Raises the error of a failed one."""
         self._sink = on_body
         self.resume()  # first: on_body may pause again
         if self._pieces:
-            on_body(self._take())
+            on_body(self.take())
         if self._error is not None:
             raise self._error
-        if not self._complete:
+        if not self.is_complete:
             self._waiter = self.loop.create_future()
             await self._waiter
 
@@ -318,7 +315,7 @@ class Connection(asyncio.Protocol):
         self._exchange = self._sink = None
         if self._pieces:
             self._pieces.clear()
-        if not self._complete or not self._reusable or self.transport.is_closing():
+        if not self.is_complete or not self._reusable or self.transport.is_closing():
             self.fail(self._closed("released"))
             return
         if self._paused:  # by back-pressure: in the pool nothing resumes it
@@ -332,7 +329,7 @@ class Connection(asyncio.Protocol):
         """Fail a response that sent no byte for `silence_s_max` seconds. Called periodically: a timer for every token
         would cost more than the token.
         """
-        if self._heard or self._complete or self._paused:
+        if self._heard or self.is_complete or self._paused:
             self._heard, self._silent_since = False, now
         elif now - self._silent_since >= (limit_s := min(silence_s_max, self.silence_s_max)):
             self.fail(UpstreamSilent(f"nothing for {limit_s:g} s"))
@@ -341,7 +338,7 @@ class Connection(asyncio.Protocol):
         """Do the same as `check_silence`, for a response that another backend can give. That is one whose body has not
         been read, or whose silence is limited.
         """
-        if self._heard or self._complete or self._paused:
+        if self._heard or self.is_complete or self._paused:
             self._heard, self._silent_since = False, now
         elif now - self._silent_since >= silence_s and (self._sink is None or self.silence_s_max < inf):
             self.fail(UpstreamAway("the backend is down"))
@@ -365,7 +362,7 @@ class Connection(asyncio.Protocol):
             self._wait_for_sink(len(data))
         elif pieces := self._pieces:
             try:
-                sink(pieces.popleft() if len(pieces) == 1 else self._take())  # saves one call per token
+                sink(pieces.popleft() if len(pieces) == 1 else self.take())  # saves one call per token
             except Exception as error:  # noqa: BLE001 - raised again where the body is awaited
                 if self._exchange is not None:
                     self._exchange.failure = error
@@ -373,7 +370,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._head_received and not self._framed and exc is None and self._error is None:
-            self._complete = True  # RFC 9112 6.3: without length or chunks, the close ends the body
+            self.is_complete = True  # RFC 9112 6.3: without length or chunks, the close ends the body
             self._wake(None)
         else:
             self.fail(self._closed(str(exc) if exc else "closed by the backend"))
@@ -382,7 +379,7 @@ class Connection(asyncio.Protocol):
     # Called by the parser, as is `on_body`. feed_data raises what is raised here as HttpParserError.
 
     def on_message_begin(self) -> None:
-        if self._complete:
+        if self.is_complete:
             raise UpstreamProtocolError("a response without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -417,7 +414,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._head_received:
-            self._complete = True
+            self.is_complete = True
             self._reusable = self._parser.should_keep_alive()
             if self._sink is not None:  # else `_wait_for_sink` does
                 self._wake(None)
@@ -428,7 +425,8 @@ class Connection(asyncio.Protocol):
         if not self._paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def _take(self) -> bytes:
+    def take(self) -> bytes:
+        """What has arrived of the body. A small one comes whole with its head."""
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces.popleft()
@@ -447,7 +445,7 @@ class Connection(asyncio.Protocol):
     def fail(self, error: BaseException) -> None:
         """Close the connection, and fail the exchange unless it is complete."""
         self._reusable = False
-        if not self._complete and self._error is None:
+        if not self.is_complete and self._error is None:
             self._error = error
             self._wake(error)
         self.abort()

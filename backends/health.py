@@ -80,7 +80,9 @@ class BackendHealth:
     def report(self, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Record the outcome of a request that was sent at `sent_at`."""
         if evidence is Evidence.SERVED:
-            self._served(now)
+            self._unreachable = self._broken = 0
+            if self.state is HealthState.TRIAL:
+                self._become_healthy(now)
         elif evidence is Evidence.BROKEN:
             if not self._is_news(sent_at):
                 return
@@ -125,11 +127,6 @@ class BackendHealth:
     def _is_news(self, sent_at: float) -> bool:
         """Whether a failed request that was sent at `sent_at` is another incident than the last failure."""
         return sent_at > self.back_at and max(sent_at, self.heard_at) > self._failed_at
-
-    def _served(self, now: float) -> None:
-        self._unreachable = self._broken = 0
-        if self.state is HealthState.TRIAL:
-            self._become_healthy(now)
 
     def _become_healthy(self, now: float) -> None:
         self.state, self._broken, self._healthy_since = HealthState.HEALTHY, 0, now

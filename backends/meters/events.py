@@ -264,7 +264,7 @@ def json_object(data: bytes | bytearray) -> dict[str, Any] | None:
         message = orjson.loads(data)
     except orjson.JSONDecodeError:
         return None
-    return message if isinstance(message, dict) else None
+    return message if type(message) is dict else None
 
 
 def named_event(name: str, body: Any) -> bytes:

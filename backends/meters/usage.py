@@ -129,13 +129,13 @@ def count(value: Any) -> int:
 
 
 def _usage_object(body: Any) -> dict[str, Any] | None:
-    usage = body.get("usage") if isinstance(body, dict) else None
-    return usage if isinstance(usage, dict) else None
+    usage = body.get("usage") if type(body) is dict else None
+    return usage if type(usage) is dict else None
 
 
 def _detail(usage: dict[str, Any], details: str, name: str) -> int:
     found = usage.get(details)
-    return count(found.get(name)) if isinstance(found, dict) else 0
+    return count(found.get(name)) if type(found) is dict else 0
 
 
 def _json(value: Any) -> str:

@@ -11,28 +11,25 @@ class AliasTable:
     """The table of all aliases, by name. Mutable; a change takes effect for new calls."""
 
     def __init__(self, aliases: Mapping[str, AliasSection]) -> None:
-        self._aliases = dict(aliases)
+        self.all: Mapping[str, AliasSection] = dict(aliases)
 
     def replace(self, aliases: Mapping[str, AliasSection]) -> None:
-        self._aliases = dict(aliases)
+        self.all = dict(aliases)
 
     def find(self, name: str | None) -> AliasSection | None:
         """The alias of this name; None where the name is no alias."""
-        return None if name is None else self._aliases.get(name)
-
-    def all(self) -> Mapping[str, AliasSection]:
-        return self._aliases
+        return None if name is None else self.all.get(name)
 
     def targets(self, name: str) -> frozenset[str]:
         """All models that the alias of this name may stand for; empty where there is no such alias."""
-        alias = self._aliases.get(name)
+        alias = self.all.get(name)
         return frozenset() if alias is None else alias.targets()
 
     def order(self, name: str, *, tenant: str, session: str | None) -> tuple[str, ...]:
         """The models of this alias in the order of trial, for a call of this tenant and session. KeyError where there
         is no such alias.
         """
-        alias = self._aliases[name]
+        alias = self.all[name]
         if not alias.split:
             return alias.models
         first: str | None

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import orjson
 
@@ -92,17 +92,19 @@ def read_body(content_type: str, body: bytes, *, multipart: bool) -> Body:
     """Parse a body of the content type that its path takes. Raises BadRequest, as vLLM does for another type."""
     if multipart:
         return FormBody(read_form(content_type, body))
-    check_content_type(content_type)
+    if content_type != JSON_TYPE:
+        check_content_type(content_type)
     return read_json(body)
 
 
 def check_content_type(content_type: str) -> None:
     """Raise BadRequest where the content type is not JSON's."""
-    if content_type != JSON_TYPE and content_type.lower().partition(";")[0] != JSON_TYPE:
+    if content_type.lower().partition(";")[0] != JSON_TYPE:
         raise BadRequest(f"The content type must be '{JSON_TYPE}'.", code="invalid_content_type")
 
 
-class JsonBody(NamedTuple):
+@dataclass(slots=True)
+class JsonBody:
     """A JSON body: its bytes, and its parsed object."""
 
     raw: bytes | bytearray
@@ -132,15 +134,13 @@ class JsonBody(NamedTuple):
         return UpstreamJson(_json(self.raw, self.values, changes) if changes else self.raw, options)
 
 
+@dataclass(slots=True)
 class UpstreamJson:
     """A JSON body to forward."""
 
-    __slots__ = ("data", "options")
-    content_type = JSON_TYPE
-
-    def __init__(self, data: bytes | bytearray, options: UsageOptions | None) -> None:
-        self.data = data
-        self.options = options
+    data: bytes | bytearray
+    options: UsageOptions | None
+    content_type: ClassVar = JSON_TYPE
 
     def asking(self, *, usage: bool, continuous: bool, token_ids: bool = False) -> bytes | bytearray:
         if self.options is None and not token_ids:

@@ -12,7 +12,7 @@ Pure: bytes and values in, values out. Three rules:
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from backends.meters import AnswerKind
 from gateway.api import fields
@@ -52,9 +52,10 @@ class CallLimits:
     xargs_allowed: frozenset[str] | None = None
 
 
-class ParsedCall(NamedTuple):
-    """The facts about a queued call that are known before its tokens are counted. A tuple, because every call makes
-    one.
+@dataclass(slots=True)
+class ParsedCall:
+    """The facts about a queued call that are known before its tokens are counted. Never changed, and not frozen: every
+    call makes one, and that would take three times as long.
 
     `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` is the sum over all of
     them; None where the call sets no limit, 0 where nothing is generated. `prompt_bytes` is the size of the prompt
@@ -80,7 +81,8 @@ class ParsedCall(NamedTuple):
 
 def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str | None = None) -> ParsedCall:
     """Parse a call of a queued endpoint. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
-    shape, call = endpoint.queued_shape, body.values
+    shape, call = endpoint.shape, body.values
+    assert shape is not None, "a queued call has a body"
     stream = flag(call, "stream")
     changes = fields.changes(call, salted=salt is not None, xargs_allowed=limits.xargs_allowed)
     if salt is not None and not endpoint.multipart:
@@ -89,9 +91,9 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
     if stream and shape.usage_options:
         wants_usage, wants_continuous, options = body.usage_options()
     generates = endpoint.charge is ChargeRule.USAGE
-    if generates:
+    if generates and not _UNCOUNTED_WORK.isdisjoint(call):
         _check_uncounted_work(call, limits.logprobs_max)
-    sequences = _sequences(call, limits) if generates else 1
+    sequences = _sequences(call, limits) if generates and not _SEQUENCES.isdisjoint(call) else 1
     output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
     prompt = shape.prompt(call)
     prompts_max = limits.prompts_max if generates else limits.inputs_max
@@ -120,7 +122,8 @@ def prompt_text(endpoint: Endpoint, body: Body) -> str:
     """Return the prompt text of a body that has passed `parse_call`, for a tokenizer. It is not part of ParsedCall,
     which lives as long as its request, because most gateways never need the text.
     """
-    return endpoint.queued_shape.prompt(body.values).text.decode(errors="replace")
+    assert endpoint.shape is not None, "a queued call has a body"
+    return endpoint.shape.prompt(body.values).text.decode(errors="replace")
 
 
 def model_of(call: dict[str, Any]) -> str | None:
@@ -133,8 +136,6 @@ def model_of(call: dict[str, Any]) -> str | None:
 
 def _check_uncounted_work(call: dict[str, Any], logprobs_max: int) -> None:
     """Reject options that cost a backend far more than the tokens that it reports."""
-    if _UNCOUNTED_WORK.isdisjoint(call):
-        return
     if flag(call, "use_beam_search"):
         # vLLM runs every beam again for every token, and reports the tokens of the best beams alone.
         raise BadRequest("Beam search is not offered here: its work is not counted.", param="use_beam_search")
@@ -149,8 +150,6 @@ def _check_uncounted_work(call: dict[str, Any], logprobs_max: int) -> None:
 
 
 def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
-    if _SEQUENCES.isdisjoint(call):
-        return 1
     return max(count(call, "n", limits.choices_max) or 1, count(call, "best_of", limits.choices_max) or 1)
 
 

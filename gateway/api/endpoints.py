@@ -75,12 +75,6 @@ class Endpoint:
         return self.charge in (ChargeRule.USAGE, ChargeRule.PROMPT)
 
     @property
-    def queued_shape(self) -> BodyShape:
-        """The shape of the body, of an endpoint whose calls are queued."""
-        assert self.shape is not None, "a queued call has a body"
-        return self.shape
-
-    @property
     def may_be_empty(self) -> bool:
         """Whether the endpoint is also called without a body, and so without a model."""
         return "GET" in self.methods

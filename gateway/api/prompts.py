@@ -12,8 +12,9 @@ its tokens, while its identity decides whether KV blocks are shared.
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 import orjson
 
@@ -42,7 +43,8 @@ SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
 Piece = str | bytes
 
 
-class Prompt(NamedTuple):
+@dataclass(slots=True)
+class Prompt:
     """The text of all `prompts` in a call; its first `leading_bytes` belong to the first prompt.
 
     The text comes in `pieces` with `between` between them: most calls need its size and its beginning, and a copy of a

@@ -1,13 +1,14 @@
 """ActiveCalls: the calls of this process that wait in a queue or run, with what is known of each so far."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher, Lease
 
 
-class ActiveCall(NamedTuple):
+@dataclass(slots=True)
+class ActiveCall:
     """One call: the pool that it is in, its hold there, and its facts."""
 
     dispatcher: Dispatcher

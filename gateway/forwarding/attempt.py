@@ -103,7 +103,7 @@ class AttemptOwner(Protocol):
     """What an attempt tells of its call while it runs."""
 
     def begun(self, sending: Sending) -> None:
-        """The backend has begun to answer."""
+        """The backend has begun to answer a retry."""
         ...
 
     def named(self, sending: Sending, answer_id: str) -> None:
@@ -123,14 +123,12 @@ class Attempt:
         "_meter", "_owner", "_sending", "_settlement", "_stream", "_timeliness", "_trace",
     )  # fmt: skip
 
-    def __init__(
-        self, context: AttemptContext, owner: AttemptOwner, sending: Sending, backend_client: BackendClient
-    ) -> None:
+    def __init__(self, context: AttemptContext, owner: AttemptOwner, sending: Sending) -> None:
         call = sending.call
         self._context = context
         self._owner = owner
         self._sending = sending
-        self._backend_client = backend_client
+        self._backend_client: BackendClient = context.clients.by_id[sending.lease.backend_id]
         self._call = call
         self._lease = lease = sending.lease
         self._trace = sending.trace
@@ -145,7 +143,7 @@ class Attempt:
             sending,
             request_admission=context.request_admission,
             output_tokens=context.output_tokens,
-            pace=backend_client.pace,
+            pace=self._backend_client.pace,
             on_id=self._named,
         )
 
@@ -195,7 +193,9 @@ class Attempt:
             body = body_for(self._call.parsed, self._kind, token_ids=self._asks_ids, has_ids=has_ids)
         else:
             target, body = COMPLETIONS.path, continuing.body
-        return self._backend_client.upstream.open("POST", target, headers, self._with_arguments(body))
+        if (plugin_name := self._backend.plugin_name) is not None:
+            body = self._with_arguments(body, plugin_name)
+        return self._backend_client.upstream.open("POST", target, headers, body)
 
     def _headers(self) -> dict[str, str]:
         return upstream_headers(
@@ -203,7 +203,7 @@ class Attempt:
             request_id=self._trace.request_id,
             content_type=self._call.parsed.body.content_type,
             credentials=self._backend_client.credentials,
-            priority=self._priority(),
+            priority=self._priority() if self._backend.reads_priority else 0,
         )
 
     async def _continuing(self) -> Continuing:
@@ -234,10 +234,8 @@ class Attempt:
         if self._stream.exclusion is not None:
             raise StreamGivenUp("the stream's token ids were forgotten to save memory")
 
-    def _with_arguments(self, body: bytes | bytearray) -> bytes | bytearray:
+    def _with_arguments(self, body: bytes | bytearray, plugin_name: str) -> bytes | bytearray:
         parsed, call = self._call.parsed, self._call
-        if (plugin_name := self._backend.plugin_name) is None:
-            return body
         arguments = engine_arguments(
             call.request,
             call.tenant,
@@ -249,9 +247,7 @@ class Attempt:
         return with_arguments(body, parsed.body.content_type, arguments)
 
     def _priority(self) -> int:
-        """The priority by which the backend orders its own queue; 0 where it does not."""
-        if not self._backend.reads_priority:
-            return 0
+        """The priority by which the backend orders its own queue."""
         return engine_priority(
             tier_priority=self._sending.tier.priority,
             envelope=self._call.request.envelope,
@@ -261,7 +257,8 @@ class Attempt:
     async def _relay_body(self, exchange: HttpExchange) -> RelayResult:
         body, unread = await read_whole(exchange, ANSWER_BYTES_MAX, self._context.unread, self._call.tenant.id)
         self._lease.answering()
-        self._owner.begun(self._sending)
+        if self._sending.is_retrying:
+            self._owner.begun(self._sending)
         if exchange.status >= 400:
             self._raise_if_not_taken(exchange, body)
         elif self._kind.stopped is not None and len(body) <= LONG_BYTES and self._kind.stopped in body:
@@ -293,7 +290,8 @@ class Attempt:
         settlement, uncounted, stream = self._settlement, list[str](), self._stream
         self._lease.is_resumable = self._trace.is_resumable = stream.exclusion is None
         self._lease.answering()
-        self._owner.begun(self._sending)
+        if self._sending.is_retrying:
+            self._owner.begun(self._sending)
         self._trace.continued()
         meter, resumes = self._make_meter(uncounted, continuing)
         self._meter = meter
@@ -336,7 +334,7 @@ class Attempt:
         """Settle the account of a stream that has ended here. `is_whole`: it is not the continuation of another."""
         self._trace.reason = result.failure
         if result.failure == Reason.CANCELLED:
-            result = result._replace(outcome=Outcome.CLIENT_DISCONNECTED)
+            result.outcome = Outcome.CLIENT_DISCONNECTED
         if result.outcome is Outcome.CLIENT_DISCONNECTED:
             await self._client_disconnected()
         if result.outcome is Outcome.CLIENT_DISCONNECTED or result.interrupted:

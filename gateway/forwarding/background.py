@@ -65,9 +65,9 @@ class Background:
         """Raises ProblemError, Rejected, UpstreamError."""
         call = await self._request_admission.take(request, endpoint, trace)
         if not call.background:
-            return await self._generation.run(request, call, trace)
+            return await self._generation.answer(request, endpoint, trace, call)
         # The client may reuse its request id as soon as it has its answer.
-        call = call._replace(request=replace(call.request, id=self._names.take({})))
+        call.request = replace(call.request, id=self._names.take({}))
         async with AsyncExitStack() as held:
             held.callback(self._names.free, call.request.id)
             trace.queued_s = time.perf_counter()

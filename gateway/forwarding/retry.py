@@ -75,15 +75,15 @@ class Generation:
         self._budget = RetryBudget()
         self.stopping = False  # the gateway itself cuts its exchanges, so failures are no evidence about backends
 
-    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
-        """Parse, admit and run a call. Raises ProblemError, Rejected, UpstreamError."""
-        call = await self._context.request_admission.take(request, endpoint, trace)
-        return await self.run(request, call, trace)
-
-    async def run(self, request: HttpRequest, call: Call, trace: CallTrace) -> Response | EventStream:
-        """Queue an admitted call, send it and return its response. A call of an alias goes on to its next model where
-        its pool cannot serve it. Raises ProblemError, Rejected, UpstreamError.
+    async def answer(
+        self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace, call: Call | None = None
+    ) -> Response | EventStream:
+        """Parse and admit a call, unless it has been admitted as `call`, queue it, send it and return its response. A
+        call of an alias goes on to its next model where its pool cannot serve it. Raises ProblemError, Rejected,
+        UpstreamError.
         """
+        if call is None:
+            call = await self._context.request_admission.take(request, endpoint, trace)
         while True:
             lease, rejected = self._lease(request, call, trace), None
             try:
@@ -137,7 +137,7 @@ class Generation:
         Raises Rejected, UpstreamError.
         """
         tier = self._tiers.get(call.tenant.tier_id) or Tier(call.tenant.tier_id)
-        sending = Sending(request, call, lease, trace, backend=self._backends[lease.backend_id], tier=tier)
+        sending = Sending(request, call, lease, trace, tier=tier)
         stream, self._budget.running = sending.stream, self._budget.running + 1
         if stream.exclusion is None:
             lease.may_move = partial(self._may_move, sending)
@@ -184,11 +184,12 @@ class Generation:
         self._evidence.sent(sending, lease.backend_id, sending.call.dispatcher.now())
         try:
             try:
-                result, evidence = await self._attempt(sending).run()
+                result, evidence = await Attempt(self._context, self, sending).run()
             except OptionsRejected:
                 sending.backend.rejects_options()
-                result, evidence = await self._attempt(sending).run()
-            self.answered(sending.call, lease, sending.trace)
+                result, evidence = await Attempt(self._context, self, sending).run()
+            if sending.trace.answer_id is not None:
+                self.answered(sending.call, lease, sending.trace)
             if result.outcome is not Outcome.CLIENT_DISCONNECTED:
                 self._report(sending, evidence)
             return result
@@ -317,7 +318,8 @@ class Generation:
         return lost_at is not None and lost_at > sending.backend.health.back_at
 
     async def _enter_budget(self, sending: Sending) -> None:
-        self.begun(sending)
+        if sending.is_retrying:
+            self.begun(sending)
         try:
             await self._budget.enter()
         except TimeoutError:
@@ -325,10 +327,9 @@ class Generation:
         sending.is_retrying = True
 
     def begun(self, sending: Sending) -> None:
-        """The backend has begun to answer, or the call has ended: it is no retry any more. Idempotent."""
-        if sending.is_retrying:
-            sending.is_retrying = False
-            self._budget.leave()
+        """The backend has begun to answer a retry, or the call has ended: it is none any more."""
+        sending.is_retrying = False
+        self._budget.leave()
 
     def named(self, sending: Sending, answer_id: str) -> None:
         """The answer has this id, by which it can be fetched."""
@@ -345,9 +346,6 @@ class Generation:
             usage = trace.usage
             tokens = call.request.prompt_tokens if usage is None else usage.prompt_tokens + usage.output_tokens
             self._on_answer(trace.answer_id, call, lease.backend_id, tokens)
-
-    def _attempt(self, sending: Sending) -> Attempt:
-        return Attempt(self._context, self, sending, self._context.clients.by_id[sending.lease.backend_id])
 
     def _report(self, sending: Sending, evidence: Evidence) -> None:
         if not self.stopping:

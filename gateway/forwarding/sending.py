@@ -28,16 +28,14 @@ class Sending(Suspect):
         "request", "stream", "tier", "trace",
     )  # fmt: skip
 
-    def __init__(
-        self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace, *, backend: LiveBackend, tier: Tier
-    ) -> None:
+    def __init__(self, request: HttpRequest, call: Call, lease: Lease, trace: CallTrace, *, tier: Tier) -> None:
         super().__init__()
         self.request = request
         self.call = call
         self.lease = lease
         self.trace = trace
         self.stream: ResumableStream = stream_of(call.exclusion)
-        self.backend = backend
+        self.backend: LiveBackend
         self.tier = tier
         self.dispatched_at = 0.0
         self.is_retrying = False

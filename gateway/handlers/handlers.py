@@ -243,7 +243,7 @@ class RequestHandlers:
 
     def aliases_changed(self) -> None:
         """Aliases have changed: copies need a tenant and a tier, where there are any."""
-        if any(each.shadow is not None for each in self.aliases.all().values()):
+        if any(each.shadow is not None for each in self.aliases.all.values()):
             self.tenants.put(SHADOW_TENANT)
             self._pools.settings.tiers_changed([SHADOW_TIER])
 

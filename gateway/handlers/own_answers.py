@@ -68,7 +68,7 @@ class Models:
         identity = self._request_parser.identify(request, trace)
         entries = {card.id: card.entry for card in self._backends.catalog.models()}
         # An alias takes the place of a model of its name.
-        entries |= {name: self._entry(name, alias) for name, alias in self._aliases.all().items()}
+        entries |= {name: self._entry(name, alias) for name, alias in self._aliases.all.items()}
         models = [entry for name, entry in entries.items() if identity.may_use(name)]
         return self._answer({"object": "list", "data": models}, trace)
 

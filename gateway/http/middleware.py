@@ -49,7 +49,7 @@ class CallMiddleware:
         """Run the handler and return its response, or the response for the problem that it raised. A disconnect of the
         client, and a bug, are logged and raised again.
         """
-        client = self._hops.client_address(request.headers, request.remote)
+        client = self._hops.client_address(request.headers, request.connection.remote)
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers), client=client)
         if "origin" in request.headers:
             trace.cors = self._cors.headers(request.headers)

@@ -130,11 +130,6 @@ class HttpRequest:
         """What follows "?" in the target, as sent."""
         return self.target.partition("?")[2]
 
-    @property
-    def remote(self) -> str | None:
-        """The address of the peer."""
-        return self.connection.remote
-
     def body_at_hand(self) -> bytes | None:
         """The whole body if it has arrived, as most do with their head; else None. Raises BodyError."""
         if not self.is_whole:

@@ -8,6 +8,7 @@ a counter would reveal to every tenant how many calls all others make.
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 # The names that other gateways and SDKs use; the first usable value counts.
@@ -64,8 +65,11 @@ class RequestIds:
 
 
 def random_ids() -> Iterator[str]:
-    """Yield ids: "fl-" and 16 random hex digits."""
+    """Ids without end: "fl-" and 16 random hex digits. The iterator resumes no frame for each."""
+    return chain.from_iterable(_blocks())
+
+
+def _blocks() -> Iterator[list[str]]:
     while True:
         block = secrets.token_hex(_NAME_BYTES * _NAMES_AT_ONCE)
-        for start in range(0, len(block), 2 * _NAME_BYTES):
-            yield "fl-" + block[start : start + 2 * _NAME_BYTES]
+        yield [f"fl-{block[start : start + 2 * _NAME_BYTES]}" for start in range(0, len(block), 2 * _NAME_BYTES)]

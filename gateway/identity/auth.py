@@ -86,7 +86,7 @@ class KeysBeside:
         self._ring = ring
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        if len(self._ring):
+        if self._ring.known:
             identity = self._ring.find(given_key(headers) or "")
             if identity is not None:
                 return identity
@@ -200,7 +200,7 @@ def given_key(headers: Mapping[str, str]) -> str | None:
         key = next((headers[name] for name in KEY_HEADERS if name in headers), None)
     else:
         scheme, _, key = authorization.partition(" ")
-        if scheme.lower() != "bearer":
+        if scheme != "Bearer" and scheme.lower() != "bearer":
             raise Unauthorized
     if key is None:
         return None

@@ -31,32 +31,30 @@ class KeyRing(Generic[T]):
         self._secret = secret
         self._clock = clock
         self._nobodys = secrets.token_bytes(32)
-        self._known: dict[bytes, _Known[T]] = {}
+        self.known: dict[bytes, _Known[T]] = {}
+        """By digest."""
         self._digests: dict[str, bytes] = {}  # by id
 
     def put(self, key_id: str, hmac_hex: str, owner: T, *, expires_at_s: float | None = None) -> None:
         """Add or replace the key with this id and HMAC, with its owner, until it expires."""
         self.drop(key_id)
         digest = self._digests[key_id] = bytes.fromhex(hmac_hex)
-        self._known[digest] = _Known(digest, owner, inf if expires_at_s is None else expires_at_s)
+        self.known[digest] = _Known(digest, owner, inf if expires_at_s is None else expires_at_s)
 
     def drop(self, key_id: str) -> None:
         """Remove the key with this id, if there is one."""
         digest = self._digests.pop(key_id, None)
         if digest is not None:
-            self._known.pop(digest, None)
+            self.known.pop(digest, None)
 
     def find(self, key: str) -> T | None:
         """The owner of the key; None where it is unknown or expired."""
         digest = key_hmac(self._secret, key)
-        known = self._known.get(digest)
+        known = self.known.get(digest)
         is_same = hmac.compare_digest(self._nobodys if known is None else known.digest, digest)
         if known is None or not is_same or self._clock() >= known.expires_at_s:
             return None
         return known.owner
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def hmac_hex(self, key: str) -> str:
         """The HMAC under which a key is stored, in hex."""

@@ -5,8 +5,9 @@ the backend can detect others (a context that is too long by its tokenizer); its
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from backends.catalog import CONTEXT_TOKENS_MAX, ModelCard
 from backends.meters import AnswerKind
@@ -39,7 +40,8 @@ from policies.types import Reason, Request, Tenant, Usage
 CONTEXT_TOKENS_UNKNOWN = 8192
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
 
     `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
@@ -64,7 +66,8 @@ class Call(NamedTuple):
     usage_max: Usage | None = None
 
 
-class _Sized(NamedTuple):
+@dataclass(slots=True)
+class _Sized:
     """A call that was checked, with its size. `previous` is the stored response that it continues, and `own_tokens` are
     those of its prompt without that. `background`: the response is made in the background.
     """
@@ -75,10 +78,6 @@ class _Sized(NamedTuple):
     own_tokens: int
     prompt_tokens: int
     output_tokens_max: int
-
-    @property
-    def context_tokens(self) -> int:
-        return 0 if self.previous is None else self.previous.context_tokens
 
 
 class RequestAdmission:
@@ -138,7 +137,11 @@ class RequestAdmission:
         if self._claims is not None:
             claim = BudgetClaim(tenant.id, trace.key_id, card.id, sized.prompt_tokens, sized.output_tokens_max)
             await self._spend(self._claims, trace, claim)
-        excluded = self._exclusion(endpoint, parsed, arrival.body.values)
+        excluded: Exclusion | None = Exclusion.API
+        if not self._continues:
+            excluded = Exclusion.DISABLED
+        elif parsed.stream:
+            excluded = exclusion(endpoint, arrival.body.values, choices=parsed.choices)
         return Call(
             parsed,
             self._request(arrival, sized, request, endpoint, trace, is_resumable=excluded is None),
@@ -146,11 +149,11 @@ class RequestAdmission:
             arrival.dispatcher,
             arrival.owner,
             sized.background,
-            sized.context_tokens,
+            0 if sized.previous is None else sized.previous.context_tokens,
             excluded,
             arrival.alias,
             partial(self._pass_on, arrival, request, endpoint, trace) if arrival.others else None,
-            partial(self.copy, arrival, endpoint) if _may_be_copied(arrival, endpoint) else None,
+            partial(self.copy, arrival, endpoint) if arrival.alias and _may_be_copied(arrival, endpoint) else None,
             self._usage_max(parsed, card.id, arrival),
         )
 
@@ -268,11 +271,6 @@ class RequestAdmission:
         asked, room = parsed.output_tokens_max, context * parsed.choices
         return Usage(prompt_tokens, prompt_tokens, room if asked is None else min(asked, room))
 
-    def _exclusion(self, endpoint: Endpoint, parsed: ParsedCall, values: Mapping[str, Any]) -> Exclusion | None:
-        if not self._continues:
-            return Exclusion.DISABLED
-        return exclusion(endpoint, values, choices=parsed.choices) if parsed.stream else Exclusion.API
-
     async def _spend(self, claims: BudgetClaims, trace: CallTrace, claim: BudgetClaim) -> None:
         """Reserve the most that the call may use from the budgets of its tenant and its key. Raises ProblemError where
         one is spent.
@@ -322,7 +320,7 @@ def _may_be_copied(arrival: ParsedRequest, endpoint: Endpoint) -> bool:
     """Whether a shadow may get a copy of the call. Not where backends may store responses, nor for a long body, which
     would have to be held twice.
     """
-    return arrival.alias is not None and endpoint is not RESPONSES and arrival.body_bytes < LONG_BYTES
+    return endpoint is not RESPONSES and arrival.body_bytes < LONG_BYTES
 
 
 def _runs_tools(values: Mapping[str, Any]) -> bool:

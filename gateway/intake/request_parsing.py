@@ -6,6 +6,7 @@ complete (408, 413) and valid for its path (400), the model exists (404), the te
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,7 +35,8 @@ IDENTITY: Final = "identity"
 NO_BODY: Final = JsonBody(b"", {})
 
 
-class ParsedRequest(NamedTuple):
+@dataclass(slots=True)
+class ParsedRequest:
     """A call that has been received and routed. `owner` is the caller, even where `tenant` is the model. `alias` is the
     name that the client used, where that is an alias, and `others` the models of it that come after `card`.
     """
@@ -96,7 +98,9 @@ class RequestParser:
     def identify(self, request: HttpRequest, trace: CallTrace) -> Identity:
         """The caller, which is also written to the trace. Raises ProblemError."""
         try:
-            named = self._proxies.named(request.headers, request.remote) if self._proxies is not None else None
+            named = (
+                self._proxies.named(request.headers, request.connection.remote) if self._proxies is not None else None
+            )
             identity = named or self._auth.identify(request.headers)
         except Unauthorized:
             wait_s = self._failures.failed(trace.client, asyncio.get_running_loop().time())
@@ -124,7 +128,7 @@ class RequestParser:
             raise ProblemError(error.problem) from None
         except OutOfMemory:
             raise ProblemError(errors.OUT_OF_MEMORY, "out_of_memory") from None
-        if model is not None and self._aliases.find(model) is not None:
+        if model is not None and model in self._aliases.all:
             return await self._of_alias(_Received(identity, request.headers, body, body_bytes), model, trace)
         route = self._pools.routes.any() if model is None and endpoint.may_be_empty else self._pools.routes.find(model)
         return self.routed(identity, body, body_bytes, route, trace)
@@ -191,7 +195,7 @@ class RequestParser:
             if route is not None and self._pools.routes.is_live(model):
                 dispatcher, card = route
                 _note_route(trace, dispatcher, card, arrival.tenant, arrival.alias)
-                following = arrival._replace(dispatcher=dispatcher, card=card)
+                following = replace(arrival, dispatcher=dispatcher, card=card)
                 return await self._at(following, arrival.others[place + 1 :])
         return None
 
@@ -204,7 +208,7 @@ class RequestParser:
         with_model, model = arrival.body.with_model, arrival.card.id
         is_long = arrival.body_bytes >= LONG_BYTES
         body = await self.long_bodies.run(with_model, model) if is_long else with_model(model)
-        return arrival._replace(body=body, others=others)
+        return replace(arrival, body=body, others=others)
 
     def enter(self, request: HttpRequest, trace: CallTrace) -> Identity:
         """The caller of a new call. Raises ProblemError, also while the gateway drains."""

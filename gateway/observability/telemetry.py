@@ -237,7 +237,7 @@ def _record(trace: CallTrace) -> AccessRecord:
         "stream": trace.stream,
         "queue_ms": _ms(trace.queued_s, trace.dispatched_s),
         "ttft_ms": _ms(trace.started_s, trace.first_token_s),
-        "duration_ms": _ms(trace.started_s, trace.ended_s) or 0.0,
+        "duration_ms": int((trace.ended_s - trace.started_s) * 1e6) / 1000,
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "cached_tokens": usage.cached_tokens if usage else None,
         "output_tokens": usage.output_tokens if usage else None,

@@ -11,7 +11,7 @@ before the next decision. Either way a reader of the accounts sees every token t
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -77,15 +77,15 @@ class Dispatcher:
 
     def __init__(self, scheduler: ViewedSchedulerProtocol, deciding: Deciding | None = None) -> None:
         self._scheduler = scheduler
-        self._loop = asyncio.get_running_loop()
-        self.now: Callable[[], float] = self._loop.time
+        self.loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self.loop.time
         """Seconds on the clock that all facts are told with; requests arrive at this time too."""
         self._waiting: dict[str, asyncio.Future[Dispatch] | None] = {}  # None while it is decided at once
         self._at_once: Dispatch | Reject | None = None
         self._usages = UsageReports(scheduler)
         self._tenants: dict[str, Tenant] = {}
         self._leases: dict[str, Lease] = {}  # by request
-        self._tenant_leases: Counter[str] = Counter()
+        self._tenant_leases: defaultdict[str, int] = defaultdict(int)
         self._closed = False
         self._deciding = Deciding(scheduler) if deciding is None else deciding
         self._tells_all = self._deciding.tells_all
@@ -93,7 +93,8 @@ class Dispatcher:
 
     def lease(self, request: Request, tenant: Tenant, watch: QueueWatch | None = None) -> "Lease":
         """A lease for the request. To enter it waits for a backend, and raises Rejected. `watch` observes the queue."""
-        self._know(tenant)
+        if self._tenants.get(tenant.id) is not tenant:
+            self._know(tenant)
         return Lease(self, request, watch)
 
     def spent(self, tenant: Tenant, usage: Usage, key_id: str = "") -> None:
@@ -251,19 +252,19 @@ class Dispatcher:
         if self._waiting or self._tells_all:
             self._deciding.soon()
 
-    def tokens(self, request_id: str, usage: Usage) -> None:
+    def tokens(self, request_id: str, usage: Usage, *, is_first: bool = False) -> None:
+        """A request has used so much. The first report of its prompt's true size may have shrunk its reservation, so a
+        queued request may fit now.
+        """
         self._usages.record(request_id, usage)
         if self._tells_all:
             self._deciding.recorded()
+        if is_first and (self._waiting or self._tells_all):
+            self._deciding.soon()
 
     def prefilled(self, request_id: str) -> Usage:
         """The part of a dispatched request's prompt that its backend has prefilled by now, as estimated."""
         return self._scheduler.prefilled(request_id, self.now()) or NO_USAGE
-
-    def trued_up(self) -> None:
-        """A prompt's true size is known. A reservation may have shrunk, so a queued request may fit now."""
-        if self._waiting or self._tells_all:
-            self._deciding.soon()
 
     def finished(self, request_id: str, outcome: Outcome, timing: Timing | None = None) -> None:
         self._scheduler.finished(request_id, outcome, self.now(), timing, self._usages.ended(request_id))
@@ -275,7 +276,7 @@ class Dispatcher:
         if self._closed:
             self._scheduler.told(Cancelled(self.now(), request_id))
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
-        decided: asyncio.Future[Dispatch] = self._loop.create_future()
+        decided: asyncio.Future[Dispatch] = self.loop.create_future()
         self._waiting[request_id] = decided
         try:
             return await decided
@@ -369,7 +370,7 @@ class Lease:
         """What has passed by now, also of what was not told; set by the relay."""
 
     async def __aenter__(self) -> Self:
-        self.holder = asyncio.current_task()
+        self.holder = asyncio.current_task(self._dispatcher.loop)
         try:
             self._given(self._dispatcher.arrived(self) or await self._dispatcher.decision(self.request.id))
         except BaseException:
@@ -415,10 +416,8 @@ class Lease:
         """Report the cumulative usage. Returns at how many output tokens it has to be called again; the last usage is
         reported in any case.
         """
-        self._dispatcher.tokens(self.request.id, usage)
-        if not self._trued_up:
-            self._trued_up = True
-            self._dispatcher.trued_up()
+        self._dispatcher.tokens(self.request.id, usage, is_first=not self._trued_up)
+        self._trued_up = True
         told = max(usage.output_tokens, self.quiet_tokens)
         return told + KV_BLOCK_TOKENS - told % KV_BLOCK_TOKENS  # a reservation grows by blocks
 

@@ -15,6 +15,8 @@ class Routes:
         self._backends = backends
         self._catalog = backends.catalog
         self._dispatcher_of = dispatcher_of
+        self.context_tokens_max = backends.catalog.context_tokens_max
+        """Of a model: the longest context that a call of it may meet."""
         # By model: caches of `find` and `holders` until the backends change.
         self._routes: dict[str, tuple[Dispatcher, ModelCard]] = {}
         self._holders: dict[str, frozenset[str] | None] = {}
@@ -53,10 +55,6 @@ class Routes:
             having = frozenset(each for each in mates if self._catalog.serves(each, model))
             self._holders[model] = None if len(having) == len(mates) else having
         return self._holders[model]
-
-    def context_tokens_max(self, model: str) -> int:
-        """The longest context that a call of this model may meet."""
-        return self._catalog.context_tokens_max(model)
 
     def available(self, model: str) -> list[str]:
         """The available backends of this model's pool."""

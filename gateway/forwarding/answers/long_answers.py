@@ -20,7 +20,7 @@ def is_long(body: bytes | bytearray) -> bool:
 
 async def read_answer(body: bytes | bytearray, members: Iterable[str], *, search: bool = False) -> dict[str, Any]:
     """The parsed answer; of a long one, or with `search`, only these members. Empty where it is no JSON object."""
-    if not (search or is_long(body)):
+    if not search and len(body) < long.LONG_BYTES:
         return json_object(body) or {}
     found = {name: await in_turns(long.member(body, name)) for name in members}
     return {name: value for name, value in found.items() if value is not None}

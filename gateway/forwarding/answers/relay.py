@@ -17,6 +17,7 @@ the last bytes holds no slot.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from backends.meters.events import EventTooLongError, StreamMeter
@@ -50,7 +51,8 @@ class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
         self.error = error
 
 
-class RelayResult(NamedTuple):
+@dataclass(slots=True)
+class RelayResult:
     """What to return from the handler, and how the exchange ended.
 
     `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had

@@ -60,7 +60,7 @@ class Settlement:
 
     def tokens(self, reported: Usage) -> float:
         """Charge this cumulative usage. Returns at how many output tokens it has to be called again."""
-        tell_at = self._report(self._true(reported))
+        tell_at = self._report(reported if reported.prompt_tokens else self._true(reported))
         if not self._learnt and reported.prompt_tokens:
             self._learnt = True
             if not self._trace.overstated:
