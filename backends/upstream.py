@@ -264,10 +264,10 @@ def _serialized(
     if not _OWN_HEADERS.isdisjoint(map(str.lower, headers)):
         raise ValueError(f"one of these headers is set here: {', '.join(headers)}")
     size = len(body)
-    lines = [f"{method} {target} HTTP/1.1\r\n{host_line}\r\ncontent-length: {size}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
-    head = "".join(lines)
-    if not head.count("\r") == head.count("\n") == len(lines) + 2 or "\0" in head:  # the first has three
+    head = f"{method} {target} HTTP/1.1\r\n{host_line}\r\ncontent-length: {size}\r\n"
+    for name, value in headers.items():
+        head += f"{name}: {value}\r\n"
+    if not head.count("\r") == head.count("\n") == 3 + len(headers) or "\0" in head:
         raise ValueError("a line break or NUL in the request head")
     # The client's header bytes were decoded with surrogateescape; this restores them.
     start = f"{head}\r\n".encode("utf-8", "surrogateescape")

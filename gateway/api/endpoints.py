@@ -194,18 +194,12 @@ class PathTable:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         endpoints = tuple(endpoints)
-        self._exact: Mapping[str, Endpoint] = {each.path: each for each in endpoints if "{" not in each.path}
+        self.exact: Mapping[str, Endpoint] = {each.path: each for each in endpoints if "{" not in each.path}
         self._patterns = [(_pattern(each.path), each) for each in endpoints if "{" in each.path]
-
-    def exact(self, target: str) -> Endpoint | None:
-        """The endpoint whose path equals `target`; None where there is none. Nearly all calls match here, without URL
-        parsing.
-        """
-        return self._exact.get(target)
 
     def find(self, path: str) -> tuple[Endpoint | None, str]:
         """The endpoint (None where there is none), and the id in the path ("" where the path has none)."""
-        endpoint = self._exact.get(path)
+        endpoint = self.exact.get(path)
         if endpoint is not None:
             return endpoint, ""
         for pattern, candidate in self._patterns:

@@ -65,7 +65,8 @@ def upstream_headers(
     for name in FORWARDED:
         if name in headers and (value := headers[name]).isascii() and value.isprintable() and name not in nominated:
             sent[name] = value
-    sent.update(credentials)
+    if credentials:
+        sent.update(credentials)
     return sent
 
 

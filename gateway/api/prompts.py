@@ -36,6 +36,7 @@ MEDIA_BLOCKS = ("image", "input_image", "document", "input_file", "input_audio")
 # Fields of an item of messages and responses that a chat template may render.
 ITEM_FIELDS = ("role", "name", "content", "arguments", "output", "summary")
 LEADING_FIELDS = ("tools", "functions", "documents")
+_LEADING = frozenset(LEADING_FIELDS)
 # Fields that make the KV blocks of two equal texts different.
 SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
 
@@ -204,7 +205,7 @@ def _chat_pieces(call: dict[str, Any], messages: Any) -> list[Piece]:
     if type(messages) is not list or not messages:
         wrong("messages", "must be a list with at least one message")
     pieces: list[Piece] = []
-    for name in LEADING_FIELDS:
+    for name in LEADING_FIELDS if not _LEADING.isdisjoint(call) else ():
         if (value := call.get(name)) is not None:
             if type(value) is not list:
                 wrong(name, "must be a list")

@@ -94,13 +94,8 @@ class ResumableStream:
         return self.exclusion is None and self.is_begun and bool(self.ids.prompt) and is_readable
 
 
-def stream_of(exclusion: Exclusion | None) -> ResumableStream:
-    """A stream; those with an exclusion have no state, so all with the same one share an object."""
-    return ResumableStream(None) if exclusion is None else _EXCLUDED[exclusion]
-
-
 def _nothing() -> None:
     pass
 
 
-_EXCLUDED: Final = {each: ResumableStream(each) for each in Exclusion}
+EXCLUDED: Final = {each: ResumableStream(each) for each in Exclusion}

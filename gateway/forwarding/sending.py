@@ -5,7 +5,7 @@ from collections.abc import Callable
 from backends.live_backend import LiveBackend
 from backends.model_identity import ModelIdentity
 from gateway.continuation.loss_evidence import Suspect
-from gateway.continuation.stream import ResumableStream, stream_of
+from gateway.continuation.stream import EXCLUDED, ResumableStream
 from gateway.http.request import HttpRequest
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
@@ -34,7 +34,8 @@ class Sending(Suspect):
         self.call = call
         self.lease = lease
         self.trace = trace
-        self.stream: ResumableStream = stream_of(call.exclusion)
+        # Those with an exclusion have no state, so all with the same one share an object.
+        self.stream = ResumableStream(None) if call.exclusion is None else EXCLUDED[call.exclusion]
         self.backend: LiveBackend
         self.tier = tier
         self.dispatched_at = 0.0

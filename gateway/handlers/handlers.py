@@ -37,9 +37,7 @@ from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.connection import Handler
 from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
-from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
-from gateway.http.response import EventStream, Response
 from gateway.http.server import GatewayServer
 from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.key_ring import KeyRing
@@ -185,9 +183,7 @@ class RequestHandlers:
         models = Models(self._request_parser, self._clients.backends, self.aliases, self._headers)
         handlers: dict[Endpoint, Handler] = {
             endpoints.MODELS: self._logged(endpoints.MODELS, models.answer),
-            endpoints.MODEL: lambda request, name: self._middleware.answer(
-                request, endpoints.MODEL, partial(models.answer_one, name=name)
-            ),
+            endpoints.MODEL: self._logged(endpoints.MODEL, models.answer_one),
             endpoints.VERSION: self._logged(
                 endpoints.VERSION, Version(self._pools, self._clients.by_id, self._headers).answer
             ),
@@ -203,15 +199,11 @@ class RequestHandlers:
             elif endpoint.queued:
                 handlers[endpoint] = self._logged(endpoint, self._generation.answer)
             elif endpoint.charge is ChargeRule.UNIT:
-                handlers[endpoint] = partial(self._useful, endpoint)
+                handlers[endpoint] = self._logged(endpoint, self._utilities.answer)
         return handlers
 
     def _logged(self, endpoint: Endpoint, run: Run) -> Handler:
-        answer = self._middleware.answer
-        return lambda request, _path_id: answer(request, endpoint, run)
-
-    async def _useful(self, endpoint: Endpoint, request: HttpRequest, path_id: str) -> Response | EventStream:
-        return await self._middleware.answer(request, endpoint, partial(self._utilities.answer, path_id=path_id))
+        return partial(self._middleware.answer, endpoint, run)
 
     def _make_request_admission(self, exact_tokens: ExactPromptTokens | None) -> RequestAdmission:
         config = self._config

@@ -35,10 +35,10 @@ class Probes:
         self._is_ready = is_ready
         self.draining = False
 
-    async def alive(self, request: HttpRequest, path_id: str) -> Response:
+    async def alive(self, request: HttpRequest) -> Response:
         return Response(200)
 
-    async def ready(self, request: HttpRequest, path_id: str) -> Response:
+    async def ready(self, request: HttpRequest) -> Response:
         """200 where a backend is available, a leader decides, and the gateway does not drain; else 503. Also at /health
         and /ping, where vLLM's clients look.
         """
@@ -72,11 +72,11 @@ class Models:
         models = [entry for name, entry in entries.items() if identity.may_use(name)]
         return self._answer({"object": "list", "data": models}, trace)
 
-    async def answer_one(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace, name: str) -> Response:
-        """The model or alias of this name. Raises ProblemError, the same one where there is none and where the key may
-        not use it.
+    async def answer_one(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response:
+        """The model or alias whose name is in the path. Raises ProblemError, the same one where there is none and where
+        the key may not use it.
         """
-        identity = self._request_parser.identify(request, trace)
+        identity, name = self._request_parser.identify(request, trace), request.path_id
         alias, card = self._aliases.find(name), self._backends.catalog.model(name)
         if identity.may_use(name) and alias is not None:
             return self._answer(self._entry(name, alias), trace)

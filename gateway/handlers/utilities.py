@@ -55,12 +55,10 @@ class Utilities:
         self._turn = itertools.count()
         self._in_flight: Counter[str] = Counter()  # by tenant
 
-    async def answer(
-        self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace, path_id: str
-    ) -> Response | EventStream:
+    async def answer(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> Response | EventStream:
         """Raises ProblemError, UpstreamError."""
         if endpoint in (RESPONSE, RESPONSE_CANCEL):
-            arrival, backend_ids = await self._of_kept(request, trace, path_id)
+            arrival, backend_ids = await self._of_kept(request, trace)
         else:
             arrival = await self._request_parser.receive(request, endpoint, trace)
             backend_ids = self._well(arrival)
@@ -68,19 +66,17 @@ class Utilities:
         self._admit(arrival, trace.key_id)
         self._in_flight[tenant.id] += 1
         try:
-            target = _target(request, endpoint, path_id)
+            target = _target(request, endpoint)
             async with await self._send(request, target, arrival, backend_ids, trace) as exchange:
                 return await self._relay(request, exchange, arrival, trace)
         finally:
             self._left(tenant)
 
-    async def _of_kept(
-        self, request: HttpRequest, trace: CallTrace, response_id: str
-    ) -> tuple[ParsedRequest, list[str]]:
+    async def _of_kept(self, request: HttpRequest, trace: CallTrace) -> tuple[ParsedRequest, list[str]]:
         """The backend that has a stored response, for its owner alone. Raises ProblemError. It works during a drain,
         too: the drain waits for background responses so that clients can fetch them.
         """
-        identity = self._request_parser.identify(request, trace)
+        identity, response_id = self._request_parser.identify(request, trace), request.path_id
         await self._responses.fetch(response_id)
         kept = self._responses.find(response_id, identity.tenant_id)
         if kept is None or kept.backend_id not in self._backend_clients:  # its backend was removed
@@ -174,8 +170,8 @@ class Utilities:
             del self._in_flight[tenant.id]
 
 
-def _target(request: HttpRequest, endpoint: Endpoint, path_id: str) -> str:
+def _target(request: HttpRequest, endpoint: Endpoint) -> str:
     """The target at the backend. The query is kept only for endpoints that need no body."""
-    target = endpoint.target(path_id)
+    target = endpoint.target(request.path_id)
     query = request.query if endpoint.may_be_empty else ""
     return f"{target}?{query}" if query else target

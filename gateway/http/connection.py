@@ -77,8 +77,8 @@ _METHODS: Final = {each.value.encode(): each.value for each in HTTPMethod}
 log = logging.getLogger(__name__)
 
 
-# Answers a request; the second argument is the id in its path, "" where that has none.
-Handler = Callable[[HttpRequest, str], Coroutine[Any, Any, Response | EventStream]]
+# Answers a request.
+Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response | EventStream]]
 
 
 class DataPort(Protocol):
@@ -90,8 +90,12 @@ class DataPort(Protocol):
     cuts: Counter[str]
     """The connections that were cut, by reason."""
 
-    def route(self, request: HttpRequest) -> "Response | tuple[Handler, str]":
-        """The response, or the handler that returns it and the id in the path."""
+    def route(self, request: HttpRequest) -> "Handler | None":
+        """The handler of a request, which gets the id in its path; None where it has no handler."""
+        ...
+
+    def turned_away(self, request: HttpRequest) -> Response:
+        """The response to a request without a handler."""
         ...
 
     def complete(self, request: HttpRequest, response: Response) -> None:
@@ -282,9 +286,10 @@ class ClientConnection(asyncio.Protocol):
         self._waiting.append(request)
 
     def on_body(self, body: bytes) -> None:
-        self._unframed_bytes = -len(body)  # all of what is parsed now will be added
+        size = len(body)
+        self._unframed_bytes = -size  # all of what is parsed now will be added
         if self._receiving is not None:
-            self._receiving.arrived(body)
+            self._receiving.arrived(body, size)
 
     def on_message_complete(self) -> None:
         request = self._receiving
@@ -459,22 +464,23 @@ class ClientConnection(asyncio.Protocol):
                 self._linger()
                 return
             self._request = following
-            route = self._server.route(following)
-            if isinstance(route, Response):
-                self._send(following, route)
-                self._end(following, route.status)
+            handler = self._server.route(following)
+            if handler is None:
+                response = self._server.turned_away(following)
+                self._send(following, response)
+                self._end(following, response.status)
             else:
-                self.task = self._loop.create_task(self._run(following, *route))
+                self.task = self._loop.create_task(self._run(following, handler))
             if self._rest is not None and len(waiting) <= PIPELINED_MAX // 2:
                 self._parse_rest()
         if self._is_reading_paused or waiting or self._receiving is not None:
             self.mind_reading()
 
-    async def _run(self, request: HttpRequest, handler: Handler, path_id: str) -> None:
+    async def _run(self, request: HttpRequest, handler: Handler) -> None:
         """Run the handler, and send what it returns."""
         try:
             try:
-                response = await handler(request, path_id)
+                response = await handler(request)
             except Exception as error:
                 if isinstance(error, ConnectionError) and self.transport.is_closing():
                     raise  # it is that of its client

@@ -45,7 +45,7 @@ class CallMiddleware:
         self._telemetry = telemetry
         self._rejection_turns = RejectionTurns()
 
-    async def answer(self, request: HttpRequest, endpoint: Endpoint, run: Run) -> Response | EventStream:
+    async def answer(self, endpoint: Endpoint, run: Run, request: HttpRequest) -> Response | EventStream:
         """Run the handler and return its response, or the response for the problem that it raised. A disconnect of the
         client, and a bug, are logged and raised again.
         """

@@ -82,12 +82,13 @@ class HttpRequest:
     """One request. Mutable: its body arrives while it is handled. `target` is the path with the query, as sent.
     `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may go on to use the connection. `is_whole`: all of
     it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a handler that fails, so that its
-    response has the logged id. `heartbeat` and `open_stream` belong to event_stream.py.
+    response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat` and `open_stream` belong to event_stream.py.
     """
 
     __slots__ = (
         "_is_broken", "_pieces", "_waiter", "connection", "content_length", "has_begun", "headers",
-        "heartbeat", "is_new", "is_whole", "keeps", "method", "open_stream", "received_bytes", "request_id", "target",
+        "heartbeat", "is_new", "is_whole", "keeps", "method", "open_stream", "path_id", "received_bytes", "request_id",
+        "target",
         "unread_bytes",
     )  # fmt: skip
 
@@ -110,6 +111,7 @@ class HttpRequest:
         self.content_length = int(headers["content-length"]) if "content-length" in headers else None
         self.is_whole = False
         self.request_id: str | None = None
+        self.path_id = ""
         self.heartbeat: StreamKeeper | None = None
         self.open_stream: EventStream | None = None
         self.has_begun = False
@@ -138,7 +140,7 @@ class HttpRequest:
             raise BodyTooLargeError
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()  # the request lives as long as the call
+        self._pieces = []  # the request lives as long as the call
         self.unread_bytes = 0
         return body
 
@@ -188,9 +190,8 @@ class HttpRequest:
         """Whether a body follows the head (RFC 9112, 6)."""
         return bool(self.content_length) or "transfer-encoding" in self.headers
 
-    def arrived(self, piece: bytes) -> None:
-        """A piece of the body is here."""
-        size = len(piece)
+    def arrived(self, piece: bytes, size: int) -> None:
+        """A piece of the body is here, of `size` bytes."""
         self._pieces.append(piece)
         self.unread_bytes += size
         self.received_bytes += size

@@ -94,7 +94,9 @@ def head(status: int, fields: Mapping[str, str], *, is_new: bool, keeps: bool) -
 
     Raises ValueError where a field would begin another line: nothing that a backend or a client sent may.
     """
-    lines, number = "".join([f"{name}: {value}\r\n" for name, value in fields.items()]), len(fields)
+    lines, number = "", len(fields)
+    for name, value in fields.items():
+        lines += f"{name}: {value}\r\n"
     if lines.count("\n") != number or lines.count("\r") != number or "\0" in lines:
         raise ValueError("a header field with a line break")
     connection = "" if keeps is is_new else "connection: keep-alive\r\n" if keeps else "connection: close\r\n"

@@ -75,13 +75,20 @@ class GatewayServer:
 
     # For connections.
 
-    def route(self, request: HttpRequest) -> Response | tuple[Handler, str]:
-        endpoint, path_id = self._paths.exact(request.target), ""
+    def route(self, request: HttpRequest) -> Handler | None:
+        endpoint = self._paths.exact.get(request.target)  # nearly all, without URL parsing
         if endpoint is None:
-            endpoint, path_id = self._paths.find(request.path)
-        if endpoint is not None and request.method in endpoint.methods:
-            return self._handlers[endpoint], path_id
-        return self._turned_away(request, endpoint)
+            endpoint, request.path_id = self._paths.find(request.path)
+        return self._handlers[endpoint] if endpoint is not None and request.method in endpoint.methods else None
+
+    def turned_away(self, request: HttpRequest) -> Response:
+        """The response to a request without a handler: a CORS preflight, a redirect, 404 or 405."""
+        if request.method == HTTPMethod.OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
+            return preflight
+        endpoint, _ = self._paths.find(request.path)
+        if endpoint is None:
+            return self._without_slash(request) or to_response(errors.NOT_FOUND)
+        return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
 
     def complete(self, request: HttpRequest, response: Response) -> None:
         """Add the headers that every response has: server, request id, and CORS for an allowed origin."""
@@ -127,14 +134,6 @@ class GatewayServer:
                 return
             del self._idle[connection]
             connection.transport.close()
-
-    def _turned_away(self, request: HttpRequest, endpoint: Endpoint | None) -> Response:
-        """The response to a request without a handler: a CORS preflight, a redirect, 404 or 405."""
-        if request.method == HTTPMethod.OPTIONS and (preflight := self._cors.preflight(request.headers)) is not None:
-            return preflight
-        if endpoint is None:
-            return self._without_slash(request) or to_response(errors.NOT_FOUND)
-        return to_response(errors.method_not_allowed(", ".join(endpoint.methods)))
 
     def _without_slash(self, request: HttpRequest) -> Response | None:
         """A redirect from a path with trailing slashes to its endpoint, as vLLM's framework sends; None without an

@@ -116,7 +116,7 @@ class House:
             self.backend_gone.set()
             writer.close()
 
-    async def _stream(self, request, _path_id):
+    async def _stream(self, request):
         try:
             async with await self.upstream.open("POST", "/") as exchange:
                 meter = ChunkMeter(StreamCall())
@@ -129,7 +129,7 @@ class House:
         self.results.append(result)
         return result.response
 
-    async def _body(self, request, _path_id):
+    async def _body(self, request):
         async with await self.upstream.open("POST", "/") as exchange:
             try:
                 body, unread = await read_whole(exchange, BODY_MAX, self.unread, "t")

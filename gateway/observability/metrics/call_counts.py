@@ -162,7 +162,8 @@ class CallMeter:
             )
 
     def _time(self, trace: CallTrace, outcome: str) -> None:
-        model, ended_s = self._model(trace), trace.ended_s
+        key, ended_s = (trace.endpoint, trace.model or "", trace.tier_id or ""), trace.ended_s
+        model = self._models[key] if key in self._models else self._new_model(*key)
         error = "" if outcome == Outcome.COMPLETED else outcome
         if error not in model.durations:
             model.durations[error] = self._to.duration.of(*model.labels, error)
@@ -181,16 +182,13 @@ class CallMeter:
             self._tenants[label] = _OfTenant()
         return self._tenants[label]
 
-    def _model(self, trace: CallTrace) -> _OfModel:
-        key = (trace.endpoint, trace.model or "", trace.tier_id or "")
-        if key in self._models:
-            return self._models[key]
-        name = key[1] if len(self._models) < MODELS_MAX else OTHER
-        labels = (genai.operation(key[0]), name, key[2])
-        model = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
+    def _new_model(self, endpoint: str, model: str, tier_id: str) -> _OfModel:
+        name = model if len(self._models) < MODELS_MAX else OTHER
+        labels = (genai.operation(endpoint), name, tier_id)
+        series = _OfModel(labels, self._to.first_token.of(*labels), self._to.per_token.of(*labels))
         if name != OTHER:
-            self._models[key] = model
-        return model
+            self._models[endpoint, model, tier_id] = series
+        return series
 
     def _drop(self, label: str) -> None:
         """Forget the counts of a tenant that has lost its series."""

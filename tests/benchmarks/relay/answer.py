@@ -47,6 +47,7 @@ BODY = (
     b'{"model":"mock-model","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user",'
     b'"content":"' + PROMPT + b'"}],"max_tokens":64,"temperature":0.7,"top_p":0.95}'
 )
+CONTENT_LENGTH = re.compile(rb"(?i)content-length: (\d+)")
 REQUEST = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: OpenAI/Python 1.99.0\r\n"
     b"Accept: application/json\r\nAuthorization: Bearer sk-1234\r\nContent-Type: application/json\r\n"
@@ -67,7 +68,7 @@ class Peer(asyncio.Protocol):
         data = self.left + data
         head_end = data.find(b"\r\n\r\n")
         if head_end >= 0:
-            length = re.search(rb"(?i)content-length: (\d+)", data[:head_end])
+            length = CONTENT_LENGTH.search(data, 0, head_end)
             if len(data) >= head_end + 4 + (0 if length is None else int(length[1])):
                 self.left = b""
                 self.message(data)

@@ -53,7 +53,7 @@ class Relay:
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
-    async def answer(self, request: HttpRequest, _path_id: str) -> Response | EventStream:
+    async def answer(self, request: HttpRequest) -> Response | EventStream:
         data = request.body_at_hand()
         body = orjson.loads(await request.read_body(lambda _bytes: None) if data is None else data)
         streamed = body.get("stream") is True
@@ -73,7 +73,7 @@ class Relay:
             return result.response
 
 
-async def health(_request: HttpRequest, _path_id: str) -> Response:
+async def health(_request: HttpRequest) -> Response:
     return Response(200)
 
 

@@ -103,11 +103,11 @@ class House:
         connection.connection_made(transport)
         return connection, transport
 
-    async def live(self, request, _path_id):
+    async def live(self, request):
         body = await self._read(request)
         return Response(400 if body is None else 200)
 
-    async def echo(self, request, _path_id):
+    async def echo(self, request):
         self.started += 1
         try:
             await self.gate.wait()
@@ -683,7 +683,7 @@ async def test_a_handler_that_fails_is_answered_and_logged(caplog, error):
     """Also by a connection of its own, while that of its client is there."""
     house = House()
 
-    async def fail(_request, _path_id):
+    async def fail(_request):
         raise error
 
     house.server._handlers = {LIVEZ: fail}
