@@ -96,7 +96,7 @@ class ChunkMeter(EventMeter):
     def _other(self, data: bytes) -> bytes:
         if not self._partial and is_one_event(data):
             out = self._more_tokens(data)
-            return self._slow(data) if out is None else out
+            return self._slow(data, is_one=True) if out is None else out
         out = self._split(data)
         if self._partial:
             self._like = _LIKE_NONE  # the next bytes begin in the middle of an event
@@ -133,8 +133,8 @@ class ChunkMeter(EventMeter):
     def _event(self, event: bytes) -> bytes:
         return self.feed(event) if is_one_event(event) else self._slow(event)
 
-    def _slow(self, event: bytes) -> bytes:
-        data = payload(event)
+    def _slow(self, event: bytes, *, is_one: bool = False) -> bytes:
+        data = payload(event, is_one=is_one)
         out = self._parsed(event, data, json_object(data))
         self._expect_like(event)
         return out
@@ -165,8 +165,9 @@ class ChunkMeter(EventMeter):
             self.rejected = not self.output_tokens and isinstance(error, dict) and error.get("code") in _CLIENTS_FAULTS
             return self._flush() + event
         choices = message.get("choices")
-        if isinstance(choices, list) and choices:
-            return self._flush() + self._choice_event(event, data, message)
+        if type(choices) is list and choices:
+            before = self._flush() if self._held is not None else b""
+            return before + self._choice_event(event, data, message)
         return self._usage_event(event, message)
 
     def _end(self, event: bytes) -> bytes:
@@ -180,9 +181,12 @@ class ChunkMeter(EventMeter):
         return event
 
     def _choice_event(self, event: bytes, data: bytes, message: dict[str, Any]) -> bytes:
-        choices = [choice for choice in message["choices"] if isinstance(choice, dict)]
-        finished = [count(choice.get("index")) for choice in choices if choice.get("finish_reason") is not None]
-        self.aborted = self.aborted or any(choice.get("finish_reason") == "abort" for choice in choices)
+        choices = [choice for choice in message["choices"] if type(choice) is dict]
+        finished = []
+        for choice in choices:
+            if (reason := choice.get("finish_reason")) is not None:
+                finished.append(count(choice.get("index")))
+                self.aborted = self.aborted or reason == "abort"
         usage = openai_usage(message)
         if finished:
             self._finished, self._finish = self._finished.union(finished), event

@@ -18,6 +18,7 @@ from policies.types import Usage
 
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
 _DATA: Final = b"data: "
+_LF: Final = 0x0A
 EVENT_BYTES_MAX = 16 * 1024 * 1024
 TOKENS_PER_BYTE = 1 / 4
 
@@ -248,12 +249,14 @@ class EventMeter(ABC):
 
 def is_one_event(data: bytes) -> bool:
     """Whether these bytes are exactly one event of one line, given that they begin an event."""
-    return data.find(b"\n") == len(data) - 2 and data.endswith(b"\n")
+    return data.find(b"\n") == len(data) - 2 and data[-1] == _LF
 
 
-def payload(event: bytes) -> bytes:
-    """Return the data lines of an event, joined as the SSE standard defines; empty if it has none."""
-    if event.startswith(b"data: ") and is_one_event(event):
+def payload(event: bytes, *, is_one: bool = False) -> bytes:
+    """Return the data lines of an event, joined as the SSE standard defines; empty if it has none. `is_one`: it has one
+    line, as the caller knows.
+    """
+    if event.startswith(b"data: ") and (is_one or is_one_event(event)):
         return event[6:-2]
     return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
 

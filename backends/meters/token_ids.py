@@ -181,8 +181,8 @@ class TokenIdMeter(ChunkMeter):
         self.output_tokens += _members(token_ids)
         self._known = True
 
-    def _slow(self, event: bytes) -> bytes:
-        data = payload(event)
+    def _slow(self, event: bytes, *, is_one: bool = False) -> bytes:
+        data = payload(event, is_one=is_one)
         if _LF in data:  # JSON has no line end inside a string
             event = b"data: " + data.replace(b"\n", b" ") + _BLANK
         plain = self._without_ids(event)

@@ -1,11 +1,12 @@
 """What a whole answer costs the gateway in one process, beside its clients and its backend: CPU time, or calls.
 
     python tests/benchmarks/relay/answer.py [--rounds 5] [--answers 4000] [--clients 32] [--beside CHECKOUT]
-    python tests/benchmarks/relay/answer.py --calls [--top 60] [--of 'settlement']
+    python tests/benchmarks/relay/answer.py --calls [--stream] [--top 60] [--of 'settlement']
 
 A whole answer has no hot spot: its cost is some hundred short functions. --calls counts them, builtins and resumed
 coroutines included: a figure that no neighbour disturbs. It sees what is interpreted: compiled functions tell a
-profiler nothing. --of prints only functions whose file or name contains the text.
+profiler nothing. --of prints only functions whose file or name contains the text. With --stream the answer is a stream
+of four events that come in one read: what its start and its end cost.
 
 Without it, the CPU time of the process is measured in batches of 200 answers. Clients and backend are a few lines
 here, so their share is small, and the same on both sides of a comparison; the kernel's work for the sockets of all
@@ -47,11 +48,21 @@ BODY = (
     b'{"model":"mock-model","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user",'
     b'"content":"' + PROMPT + b'"}],"max_tokens":64,"temperature":0.7,"top_p":0.95}'
 )
+EVENT = b'data: {"id":"chatcmpl-8f3c2d1e4b5a6978","object":"chat.completion.chunk","created":1795172665,%b}\n\n'
+CHOICE = b'"model":"mock-model","choices":[%b],"usage":{"prompt_tokens":184,"total_tokens":%d,"completion_tokens":%d}'
+EVENTS = (  # as a vLLM sends them that is asked for usage in chunks
+    EVENT % (CHOICE % (b'{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}', 184, 0)),
+    EVENT % (CHOICE % (b'{"index":0,"delta":{"content":"An answer."},"finish_reason":null}', 185, 1)),
+    EVENT % (CHOICE % (b'{"index":0,"delta":{"content":""},"finish_reason":"stop"}', 186, 2)),
+    EVENT % (CHOICE % (b"", 186, 2)),
+    b"data: [DONE]\n\n",
+)
+LAST_CHUNK = b"0\r\n\r\n"
 CONTENT_LENGTH = re.compile(rb"(?i)content-length: (\d+)")
-REQUEST = (
+HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: OpenAI/Python 1.99.0\r\n"
     b"Accept: application/json\r\nAuthorization: Bearer sk-1234\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+    b"Content-Length: %d\r\n\r\n"
 )
 
 
@@ -80,7 +91,13 @@ class Backend(Peer):
     """Answers each call at once, and the gateway's polls as a server without metrics."""
 
     def message(self, data: bytes) -> None:
-        if data.startswith(b"POST"):
+        if data.startswith(b"POST") and b'"stream":true' in data:
+            head = (
+                b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked"
+            )
+            chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS]
+            self.transport.write(b"\r\n\r\n".join((head, b"".join(chunks))) + LAST_CHUNK)
+        elif data.startswith(b"POST"):
             self.reply(b"200 OK", ANSWER)
         elif b" /v1/models " in data[:40]:
             self.reply(b"200 OK", MODELS)
@@ -99,18 +116,30 @@ class Client(Peer):
         super().__init__()
         self.load = load
 
+    def data_received(self, data: bytes) -> None:
+        if not self.load.is_streamed:
+            super().data_received(data)
+        elif data.endswith(LAST_CHUNK):
+            self.message(self.left + data)
+            self.left = b""
+        else:
+            self.left += data
+
     def message(self, data: bytes) -> None:
-        assert data.startswith(b"HTTP/1.1 200"), data[:200]
+        assert data.startswith(b"HTTP/1.1 200") and (b"[DONE]" in data) is self.load.is_streamed, data[:200]
         self.load.answered(self)
 
     def ask(self) -> None:
-        self.transport.write(REQUEST)
+        self.transport.write(self.load.request)
 
 
 class Load:
     """So many answers for all clients together. Mutable."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_streamed: bool = False) -> None:
+        self.is_streamed = is_streamed
+        body = BODY[:-1] + b',"stream":true}' if is_streamed else BODY
+        self.request = HEAD % len(body) + body
         self.clients: list[Client] = []
 
     async def connect(self, port: int, clients: int) -> None:
@@ -179,7 +208,7 @@ def place(code: CodeType) -> str:
 
 
 async def measure(options: argparse.Namespace) -> tuple[list[float], Calls]:
-    loop, load, calls = asyncio.get_running_loop(), Load(), Calls()
+    loop, load, calls = asyncio.get_running_loop(), Load(is_streamed=options.stream), Calls()
     backend = await loop.create_server(Backend, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{backend.sockets[0].getsockname()[1]}"
     gateway = await open_gateway(
@@ -212,6 +241,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=CLIENTS, help="one at a time have the same calls in each run")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another checkout, which takes turns")
     parser.add_argument("--calls", action="store_true", help="count calls instead")
+    parser.add_argument("--stream", action="store_true", help="the answer is a stream, only with --calls")
     parser.add_argument("--top", type=int, default=60, help="rows of the table of calls")
     parser.add_argument("--of", default="", help="only functions whose file or name contains this")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
