@@ -1,19 +1,39 @@
 """Requests of a simulation: one that is going to arrive, and what became of it."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 from policies.types import Reason, SloEnvelope
 
 MODEL = "simulated"
+BLOCK_BITS = 24  # of a block's number in a request or a session
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPrompt:
+    """A prompt that begins with all prompts and answers before it of its session. The first `shared_tokens` are those
+    of all sessions of this number `among`.
+    """
+
+    session: int
+    among: int = 0
+    shared_tokens: int = 0
+
+    def blocks(self, tokens: int, block_tokens: int) -> tuple[int, ...]:
+        """The hashes of the full blocks of so many tokens."""
+        end = tokens // block_tokens
+        shared = min(end, self.shared_tokens // block_tokens)
+        of_all, own = (2 * self.among) << BLOCK_BITS, (2 * self.session + 1) << BLOCK_BITS
+        return tuple(chain(range(of_all, of_all + shared), range(own + shared, own + end)))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
-    advance. `prefix` has chained hashes of the prompt's leading KV blocks. The client disconnects `patience_s` seconds
-    after the arrival if the last token has not come. One that `waited_for` the arrival of that `number` comes `think_s`
-    after its end, whenever `at_s` is. One that `came_before` the simulation was waiting or running then: its first
-    token is not measured.
+    advance. `prefix` has chained hashes of the prompt's leading KV blocks, unless `of_session` makes them. The client
+    disconnects `patience_s` seconds after the arrival if the last token has not come. One that `waited_for` the arrival
+    of that `number` comes `think_s` after its end, whenever `at_s` is. One that `came_before` the simulation was
+    waiting or running then: its first token is not measured.
     """
 
     tenant_id: str
@@ -35,6 +55,7 @@ class Arrival:
     waited_for: int | None = None
     think_s: float = 0.0
     came_before: bool = False
+    of_session: SessionPrompt | None = None
 
 
 @dataclass(frozen=True, slots=True)

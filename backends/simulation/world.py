@@ -23,7 +23,7 @@ from math import inf
 from backends.engine.engine import Engine, StepPlan
 from backends.engine.sequence import EngineRequest
 from backends.simulation.answer_pace import AnswerPace
-from backends.simulation.requests import Arrival, RequestRecord
+from backends.simulation.requests import BLOCK_BITS, Arrival, RequestRecord
 from backends.simulation.scrapes import ScrapedSteps
 from policies.facts import Cancelled, Interrupted, LoadChanged, Measured, Returned
 from policies.scheduler_protocol import SchedulerProtocol
@@ -32,7 +32,6 @@ from policies.types import Action, BackendLoad, Cause, Dispatch, Outcome, Reason
 
 METRICS_EVERY_S = 1.0  # as the gateway polls /metrics
 SENDER = ""  # of all requests: one gateway
-BLOCK_BITS = 24  # of a block's number in a request, in the hashes that the world makes: negative, as no other is
 
 Happening = Callable[[float], None]
 
@@ -170,6 +169,9 @@ class World:
         self._submit(arrival, now)
 
     def _submit(self, arrival: Arrival, now: float) -> None:
+        prefix, session = arrival.prefix, arrival.of_session
+        if session is not None:
+            prefix = session.blocks(arrival.prompt_tokens, int(self._block_tokens()))
         request = Request(
             id=f"r{next(self._numbers)}",
             tenant_id=arrival.tenant_id,
@@ -177,8 +179,8 @@ class World:
             arrived_at=now,
             prompt_tokens=arrival.prompt_tokens,
             output_tokens_max=arrival.output_tokens_max,
-            prefix=arrival.prefix,
-            prefix_block_tokens=self._block_tokens() if arrival.prefix else 0.0,
+            prefix=prefix,
+            prefix_block_tokens=self._block_tokens() if prefix else 0.0,
             output_tokens_known=arrival.output_tokens,
             program_id=arrival.program_id,
             endpoint=arrival.endpoint,
@@ -344,13 +346,15 @@ class World:
             self._scheduler.told(Returned(now, call.request.id, hold_s, cause=cause))
 
     def _blocks(self, call: SimulatedCall) -> tuple[int, ...]:
-        """The hashes of the call's leading blocks. A resumable call has a hash for every block up to its end: the
-        engine caches outputs, too, and finds them again.
+        """The hashes of the call's leading blocks. A turn of a session, or a resumable call, has a hash for every block
+        up to its end: the engine caches outputs, too, and finds them again. Those made here are negative.
         """
         prefix = call.request.prefix
+        tokens = call.request.prompt_tokens + call.arrival.output_tokens
+        if call.arrival.of_session is not None:
+            return call.arrival.of_session.blocks(tokens, int(self._block_tokens()))
         if not call.request.is_resumable:
             return prefix
-        tokens = call.request.prompt_tokens + call.arrival.output_tokens
         own = range(len(prefix), tokens // int(self._block_tokens()))
         first = int(call.request.id[1:]) << BLOCK_BITS
         return (*prefix, *(-1 - first - number for number in own))

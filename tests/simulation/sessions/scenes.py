@@ -10,6 +10,7 @@ from backends.engine.batching import ChunkedPrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine
 from backends.simulation.world import KnownSteps
+from gateway.simulate.trace.agents import GAPS_S, SHARED_TOKENS, Agents, Quantiles, always
 from policies.facts import Fact, TenantsChanged
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
@@ -18,7 +19,7 @@ from policies.sessions.ledger import SessionLedger, TurnEntry
 from policies.step_time.model import StepTime
 from policies.types import Action, Dispatch, Outcome, Request, Tenant, Timing, Usage
 from tests.simulation.sessions.replicas import Replicas
-from tests.simulation.sessions.world import GAPS_S, Agents, Quantiles, SessionWorld, TurnRecord, always
+from tests.simulation.sessions.world import SessionWorld, TurnRecord
 
 CPU_13M = StepCoefficients(
     base_s=3.5e-3, token_s=68e-6, context_token_s=0.1e-6, request_s=0.3e-3, kv_tokens_max=16_384,
@@ -62,9 +63,7 @@ def cpu(*, gap_s: Quantiles = SHORT_GAPS, coefficients: StepCoefficients = CPU_1
 def h100(sessions: int, *, engines: int = 1, until_s: float = 3000.0, warm_s: float = 600.0) -> Scene:
     """So many agents a pod: prompts of about 50,000 tokens, answers of 350, gaps of up to 10 s."""
     agents = Agents(
-        tenant_id="A", sessions=sessions * engines, first_prompt=((0.0, 4_000.0), (0.5, 12_000.0), (1.0, 30_000.0)),
-        added=((0.0, 100.0), (0.5, 300.0), (1.0, 2500.0)), output=((0.0, 80.0), (0.5, 280.0), (1.0, 1000.0)),
-        starts_within_s=60.0, shared_tokens=8192,
+        tenant_id="A", sessions=sessions * engines, starts_within_s=60.0, shared_tokens=SHARED_TOKENS
     )  # fmt: skip
     return Scene(H100, (agents,), engines=engines, block_tokens=512, until_s=until_s, warm_s=warm_s)
 

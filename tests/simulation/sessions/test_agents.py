@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.simulate.trace.agents import GAPS_S
 from policies.fairness.tree import FairTree
 from policies.fairness.vtc import VirtualTokenCounter
 from policies.scheduler import Scheduler
@@ -17,7 +18,6 @@ from policies.step_time.model import StepTime, StepTimeModel
 from policies.types import BackendLoad, Request, SessionState, Tenant, Tier, Usage
 from tests.held_sessions import AlwaysEngaged
 from tests.simulation.sessions.scenes import CPU_1M, DIRECT, LONG_GAPS, OFF, ON, TOLD, Way, cpu, h100, play
-from tests.simulation.sessions.world import GAPS_S
 
 SESSIONS_MAX = 6
 WAIT_S_MAX = 20.0

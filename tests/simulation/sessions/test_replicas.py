@@ -5,10 +5,11 @@ from statistics import fmean
 
 import pytest
 
+from gateway.simulate.trace.agents import GAPS_S
 from policies.types import SessionState
 from tests.simulation.sessions.replicas import Replicas
 from tests.simulation.sessions.scenes import ON, THREE, Scene, cpu, play
-from tests.simulation.sessions.world import GAPS_S, SessionWorld
+from tests.simulation.sessions.world import SessionWorld
 
 pytestmark = pytest.mark.interpreted  # the scenes note when the ledger releases a turn
 
@@ -50,14 +51,14 @@ class Death:
     def look(self, now: float) -> None:
         if self.order.leader.is_deciding:
             self.after = known(self.order)
-            self.ended = {f"s{each.number}" for each in self.world.sessions if each.done >= each.turns}
+            self.ended = {f"s{each.number}" for each in self.world.sessions if each.ended_at is not None}
         else:
             self.world._at(now + 0.01, self.look)
 
 
 def test_a_leaders_death_forgets_no_session_and_breaks_no_turn():
     deaths: list[Death] = []
-    figures = play(varied(0, 70.0), THREE, lambda world: deaths.append(Death(world)))
+    figures = play(varied(3, 70.0), THREE, lambda world: deaths.append(Death(world)))
     (death,) = deaths
     assert len(death.order.schedulers) == 2
     states = [state for state, _ in death.before.values()]

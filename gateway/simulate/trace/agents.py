@@ -1,0 +1,101 @@
+"""Agents: sessions that are drawn from quantiles, as published of real agents; each turn sends all before it.
+
+An agent is a closed loop. Its next turn comes a gap after the answer before, so a slow pool is asked less; after the
+last turn of a session it begins another.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, pairwise
+from math import exp, log
+from random import Random
+from typing import Final, NamedTuple
+
+Quantiles = tuple[tuple[float, float], ...]
+"""Points (part, value) of a distribution, between which the logarithm of the value is linear."""
+
+# vllm-project/router #285: 86.46 % of the next turns within 1 s, 95.12 % within 10 s.
+GAPS_S: Final[Quantiles] = ((0.0, 0.02), (0.8646, 1.0), (0.9512, 10.0), (1.0, 10.0))
+# vLLM AgentX: a median of 43 turns.
+TURNS: Final[Quantiles] = ((0.0, 10.0), (0.25, 28.0), (0.5, 43.0), (0.75, 66.0), (1.0, 120.0))
+# llm-d-router #2964: prompts of about 50,000 tokens in the mean, answers of 350.
+FIRST_PROMPT: Final[Quantiles] = ((0.0, 4_000.0), (0.5, 12_000.0), (1.0, 30_000.0))
+ADDED: Final[Quantiles] = ((0.0, 100.0), (0.5, 300.0), (1.0, 2500.0))
+OUTPUT: Final[Quantiles] = ((0.0, 80.0), (0.5, 280.0), (1.0, 1000.0))
+SHARED_TOKENS: Final = 8192
+
+
+def drawn(quantiles: Quantiles, rng: Random) -> float:
+    """A random value of this distribution."""
+    part = rng.random()
+    for (before, low), (after, high) in pairwise(quantiles):
+        if part <= after:
+            return low if low == high else exp(log(low) + (log(high) - log(low)) * (part - before) / (after - before))
+    return quantiles[-1][1]
+
+
+def always(value: float) -> Quantiles:
+    return ((0.0, value), (1.0, value))
+
+
+def read_quantiles(text: str) -> Quantiles:
+    """Quantiles typed as one number, or as PART:VALUE,PART:VALUE,... from part 0 to part 1. Raises ValueError."""
+    try:
+        points = tuple(tuple(map(float, each.split(":"))) for each in text.split(",")) if ":" in text else None
+        found = always(float(text)) if points is None else tuple((part, value) for part, value in points)
+    except ValueError:
+        found = ()
+    parts = [part for part, _ in found]
+    if parts[:1] != [0.0] or parts[-1:] != [1.0] or parts != sorted(set(parts)):
+        raise ValueError(f"'{text}' must be a number, or like 0:10,0.5:43,1:120")
+    if any(not 0.0 < value < float("inf") for _, value in found):
+        raise ValueError(f"'{text}' must have values above 0")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents:
+    """A tenant's agents: so many sessions at once, each followed by another when it ends. The tokens that a turn adds
+    to a prompt are `added`, besides the answer before it.
+    """
+
+    tenant_id: str
+    sessions: int
+    first_prompt: Quantiles = FIRST_PROMPT
+    added: Quantiles = ADDED
+    output: Quantiles = OUTPUT
+    turns: Quantiles = TURNS
+    gap_s: Quantiles = GAPS_S
+    shared_tokens: int = 0
+    """The beginning of each prompt that all of the tenant's sessions share."""
+    starts_within_s: float = 1.0
+    context_max: int = 1 << 30
+
+
+class PlannedTurn(NamedTuple):
+    """One turn of an agent: the number of its session, from 0; the `gap_s` after the agent's turn before, of whichever
+    session.
+    """
+
+    session: int
+    is_first: bool
+    is_last: bool
+    prompt_tokens: int
+    output_tokens: int
+    gap_s: float
+
+
+def turns_of(agents: Agents, rng: Random) -> Iterator[PlannedTurn]:
+    """Yield the turns of one of these agents, without end. The gap of the very first is when it starts."""
+    gap_s = rng.uniform(0.0, agents.starts_within_s)
+    for session in count():
+        turns = max(1, round(drawn(agents.turns, rng)))
+        prompt = agents.shared_tokens + round(drawn(agents.first_prompt, rng))
+        for number in count(1):
+            output = max(1, round(drawn(agents.output, rng)))
+            grown = prompt + output + round(drawn(agents.added, rng))
+            is_last = number >= turns or grown > agents.context_max
+            yield PlannedTurn(session, number == 1, is_last, prompt, output, gap_s)
+            prompt, gap_s = grown, drawn(agents.gap_s, rng)
+            if is_last:
+                break
