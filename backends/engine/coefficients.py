@@ -127,4 +127,26 @@ COEFFICIENTS: dict[str, StepCoefficients] = {
             " p90 20-35 % (noisy machine); the pool is a choice"
         ),
     ),
+    "cpu-13m": StepCoefficients(
+        base_s=3.5e-3,
+        token_s=68e-6,
+        context_token_s=0.1e-6,
+        request_s=0.3e-3,
+        kv_tokens_max=16_384,
+        source=(
+            "measured with vLLM 0.32 and a 13 M-parameter model on 2 CPU cores: 143 tokens/s of answers of 24, with"
+            " prompts of 2,000 computed whole; the pool is a choice"
+        ),
+    ),
+    "2xh100-qwen3-30b": StepCoefficients(
+        base_s=9e-3,
+        token_s=30e-6,
+        context_token_s=0.018e-6,
+        request_s=20e-6,
+        kv_tokens_max=2_240_000,
+        source=(
+            "221 tokens/s of answers of 350, with prompts of 50,000 computed whole (llm-d-router #2964), and a roofline"
+            " estimate"
+        ),
+    ),
 }

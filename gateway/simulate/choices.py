@@ -2,7 +2,8 @@
 drr:quantum_service=200`.
 
 A policy is parsed by the same sections as in the gateway's configuration, and made by the same function: names,
-parameters and error messages are the same. Several policies, predictions or placements are run in every combination.
+parameters and error messages are the same. Several policies, predictions or placements, and sessions that are held and
+that are not, are run in every combination.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from policies.fairness.bounds import BOUNDS
 from policies.types import Tenant
 
 RUNS_MAX = 64
+HELD = "held"  # of sessions
 WEIGHTS_BYTES_MAX = 16 << 20
 
 
@@ -37,30 +39,32 @@ class Choices:
     policies: Sequence[str] = ()
     predictions: Sequence[str] = ()
     placements: Sequence[str] = ()
+    sessions: Sequence[str] = ()
     price: str | None = None
     share_ratio_max: float | None = None
     seed: int = 0
 
     def tried(self, config: Config, pool: str) -> list[TriedPolicy]:
         """All combinations of the choices, each under its own name. Raises ValueError, listing the possible names."""
-        kinds = (self.policies, self.predictions, self.placements)
+        kinds = (self.policies, self.predictions, self.placements, self.sessions)
         combinations = list(product(*(names or (None,) for names in kinds)))
         if len(combinations) > RUNS_MAX:
             raise ValueError(f"these are {len(combinations)} combinations, and {RUNS_MAX} are the most")
         base = config.scheduling_of(pool)
-        tried = [self._policy(base, config, *combination) for combination in combinations]
+        tried = [self._policy(base, config, combination) for combination in combinations]
         labels = [policy.label for policy in tried]
         if doubles := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"{', '.join(doubles)} would be tried twice")
         return tried
 
-    def _policy(
-        self, base: Scheduling, config: Config, fairness: str | None, prediction: str | None, placement: str | None
-    ) -> TriedPolicy:
+    def _policy(self, base: Scheduling, config: Config, combination: Sequence[str | None]) -> TriedPolicy:
+        fairness, prediction, placement, sessions = combination
         typed = {"fairness": fairness, "prediction": prediction, "placement": placement, "price": self.price}
         given: dict[str, Any] = {kind: _read(kind, text) for kind, text in typed.items() if text is not None}
         if self.share_ratio_max is not None:
             given["share_ratio_max"] = self.share_ratio_max
+        if sessions is not None:
+            given["hold_sessions"] = sessions == HELD
         try:
             chosen = {name: getattr(base, name) for name in Scheduling.model_fields} | given
             scheduling = SimulatedScheduling.model_validate(chosen)
@@ -71,6 +75,7 @@ class Choices:
             fairness or scheduling.fairness.policy,
             prediction if len(self.predictions) > 1 else None,
             placement if len(self.placements) > 1 else None,
+            f"sessions {sessions}" if len(self.sessions) > 1 else None,
         )
         return TriedPolicy(
             label=" + ".join(name for name in varied if name),

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -12,6 +13,14 @@ if TYPE_CHECKING:
 
 SIMULATE = "See what a policy would do to your own traffic, before you turn it on."
 CHOICE = "NAME[:PARAMETER=VALUE,...]"
+
+
+class Holding(StrEnum):
+    """Whether sessions are held (docs/agents.md)."""
+
+    HELD = "held"
+    FREE = "free"
+
 
 app = typer.Typer(no_args_is_help=True, help=SIMULATE)
 
@@ -24,6 +33,9 @@ TraceFile = Annotated[
 Policies = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="A fairness policy; give several.")]
 Predictions = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Of output lengths; several.")]
 Placements = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Which engine; several.")]
+Holdings = Annotated[
+    list[Holding] | None, typer.Option("--sessions", help="Whether turns of agents wait for room; both.")
+]
 PriceChoice = Annotated[str | None, typer.Option(metavar=CHOICE, help="What service costs.")]
 ShareRatio = Annotated[
     float | None, typer.Option(min=0.0, max=1.0, help="What one tenant may hold in flight while others wait.")
@@ -68,6 +80,7 @@ def run(
     policy: Policies = None,
     prediction: Predictions = None,
     placement: Placements = None,
+    sessions: Holdings = None,
     price: PriceChoice = None,
     share_ratio: ShareRatio = None,
     tenants: TenantRule = None,
@@ -91,8 +104,7 @@ def run(
 ) -> None:
     """Play a trace against one policy or several, and print what each would have done.
 
-    The gateway's own scheduler decides, engines are arithmetic, and time is virtual: an hour takes seconds. What the
-    figures mean, and the formats of traces: docs/simulate.md. A gateway records its own traffic with trace_log.
+    The gateway's own scheduler decides, in virtual time. docs/simulate.md explains traces, trace_log and the figures.
     """
     from gateway.simulate.compare import PolicyComparison  # noqa: PLC0415
 
@@ -103,6 +115,7 @@ def run(
         policies=policy or (),
         predictions=prediction or (),
         placements=placement or (),
+        sessions=sessions or (),
         price=price,
         share_ratio_max=share_ratio,
         weights=weights or (),
@@ -121,6 +134,65 @@ def run(
         seed=seed,
     )
     _run(comparison, report, json=json)
+
+
+# The options of `agents`.
+QUANTILES = "NUMBER|PART:VALUE,..."
+AgentCounts = Annotated[
+    list[str],
+    typer.Option("--agents", metavar="TENANT=COUNT", help="Sessions of a tenant at once; several.", show_default=False),
+]
+Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Sessions of an agent, in a row.")]
+Turns = Annotated[
+    str | None, typer.Option(metavar=QUANTILES, help="Of a session. Default: published, 43 in the median.")
+]
+Gap = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Seconds before the next turn. Default: published.")]
+FirstPrompt = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of the first turn.")]
+AddedTokens = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of a later turn.")]
+OutputTokens = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of an answer.")]
+SharedTokens = Annotated[int, typer.Option(min=0, help="With which all sessions of a tenant begin.")]
+StartsWithin = Annotated[float, typer.Option(min=0.0, help="Seconds in which agents start.")]
+TellEnds = Annotated[bool, typer.Option("--tell-ends", help="The last turn of a session says that it is.")]
+
+
+@app.command()
+def agents(
+    *,
+    agents: AgentCounts,
+    rounds: Rounds = 3,
+    turns: Turns = None,
+    gap_s: Gap = None,
+    first_prompt: FirstPrompt = None,
+    added: AddedTokens = None,
+    output: OutputTokens = None,
+    shared_tokens: SharedTokens = 8192,
+    starts_within_s: StartsWithin = 60.0,
+    tell_ends: TellEnds = False,
+    seed: Seed = 0,
+) -> None:
+    """Print a trace of agents: sessions whose next turn comes a gap after the answer.
+
+    What is not given is drawn from published quantiles (gateway/simulate/trace/agents.py): prompts of about 50,000
+    tokens, answers of 350, gaps of up to 10 s.
+    """
+    import orjson  # noqa: PLC0415
+
+    from gateway.simulate.trace.agents import Agents, read_counts, read_quantiles, trace_lines  # noqa: PLC0415
+
+    given = {"turns": turns, "gap_s": gap_s, "first_prompt": first_prompt, "added": added, "output": output}
+    try:
+        drawn: dict[str, Any] = {name: read_quantiles(text) for name, text in given.items() if text is not None}
+        all_agents = [
+            Agents(
+                tenant_id=tenant, sessions=count, shared_tokens=shared_tokens, starts_within_s=starts_within_s, **drawn
+            )
+            for tenant, count in read_counts(agents).items()
+        ]
+        lines = trace_lines(all_agents, rounds=rounds, seed=seed, tells_ends=tell_ends)
+    except ValueError as error:
+        _fail(str(error))
+    for line in lines:
+        typer.echo(orjson.dumps(line))
 
 
 def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> None:
@@ -144,6 +216,8 @@ def _run(comparison: "PolicyComparison", folder: Path | None, *, json: bool) -> 
     for name, text in setting.facts.items():
         typer.echo(f"{name}: {text}")
     typer.echo(f"\n{table.markdown(table.rows(runs))}")
+    if sessions := table.session_rows(runs):
+        typer.echo(f"\n{table.markdown(sessions)}")
     for each in runs:
         if each.groups:
             typer.echo(f"\n{table.markdown(table.group_rows(each))}")

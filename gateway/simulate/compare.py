@@ -33,6 +33,7 @@ class PolicyComparison:
     policies: Sequence[str] = ()
     predictions: Sequence[str] = ()
     placements: Sequence[str] = ()
+    sessions: Sequence[str] = ()
     price: str | None = None
     share_ratio_max: float | None = None
     weights: Sequence[str] = ()
@@ -89,6 +90,7 @@ class PolicyComparison:
             policies=self.policies,
             predictions=self.predictions,
             placements=self.placements,
+            sessions=self.sessions,
             price=self.price,
             share_ratio_max=self.share_ratio_max,
             seed=self.seed,

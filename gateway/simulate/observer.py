@@ -15,7 +15,9 @@ from types import MappingProxyType
 
 from backends.engine.engine import Engine
 from gateway.simulate.exposure import RunExposure
+from gateway.simulate.report.findings import SessionFindings
 from gateway.simulate.report.series import Timeline
+from gateway.simulate.session_times import SessionTimes
 from policies.facts import Cancelled, Fact, LoadChanged, Measured, Returned, TenantsChanged
 from policies.scheduler_protocol import ViewedSchedulerProtocol
 from policies.types import (
@@ -111,6 +113,7 @@ class Observer:
         self._timeline = timeline
         self._exposure = exposure
         self.shares = Shares()
+        self._sessions = SessionTimes()
         self.running, self.queued, self.kv_ratio = timeline.series(max), timeline.series(max), timeline.series(max)
         self.difference = timeline.series(max)
         self.tokens, self.next_wakeup = scheduler.tokens, scheduler.next_wakeup  # straight through
@@ -118,6 +121,10 @@ class Observer:
     @property
     def difference_max(self) -> float:
         return max(self.difference.bins.values(), default=0.0)
+
+    def session_findings(self, now: float) -> SessionFindings | None:
+        """What became of sessions until now; None: there were none."""
+        return self._sessions.findings(self._scheduler.snapshot(now, ()).sessions)
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -128,6 +135,7 @@ class Observer:
             groups = () if tenant.group_id is None else (self._groups[tenant.group_id],)
             self._scheduler.told(TenantsChanged(now, changed=(tenant,), groups=groups))
         self._requests[request.id] = request
+        self._sessions.arrived(request, now)
         self._waits(tenant_id, now)
         self._scheduler.submit(request, now)
 
@@ -138,7 +146,9 @@ class Observer:
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
-        self._exposure.ended(self._requests.pop(request_id))
+        request = self._requests.pop(request_id)
+        self._exposure.ended(request)
+        self._sessions.ended(request, now)
         self._scheduler.finished(request_id, outcome, now, timing, usage)
 
     def told(self, fact: Fact) -> None:
@@ -159,6 +169,7 @@ class Observer:
             if isinstance(action, Dispatch):
                 request = self._requests[action.request_id]
                 self._exposure.dispatched(request)
+                self._sessions.dispatched(request, now)
                 self._left_queue(request)
             elif isinstance(action, Reject):
                 self._left_queue(self._requests.pop(action.request_id))
@@ -182,6 +193,8 @@ class Observer:
         """Sample the accounts once per bin, however often the engines are measured."""
         number = self._timeline.bin_at(now)
         self._gauge(number)
+        if self._sessions.has_any:
+            self._sessions.sampled(self._scheduler.snapshot(now, ()).sessions)
         if number == self._sampled_bin:
             return
         self._sampled_bin = number

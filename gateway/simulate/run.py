@@ -139,6 +139,7 @@ def simulate(
         loudest=next(iter(loudest_first)),
         quietest=quietest,
         groups=_grouped(tenants, {each: tenant_of(each).group_id for each in tenants}, groups),
+        sessions=observer.session_findings(world.now),
     )
 
 

@@ -38,6 +38,30 @@ class GroupFindings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFindings:
+    """The findings of all sessions together. A turn waits from its arrival to its dispatch, a session takes from its
+    first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
+    those of sessions that had had their quantum. At most so many sessions were held and paused at once. `etas`: the
+    part of its KV pool that each engine's sessions could have at the end.
+    """
+
+    sessions: int
+    turns: int
+    turn_wait_p50_s: float | None
+    turn_wait_p99_s: float | None
+    turn_wait_max_s: float
+    session_p50_s: float | None
+    session_p90_s: float | None
+    held_turns: int
+    held_mean_s: float | None
+    held_max: int
+    paused_max: int
+    pauses: int
+    yields: int
+    etas: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The figures of a run. None where a figure does not exist: no two tenants waited, no bound is known.
 
@@ -94,6 +118,8 @@ class Findings:
     """The groups by id, the one with the most service first; NO_GROUP: tenants without a group. Empty where no tenant
     has a group.
     """
+    sessions: SessionFindings | None = None
+    """None: no call was of a session."""
 
 
 @dataclass(frozen=True, slots=True)

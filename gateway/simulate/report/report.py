@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from gateway.simulate.report.findings import Findings, Setting
-from gateway.simulate.report.table import as_json, group_rows, rows, tenant_rows
+from gateway.simulate.report.table import as_json, group_rows, rows, session_rows, tenant_rows
 
 TENANTS_SHOWN = 200
 NO_PLOTS = "There are no plots: matplotlib is not installed. Get them with: pip install 'fairlead[simulate]'"
@@ -76,7 +76,7 @@ def write(folder: Path, setting: Setting, runs: Sequence[Findings]) -> bool:
     plots = [_plots(run) for run in runs]
     sections = [_section(run, drawn) for run, drawn in zip(runs, plots, strict=True)]
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in setting.facts.items())
-    page = PAGE.format(facts=facts, summary=_table(rows(runs)), runs="\n".join(sections))
+    page = PAGE.format(facts=facts, summary=_summary(runs), runs="\n".join(sections))
     (folder / "index.html").write_text(page, encoding="utf-8")
     (folder / "findings.json").write_bytes(orjson.dumps(as_json(setting, runs), option=orjson.OPT_INDENT_2) + b"\n")
     for run, drawn in zip(runs, plots, strict=True):
@@ -102,6 +102,11 @@ def _section(run: Findings, plots: dict[str, str]) -> str:
     rest = len(tenants) - 1 - TENANTS_SHOWN
     more = f"<p>{rest} more are in findings.json.</p>" if rest > 0 else ""
     return f"<h2>{escape(run.policy)}</h2>\n{drawn}\n{groups}{_table(tenants[: TENANTS_SHOWN + 1])}{more}"
+
+
+def _summary(runs: Sequence[Findings]) -> str:
+    sessions = session_rows(runs)
+    return _table(rows(runs)) + (_table(sessions) if sessions else "")
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gateway.simulate.report.findings import Figures, Findings, GroupFindings, Setting, TenantFindings
+from gateway.simulate.report.findings import (
+    Figures,
+    Findings,
+    GroupFindings,
+    SessionFindings,
+    Setting,
+    TenantFindings,
+)
 
 NOTHING = "-"
 
@@ -64,6 +71,19 @@ GROUP_COLUMNS: Mapping[str, Callable[[GroupFindings], str]] = {
     "share": lambda group: f"{group.share:.1%}",
 }
 
+SESSION_COLUMNS: Mapping[str, Callable[[SessionFindings], str]] = {
+    "sessions": lambda found: str(found.sessions),
+    "turns": lambda found: str(found.turns),
+    "turn wait p50 / p99 / max s": lambda found: (
+        f"{_seconds(found.turn_wait_p50_s)} / {_seconds(found.turn_wait_p99_s)} / {_seconds(found.turn_wait_max_s)}"
+    ),
+    "session p50 / p90 s": lambda found: f"{_seconds(found.session_p50_s)} / {_seconds(found.session_p90_s)}",
+    "held turns (mean s)": lambda found: f"{found.held_turns} ({_seconds(found.held_mean_s)})",
+    "held / paused at once": lambda found: f"{found.held_max} / {found.paused_max}",
+    "pauses (yields)": lambda found: f"{found.pauses} ({found.yields})",
+    "eta": lambda found: " ".join(f"{eta:.2f}" for eta in found.etas.values()) or NOTHING,
+}
+
 
 def rows(runs: Sequence[Findings]) -> list[list[str]]:
     """The header, and one line per policy."""
@@ -82,6 +102,13 @@ def group_rows(run: Findings) -> list[list[str]]:
     return [[f"{run.policy}: group", *GROUP_COLUMNS], *lines]
 
 
+def session_rows(runs: Sequence[Findings]) -> list[list[str]]:
+    """The header, and one line per policy; empty where no call is of a session."""
+    found = [(run.policy, run.sessions) for run in runs if run.sessions is not None]
+    lines = [[policy, *(column(sessions) for column in SESSION_COLUMNS.values())] for policy, sessions in found]
+    return [["policy", *SESSION_COLUMNS], *lines] if lines else []
+
+
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose first column is text and whose other columns are figures."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -98,6 +125,7 @@ def as_json(setting: Setting, runs: Sequence[Findings]) -> dict[str, Any]:
             **asdict(run.figures),
             "tenants": {name: asdict(tenant) for name, tenant in run.tenants.items()},
             **({"groups": {name: asdict(group) for name, group in run.groups.items()}} if run.groups else {}),
+            **({} if run.sessions is None else {"sessions": asdict(run.sessions)}),
         }
         for run in runs
     ]

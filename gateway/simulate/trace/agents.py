@@ -4,12 +4,12 @@ An agent is a closed loop. Its next turn comes a gap after the answer before, so
 last turn of a session it begins another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from math import exp, log
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Quantiles = tuple[tuple[float, float], ...]
 """Points (part, value) of a distribution, between which the logarithm of the value is linear."""
@@ -23,6 +23,7 @@ FIRST_PROMPT: Final[Quantiles] = ((0.0, 4_000.0), (0.5, 12_000.0), (1.0, 30_000.
 ADDED: Final[Quantiles] = ((0.0, 100.0), (0.5, 300.0), (1.0, 2500.0))
 OUTPUT: Final[Quantiles] = ((0.0, 80.0), (0.5, 280.0), (1.0, 1000.0))
 SHARED_TOKENS: Final = 8192
+AGENTS_MAX: Final = 10_000  # of a tenant, as typed
 
 
 def drawn(quantiles: Quantiles, rng: Random) -> float:
@@ -51,6 +52,17 @@ def read_quantiles(text: str) -> Quantiles:
     if any(not 0.0 < value < float("inf") for _, value in found):
         raise ValueError(f"'{text}' must have values above 0")
     return found
+
+
+def read_counts(texts: Iterable[str]) -> dict[str, int]:
+    """Numbers of agents by tenant, typed as TENANT=COUNT. Raises ValueError."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        tenant, _, number = text.rpartition("=")
+        if not tenant or not number.isdecimal() or not 1 <= int(number) <= AGENTS_MAX:
+            raise ValueError(f"'{text}' must be like TENANT=COUNT, with a count from 1 to {AGENTS_MAX}")
+        counts[tenant] = int(number)
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +111,27 @@ def turns_of(agents: Agents, rng: Random) -> Iterator[PlannedTurn]:
             prompt, gap_s = grown, drawn(agents.gap_s, rng)
             if is_last:
                 break
+
+
+def trace_lines(all_agents: Iterable[Agents], *, rounds: int, seed: int, tells_ends: bool) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a trace in which each agent has so many sessions, one after another. `tells_ends`: the last
+    turn of a session says that it is.
+    """
+    for agents in all_agents:
+        for number in range(agents.sessions):
+            rng = Random(f"agents {seed} {agents.tenant_id} {number}")  # noqa: S311 - a simulation draws lots
+            name, in_session = f"{agents.tenant_id}-{number}", 0
+            for turn in takewhile(lambda each: each.session < rounds, turns_of(agents, rng)):
+                in_session = 1 if turn.is_first else in_session + 1
+                is_next = turn.is_first and turn.session > 0
+                yield {
+                    "gap_s" if is_next or not turn.is_first else "arrival_s": round(turn.gap_s, 3),
+                    **({"after": f"{name}-{turn.session - 1}"} if is_next else {}),
+                    "tenant": agents.tenant_id,
+                    "program": f"{name}-{turn.session}",
+                    "turn": in_session,
+                    "prompt_tokens": turn.prompt_tokens,
+                    "output_tokens": turn.output_tokens,
+                    **({"shared_tokens": agents.shared_tokens} if agents.shared_tokens else {}),
+                    **({"final": True} if tells_ends and turn.is_last else {}),
+                }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from backends.simulation.requests import MODEL, Arrival
+from backends.simulation.requests import MODEL, Arrival, SessionPrompt
 from gateway.simulate.trace.formats import TraceCall
 
 REBLOCKED_MAX = 200_000  # blocks of a trace whose size is remembered
@@ -55,6 +55,7 @@ class Replay:
         first_at_s: float | None = None
         absent: dict[int, tuple[int | None, float]] = {}
         blocks = None if self.block_tokens is None else Blocks(self.block_tokens)
+        prompts = SessionPrompts()
         for tenant_id, call in calls:
             first_at_s = call.at_s if first_at_s is None else first_at_s
             waited_for, think_s = call.waited_for, call.think_s
@@ -81,6 +82,11 @@ class Replay:
                 waited_for=waited_for,
                 think_s=think_s / self.speed,
                 came_before=call.came_before,
+                parent_id=call.parent_id,
+                ends_session=call.ends_session,
+                of_session=prompts.of(tenant_id, call)
+                if call.turn and blocks is not None and not call.prefix
+                else None,
             )
 
     def _takes(self, call: TraceCall) -> bool:
@@ -123,6 +129,18 @@ class Blocks:
         if len(self._parts) > REBLOCKED_MAX:
             del self._parts[next(iter(self._parts))]
         return seen
+
+
+class SessionPrompts:
+    """The prompts of sessions whose turns a trace numbers. Mutable: sessions and tenants are numbered as they come."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str | None], int] = {}
+        self._tenants: dict[str, int] = {}
+
+    def of(self, tenant_id: str, call: TraceCall) -> SessionPrompt:
+        session = self._sessions.setdefault((tenant_id, call.program_id), len(self._sessions))
+        return SessionPrompt(session, self._tenants.setdefault(tenant_id, len(self._tenants)), call.shared_tokens)
 
 
 class Demand:

@@ -26,6 +26,10 @@ class TraceCall:
     call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated,
     because the length of its answer is unknown. One that `waited_for` the call of that `number` came `think_s` after
     its end (gateway/steering/what_if/closed_loops.py); `at_s` is the time of the first call that they all waited for.
+
+    Of a session: one with `gap_s` comes so long after the end of the line before it of its session, or of the session
+    `after` (session_turns.py). The prompt of one that is a `turn`, from 1, begins with all before it; `shared_tokens`
+    are those with which all sessions of its tenant begin.
     """
 
     at_s: float
@@ -44,6 +48,12 @@ class TraceCall:
     waited_for: int | None = None
     think_s: float = 0.0
     came_before: bool = False
+    turn: int = 0
+    gap_s: float | None = None
+    after: str | None = None
+    shared_tokens: int = 0
+    parent_id: str | None = None
+    ends_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +74,19 @@ def own_call(fields: Fields) -> TraceCall:
     """Parse our own JSON lines, as the gateway writes them (gateway/observability/trace_log.py)."""
     prefix = _prefix(fields, "prefix")
     output_tokens = _count(fields, "output_tokens", default=0)
+    gap_s = None if fields.get("gap_s") is None else _number(fields, "gap_s", at_least=0.0)
+    program_id, turn = name_in(fields, "program"), _count(fields, "turn", default=0)
+    if program_id is None and (turn or gap_s is not None):
+        raise ValueError("program is missing: turn and gap_s are of a session")
     return TraceCall(
-        at_s=_number(fields, "arrival_s"),
+        at_s=_number(fields, "arrival_s") if gap_s is None or "arrival_s" in fields else 0.0,
         prompt_tokens=_count(fields, "prompt_tokens", at_least=1),
         output_tokens=output_tokens,
         output_tokens_max=_count(fields, "output_tokens_max", default=0) or None,
         tenant=name_in(fields, "tenant"),
         model=name_in(fields, "model"),
         endpoint=name_in(fields, "endpoint") or "",
-        program_id=name_in(fields, "program"),
+        program_id=program_id,
         uses_tools=_flag(fields, "tools"),
         prefix=prefix,
         prefix_block_tokens=_number(fields, "prefix_block_tokens", above=0.0) if prefix else 0.0,
@@ -81,6 +95,12 @@ def own_call(fields: Fields) -> TraceCall:
         waited_for=None if fields.get("waited_for") is None else _count(fields, "waited_for"),
         think_s=0.0 if fields.get("think_s") is None else _number(fields, "think_s"),
         came_before=_flag(fields, "came_before"),
+        turn=turn,
+        gap_s=gap_s,
+        after=name_in(fields, "after"),
+        shared_tokens=_count(fields, "shared_tokens", default=0),
+        parent_id=name_in(fields, "parent"),
+        ends_session=_flag(fields, "final"),
     )
 
 
@@ -169,7 +189,7 @@ def _count(fields: Fields, field: str, *, at_least: int = 0, default: int | None
     return value
 
 
-def _number(fields: Fields, field: str, *, above: float | None = None) -> float:
+def _number(fields: Fields, field: str, *, above: float | None = None, at_least: float | None = None) -> float:
     value = fields.get(field)
     if value is None:
         raise ValueError(f"{field} is missing")
@@ -179,6 +199,8 @@ def _number(fields: Fields, field: str, *, above: float | None = None) -> float:
         number = float("nan")
     if not isfinite(number) or (above is not None and number <= above):
         raise ValueError(f"{field} must be a number" if above is None else f"{field} must be a number above {above:g}")
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{field} must be a number of at least {at_least:g}")
     return number
 
 

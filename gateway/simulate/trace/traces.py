@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 import orjson
 
 from gateway.simulate.trace.formats import CSV_FORMATS, JSON_FORMATS, Fields, Format, TraceCall, recognise_format
+from gateway.simulate.trace.session_turns import SessionTurns
 
 LINE_BYTES_MAX = 4 << 20
 REORDER_LINES_MAX = 16_384
@@ -94,14 +95,14 @@ class Trace:
         read_bytes(file.tell() - reported)
 
     def _named(self, rows: Iterator[Fields], tenant: Namer) -> Iterator[tuple[str, TraceCall]]:
-        parse, tenants = self.format.parse, set[str]()
+        parse, tenants, turns = self.format.parse, set[str](), SessionTurns()
         for fields in rows:
             call = parse(fields)
             name = tenant(fields, call)
             tenants.add(name)
             if len(tenants) > TENANTS_MAX:
                 raise ValueError(f"this is tenant number {len(tenants)}, and {TENANTS_MAX} are the most")
-            yield name, call
+            yield name, turns.linked(name, call)
 
     def _checked(self, calls: Iterator[tuple[str, TraceCall]]) -> Iterator[tuple[str, TraceCall]]:
         latest_s = float("-inf")

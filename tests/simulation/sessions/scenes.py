@@ -21,15 +21,9 @@ from policies.types import Action, Dispatch, Outcome, Request, Tenant, Timing, U
 from tests.simulation.sessions.replicas import Replicas
 from tests.simulation.sessions.world import SessionWorld, TurnRecord
 
-CPU_13M = StepCoefficients(
-    base_s=3.5e-3, token_s=68e-6, context_token_s=0.1e-6, request_s=0.3e-3, kv_tokens_max=16_384,
-    source="measured on two cores: 143 tokens/s of answers of 24, with prompts of 2,000 computed whole",
-)  # fmt: skip
+CPU_13M = COEFFICIENTS["cpu-13m"]
 CPU_1M = replace(COEFFICIENTS["cpu-tiny"], kv_tokens_max=16_384)
-H100 = StepCoefficients(
-    base_s=9e-3, token_s=30e-6, context_token_s=0.018e-6, request_s=20e-6, kv_tokens_max=2_240_000,
-    source="221 tokens/s of answers of 350, with prompts of 50,000 computed whole (llm-d-router #2964), and roofline",
-)  # fmt: skip
+H100 = COEFFICIENTS["2xh100-qwen3-30b"]
 SHORT_GAPS, LONG_GAPS = always(0.1), always(0.3)
 
 

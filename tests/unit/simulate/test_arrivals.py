@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.simulation.requests import Arrival
+from backends.simulation.requests import Arrival, SessionPrompt
 from gateway.simulate.trace import arrivals
 from gateway.simulate.trace.arrivals import Blocks, Demand, Replay
 from gateway.simulate.trace.formats import TraceCall
@@ -104,3 +104,28 @@ def test_the_quietest_tenant_asked_for_least_of_those_that_asked_often_enough(of
     assert list(demand.counted(stream, lambda prompt, output: prompt + output)) == stream
     assert demand.quietest() == quietest
     assert list(demand.loudest_first())[-1] == "c"
+
+
+def test_a_turns_prompt_begins_with_all_before_it_and_with_what_its_tenants_sessions_share():
+    calls = [
+        (tenant, TraceCall(0.0, 48, 16, program_id=session, turn=1, shared_tokens=32))
+        for tenant, session in (("a", "s"), ("a", "t"), ("b", "s"))
+    ]
+    one, other, of_b = [each.of_session for each in replay().arrivals(calls)]
+    before, later = one.blocks(48 + 16, 16), one.blocks(80, 16)
+    assert len(later) == 5
+    assert later[:4] == before
+    assert one.blocks(48, 16)[:2] == other.blocks(48, 16)[:2], "they share 32 tokens"
+    assert set(one.blocks(48, 16)[2:]).isdisjoint(other.blocks(48, 16))
+    assert set(one.blocks(48, 16)).isdisjoint(of_b.blocks(48, 16))
+    assert one.blocks(20, 16) == other.blocks(20, 16)
+
+
+def test_a_recorded_turn_has_the_prefix_that_was_recorded():
+    calls = [("a", TraceCall(0.0, 48, 16, program_id="s", turn=1, prefix=(1, 2), prefix_block_tokens=16.0))]
+    (arrival,) = replay().arrivals(calls)
+    assert (arrival.of_session, arrival.prefix) == (None, (1, 2))
+
+
+def test_a_session_shares_no_more_than_its_prompt():
+    assert SessionPrompt(1, 0, 64).blocks(40, 16) == SessionPrompt(2, 0, 64).blocks(40, 16)

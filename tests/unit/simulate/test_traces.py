@@ -247,3 +247,42 @@ def test_calls_that_share_a_block_are_of_one_tenant():
 def test_a_rule_that_does_not_exist_is_answered_with_those_that_do(rule):
     with pytest.raises(ValueError, match=r"there are: column\[:NAME\], block:K\[:N\[:zipf\]\] or random:N\[:zipf\]"):
         tenant_rule(rule, seed=1)
+
+
+def turn(number, **fields):
+    return {"program": "s", "turn": number, **fields}
+
+
+def test_a_turn_waits_for_the_end_of_the_one_before_and_has_its_time(tmp_path):
+    lines = [
+        {**OWN, **turn(1), "shared_tokens": 7},
+        {**OWN, "arrival_s": 3.0},
+        {"tenant": "a", "prompt_tokens": 40, "output_tokens": 5, **turn(2, gap_s=0.5, final=True)},
+        {"tenant": "a", "prompt_tokens": 9, "output_tokens": 5, "program": "t", "turn": 1, "after": "s", "gap_s": 2},
+    ]
+    trace = written(tmp_path, "".join(json.dumps(line) + "\n" for line in lines))
+    calls = [call for _, call in read(trace)]
+    assert [(call.at_s, call.number, call.waited_for, call.think_s) for call in calls] == [
+        (1.5, 1, None, 0.0), (1.5, 2, 1, 0.5), (1.5, 3, 2, 2.0), (3.0, None, None, 0.0),
+    ]  # fmt: skip
+    assert calls[0].shared_tokens == 7
+    assert [call.ends_session for call in calls] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (turn(2, gap_s=1.0), "no line above is of session 's', which gap_s needs"),
+        (turn(1, gap_s=1.0, after="t"), "no line above is of session 't', which gap_s needs"),
+        ({"gap_s": 1.0}, "program is missing: turn and gap_s are of a session"),
+        (turn(1, gap_s=-1.0), "gap_s must be a number of at least 0"),
+        (turn(-1), "turn must be a whole number from 0 to 10000000"),
+    ],
+)
+def test_a_turn_that_waits_for_nothing_is_wrong(tmp_path, line, reason):
+    assert complaint(tmp_path, json.dumps({**OWN, **line})) == f":1: {reason}"
+
+
+def test_a_session_of_another_tenant_is_another(tmp_path):
+    lines = json.dumps({**OWN, **turn(1)}) + "\n" + json.dumps({**OWN, **turn(2, gap_s=1.0), "tenant": "b"})
+    assert complaint(tmp_path, lines) == ":2: no line above is of session 's', which gap_s needs"
