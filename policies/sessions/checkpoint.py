@@ -57,7 +57,8 @@ def record(session: AgentSession, now: float) -> SessionRecord:
 
 
 def session_of(tenant_id: str, session_id: str, told: SessionRecord, idle_since: float) -> AgentSession:
-    """The session of a record, not admitted yet."""
+    """The session of a record, not admitted yet. Without a context there was nothing to pause: its first turn waits."""
+    is_paused = not told.is_admitted and told.context > 0
     return AgentSession(
         tenant_id,
         session_id,
@@ -68,7 +69,7 @@ def session_of(tenant_id: str, session_id: str, told: SessionRecord, idle_since:
         turns=told.turns,
         backend_id=told.backend_id,
         idle_since=idle_since,
-        is_paused=not told.is_admitted,
-        goes_first=not told.is_admitted,
+        is_paused=is_paused,
+        goes_first=is_paused,
         pauses=told.pauses,
     )

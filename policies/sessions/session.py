@@ -45,7 +45,9 @@ class AgentSession:
     context: int = 0
     """Prompt and output of its last turn, in tokens."""
     tail: tuple[int, int] = (0, 0)
-    """How many blocks the prompt of its last turn has, and the hash of the last of them."""
+    """How many blocks the prompt of its last turn that was answered has (at first: of its first one), and the hash of
+    the last of them.
+    """
     shared: tuple[tuple[int, int], ...] = ()
     """Hashes of beginnings of its first prompt, each with the tokens since the one before (working_set.py)."""
     shared_tokens: int = 0
@@ -103,9 +105,13 @@ class AgentSession:
             self.sides += 1
             return 0
         self.context, self.sides = total, 0
-        prefix = turn.request.prefix
-        self.tail = (len(prefix), prefix[-1]) if prefix else (0, 0)
+        self.tail = tail_of(turn.request)
         return total - before if turn.continues and 0 < before < total else 0
+
+
+def tail_of(request: Request) -> tuple[int, int]:
+    """How many blocks the request's prompt has, and the hash of the last of them."""
+    return (len(request.prefix), request.prefix[-1]) if request.prefix else (0, 0)
 
 
 class TenantSessions:

@@ -4,7 +4,7 @@ from itertools import islice
 
 from policies.sessions.checkpoint import SessionId, SessionRecord, record
 from policies.sessions.gaps import Gaps
-from policies.sessions.session import AgentSession, TenantSessions
+from policies.sessions.session import AgentSession, TenantSessions, tail_of
 from policies.sessions.working_set import beginnings
 from policies.types import Request
 
@@ -39,7 +39,9 @@ class SessionTable:
         assert request.program_id is not None, "it has a session"
         session = AgentSession(request.tenant_id, request.program_id, request.parent_id)
         session.shared = beginnings(request.prefix, request.prefix_block_tokens)
+        session.tail = tail_of(request)  # by which the next leader knows its first turn, if that is held here
         self.tenants[request.tenant_id].sessions[session.id] = session
+        self.note(session)
         return session
 
     def remove(self, session: AgentSession) -> None:

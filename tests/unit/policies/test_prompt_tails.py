@@ -141,11 +141,11 @@ def full():
     return pool, ran, held
 
 
-def as_it_came(pool, request_id):
+def as_it_came(pool, request_id, end=32):
     """A call of `full` as its client sent it, without the session that its prompt told."""
     return Request(
         request_id, "A", "m", arrived_at=pool.now, prompt_tokens=TURN, output_tokens_max=10,
-        prefix=tuple(of(int(request_id[0]), 32)), prefix_block_tokens=100.0,
+        prefix=tuple(of(int(request_id[0]), end)), prefix_block_tokens=100.0,
     )  # fmt: skip
 
 
@@ -178,6 +178,35 @@ def test_a_new_leader_pauses_no_session_that_runs():
         new.poll()
     states = [(each.state, each.pauses) for each in new.ledger.table.sessions("A").values()]
     assert states.count((SessionState.RUNNING, 0)) >= 2
+
+
+def test_a_first_turn_that_is_held_is_held_at_a_new_leader():
+    """Its session is known by its prompt alone, and no turn of it has been answered."""
+    pool = Agents()
+    pool.ledger.table.changes(pool.now, 10)  # the checkpoint has begun
+    run(pool, "3-1", of(3, 30))
+    for number in range(1, 3):
+        run(pool, f"{number}-1", of(number, 30))
+        run(pool, f"{number}-2", of(number, 31))
+    turn(pool, "1-3", of(1, 32))
+    turn(pool, "2-3", of(2, 32))
+    ran = [each.request_id for each in pool.poll() + pool.poll()]
+    assert ran == ["1-3", "2-3"]
+    turn(pool, "3-2", of(3, 31))
+    assert not pool.poll()
+    assert pool.waits("3-2") is Wait.SESSION
+    new = Agents()
+    told = SessionsCheckpoint(
+        pool.ledger.table.changes(pool.now, 10), {"gpu0": pool.ledger.working_sets["gpu0"].eta}, at=pool.now
+    )
+    new.scheduler.sessions_restored(told, new.now)
+    for request_id in ran:
+        new.scheduler.adopted(as_it_came(new, request_id), "gpu0", Usage(TURN, 0, 0), new.now)
+    new.scheduler.readmitted(as_it_came(new, "3-2", 31), new.now, Usage(0, 0, 0))
+    assert not new.poll()
+    assert new.waits("3-2") is Wait.SESSION
+    (session,) = [each for each in new.ledger.table.sessions("A").values() if each.held]
+    assert (session.is_paused, session.goes_first) == (False, False), "it was never paused"
 
 
 def test_a_rejected_turn_may_be_edited():
