@@ -228,7 +228,7 @@ def _operator_routes(operators: OperatorParts, registry: Registry, prices: Price
     yield from HistoryRoutes(history=operators.history, registry=registry, prices=prices, clock=time.time).routes()
     yield from PreviewRoutes(registry=registry, live=live).routes()
     yield from DemoRoutes(demo=steering.demo).routes()
-    yield from WhatIfRoutes(what_ifs=steering.what_ifs).routes()
+    yield from WhatIfRoutes(what_ifs=steering.what_ifs, registry=registry).routes()
     yield from RequestRoutes(registry=registry, requests=steering.requests).routes()
     yield from TrialRoutes(registry=registry, trials=steering.trials).routes()
 

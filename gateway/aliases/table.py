@@ -36,8 +36,12 @@ class AliasTable:
         if alias.sticky == "call":
             (first,) = random.choices(list(alias.split), list(alias.split.values()))  # noqa: S311 - no secret
         else:
-            caller = f"{len(tenant)} {tenant}"
-            if alias.sticky == "session" and session is not None:
-                caller += f" {session}"
+            caller = caller_of(tenant, session if alias.sticky == "session" else None)
             first = choose_target(alias.split, seed=name, caller=caller)
         return alias.models if first is None else (first, *(model for model in alias.models if model != first))
+
+
+def caller_of(tenant: str, session: str | None) -> str:
+    """The caller that a sticky split sends to one model: a tenant, or its session."""
+    caller = f"{len(tenant)} {tenant}"
+    return caller if session is None else f"{caller} {session}"

@@ -16,13 +16,13 @@ from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
 from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests, RequestRow
 from gateway.steering.trials import Trials
+from gateway.steering.what_if.changes import ENGINES_MAX
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 from gateway.steering.what_if.spec import EngineSpec
 from gateway.steering.what_if.what_ifs import WhatIfs
 from policies.step_time.model import StepTimeModel
 
 RECORDED: Final = "recorded"  # a service
-ENGINES_MAX: Final = 1024  # of a simulation
 ALIKE: Final = 0.02  # step times that differ by less are those of like backends: learnt models do
 SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
@@ -132,8 +132,7 @@ def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -
     found: dict[str, Any] = {name: section.model_dump(mode="json") for name, section in sections.items()}
     for kind, of in entries.items():
         found[kind] = {entry.name: _section(entry.section) for entry in of}
-    if found["tenants"]:  # a configuration has tenants where keys are checked
-        found["auth"] = {"mode": "keys", "secret": SECRET}
+    found["auth"] = {"mode": "keys", "secret": SECRET}  # as in every configuration with tenants
     return found
 
 

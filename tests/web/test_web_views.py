@@ -185,8 +185,8 @@ def test_an_id_that_never_came_is_said_to_be_unknown(visit, loaded, keys):
 def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, keys):
     page = visit(loaded).sign_in(keys["operator"], "#/what-if")
     page.wait_for_timeout(20_000)  # so that enough calls have ended
-    page.get_by_label("Tenant 1", exact=True).select_option("nightly")
-    page.get_by_label("Weight of tenant 1").fill("3")
+    page.get_by_label("Change 1 of").select_option(label="nightly")
+    page.get_by_label("Value of change 1").fill("3")
     page.get_by_role("button", name="Play it").click()
     row = (
         page.get_by_role("region", name="By tenant")
@@ -232,11 +232,48 @@ def test_a_what_if_is_stopped_and_one_that_is_far_from_what_happened_is_not_trus
     judged = {"is_trusted": False, "factor": 41.0, "factor_max": 2.0, "figure": "ttft_p50_s", "tenant": "chat"}
     answer |= {"id": "two", "state": "done", "trust": judged, "happened": run, "replayed": run, "instead": run}
     answer["closed_loop_calls"] = 21
+    answer["changes"] = {"engines": -1, "tiers": {"batch": {"weight": 3}}, "aliases": {"a": {"split": {"b": 1}}}}
     page.route("**/admin/v1/what-ifs/two", lambda route: route.fulfill(json=answer))
     page.get_by_role("button", name="Play it").click()
     expect(page.get_by_role("alert")).to_contain_text("Do not trust the seconds of this replay.")
     expect(page.get_by_role("alert")).to_contain_text("by a factor of 41 in the median TTFT of chat")
     expect(page.locator(".verdict").first).to_contain_text("21 of 30 calls came once their client had an answer")
+    expect(page.locator(".verdict").first).to_contain_text("Asked: 1 engine fewer; tier batch: weight 3; alias a: b 1.")
+
+
+def test_a_what_if_is_asked_with_engines_tiers_limits_and_the_split_of_an_alias(visit, loaded, keys):
+    loaded.ask("POST", "/aliases", {"id": "two", "models": ["llama-8b", "llama-70b"]})
+    page = visit(loaded).sign_in(keys["operator"], "#/what-if")
+    asked = []
+
+    def answered(route):
+        asked.append(route.request.post_data_json)
+        answer = {"id": "0123456789abcdef", "state": "failed", "error": "it is made up"}
+        return route.fulfill(status=202, json=answer)
+
+    page.route("**/admin/v1/what-ifs**", answered)
+    page.get_by_label("Engines more").fill("1")
+    changes = [("batch", None, "2.5"), ("batch", "Reserve", "0.2"), ("flood", "Requests per minute", "60")]
+    changes += [("flood", "Tier", "interactive"), ("two", "weight of llama-70b", "3")]
+    for number, (of, setting, value) in enumerate(changes, start=1):
+        page.get_by_label(f"Change {number} of").select_option(label=of)
+        if setting is not None:
+            page.get_by_label(f"Setting of change {number}").select_option(label=setting)
+        field = page.get_by_label(f"Value of change {number}")
+        if setting == "Tier":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    expect(page.get_by_label("Value of change 1")).to_have_attribute("placeholder", "now 1")
+    page.get_by_role("button", name="Play it").click()
+    expect(page.get_by_role("alert")).to_contain_text("it is made up")
+    assert asked[0]["changes"] == {
+        "engines": 1,
+        "tiers": {"batch": {"weight": 2.5, "reserve_ratio": 0.2}},
+        "tenants": {"flood": {"requests_per_minute_max": 60, "tier": "interactive"}},
+        "aliases": {"two": {"split": {"llama-8b": 1, "llama-70b": 3}}},
+    }
+    loaded.ask("DELETE", "/aliases/two")
 
 
 def in_seconds(text):

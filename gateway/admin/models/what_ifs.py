@@ -2,17 +2,65 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from gateway.admin.models.resources import Fields, ModelName
-from gateway.config.value_types import POLICY_PATTERN, TenantName, Weight, whole
+from gateway.config.aliases import TARGETS_MAX, SplitWeight
+from gateway.config.value_types import POLICY_PATTERN, Count, Name, TenantName, Weight, not_bool, whole
+from gateway.steering.what_if.changes import ENGINES_MAX
 
 MINUTES_MAX = 60
 WEIGHTS_MAX = 1000
 
 
+class ChangedLimits(Fields):
+    """New limits; null: none. A limit that is not named stays."""
+
+    in_flight_max: Count | None = None
+    requests_per_minute_max: Count | None = None
+    tokens_per_minute_max: Count | None = None
+
+
+class ChangedGroup(ChangedLimits):
+    """New settings of a group; null resets one to its default."""
+
+    tier: Name | None = None
+    weight: Weight | None = None
+
+
+class ChangedTenant(ChangedGroup):
+    """New settings of a tenant; null resets one to its default."""
+
+    group: Name | None = None
+
+
+class ChangedTier(Fields):
+    """New settings of a tier; null resets one to its default."""
+
+    weight: Weight | None = None
+    reserve_ratio: Annotated[float, Field(ge=0, lt=1), BeforeValidator(not_bool)] | None = None
+
+
+class ChangedAlias(Fields):
+    """The new split of an alias, by model."""
+
+    split: Annotated[dict[ModelName, SplitWeight], Field(min_length=1, max_length=TARGETS_MAX)]
+
+
+class WhatIfChanges(Fields):
+    """`engines`: so many more of the median pace, or fewer (below 0). The rest are settings that differ, by id. An
+    alias's recorded calls move to the pool of another of its models, as large as they were.
+    """
+
+    engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0
+    tenants: Annotated[dict[TenantName, ChangedTenant], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+    groups: Annotated[dict[Name, ChangedGroup], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+    tiers: Annotated[dict[Name, ChangedTier], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+    aliases: Annotated[dict[ModelName, ChangedAlias], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
+
+
 class WhatIfAsked(Fields):
-    """The settings of a what-if that differ from the recorded ones: the fairness `policy` and tenants' weights.
+    """The settings of a what-if that differ from the recorded ones: the fairness `policy`, tenants' weights, `changes`.
     `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it. `pool` null: the pool with most
     calls.
     """
@@ -21,6 +69,7 @@ class WhatIfAsked(Fields):
     weights: Annotated[dict[TenantName, Weight], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
     minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), BeforeValidator(whole)] = MINUTES_MAX
     pool: ModelName | None = None
+    changes: Annotated[WhatIfChanges, Field(default_factory=WhatIfChanges)]
 
 
 class FoundTenant(Fields):
@@ -82,8 +131,9 @@ class WhatIfResource(Fields):
     `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
     `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` says what
     was simulated. `closed_loop_calls` came because an earlier call of their client had ended, and come in both
-    simulations as much later than its simulated end; all others come when they came. Every call is served in the end,
-    so that what a tenant gets in all is what its calls ask for: compare waits, and see the preview for shares.
+    simulations as much later than its simulated end; all others come when they came. Without a limit every call is
+    served in the end, so that what a tenant gets in all is what its calls ask for: compare waits, and see the preview
+    for shares. `changes` are as they were asked for.
     `stopped`: by a DELETE, or because it was not read for a minute.
     """
 
@@ -91,6 +141,7 @@ class WhatIfResource(Fields):
     pool: str
     policy: str | None
     weights: dict[str, float]
+    changes: dict[str, JsonValue]
     minutes: int
     state: Literal["running", "done", "failed", "stopped"]
     progress: float

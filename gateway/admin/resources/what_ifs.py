@@ -1,4 +1,4 @@
-"""What-if routes: simulations of the recorded calls under another policy or other weights, compared with their real
+"""What-if routes: simulations of the recorded calls under another policy or other settings, compared with their real
 outcome.
 """
 
@@ -6,11 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.admin.models.what_ifs import FoundFigures, FoundTenant, Trust, WhatIfAsked, WhatIfResource
-from gateway.admin.problems import AdminProblem, field_problem
+from gateway.admin.models.what_ifs import (
+    FoundFigures,
+    FoundTenant,
+    Trust,
+    WhatIfAsked,
+    WhatIfChanges,
+    WhatIfResource,
+)
+from gateway.admin.problems import AdminProblem, FieldError, field_problem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
-from gateway.steering.what_if.what_ifs import NothingRecorded, OneIsRunning, WhatIf, WhatIfs
+from gateway.config.aliases import AliasSection
+from gateway.registry.registry import Registry
+from gateway.steering.what_if.changes import PLAYED, Changes, SplitChange
+from gateway.steering.what_if.what_ifs import Asked, NothingRecorded, OneIsRunning, WhatIf, WhatIfs
 from policies.fairness.bounds import BOUNDS
+from policies.types import DEFAULT_TIER
 
 KIND: Final = "what-ifs"
 
@@ -18,11 +29,12 @@ KIND: Final = "what-ifs"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRoutes:
     what_ifs: WhatIfs
+    registry: Registry
 
     def routes(self) -> Iterator[Route]:
         yield Route(
             method="POST", path=f"/{KIND}", role=Role.OPERATOR,
-            summary="Simulate the calls of the last minutes under another policy or other weights.",
+            summary="Simulate the calls of the last minutes under another policy or other settings.",
             run=self.ask, body=WhatIfAsked, answer=WhatIfResource, status=202,
             conflicts="Another one runs, or no call was recorded in that time.",
         )  # fmt: skip
@@ -41,15 +53,56 @@ class WhatIfRoutes:
         body: WhatIfAsked = asked.body
         if body.policy is not None and body.policy.partition(":")[0] not in BOUNDS:
             raise field_problem("body.policy", f"is none of {', '.join(BOUNDS)}")
+        changes = self._changes(body.changes)
+        asked_for = Asked(
+            policy=body.policy,
+            weights=body.weights,
+            minutes=body.minutes,
+            pool=body.pool,
+            changes=body.changes.model_dump(mode="json", exclude_unset=True),
+        )
         try:
-            begun = await self.what_ifs.ask(
-                policy=body.policy, weights=body.weights, minutes=body.minutes, pool=body.pool
-            )
+            begun = await self.what_ifs.ask(asked_for, changes)
         except OneIsRunning as running:
             raise AdminProblem(409, f"another what-if runs, {running}: only one does at a time") from None
         except NothingRecorded:
             raise AdminProblem(409, "no call was recorded in that time") from None
         return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
+
+    def _changes(self, asked: WhatIfChanges) -> Changes:
+        """What is asked for, of entries that exist. Raises AdminProblem, naming every one that does not."""
+        named = {kind: getattr(asked, kind) for kind in PLAYED}
+        missing = [
+            FieldError(field=f"body.changes.{kind}.{name}", reason="has no settings here")
+            for kind, entries in (named | {"aliases": asked.aliases}).items()
+            for name in entries
+            if kind != "tenants"
+            and (kind, name) != ("tiers", DEFAULT_TIER.id)
+            and self.registry.get(kind, name) is None
+        ]
+        missing += [
+            FieldError(field=f"body.changes.tenants.{name}.{of}", reason="has no settings here")
+            for name, tenant in asked.tenants.items()
+            for of, kind in (("tier", "tiers"), ("group", "groups"))
+            if (wanted := getattr(tenant, of)) is not None
+            and wanted != DEFAULT_TIER.id
+            and self.registry.get(kind, wanted) is None
+        ]
+        if missing:
+            raise AdminProblem(422, f"{missing[0].field}: {missing[0].reason}", missing)
+        splits = {}
+        for name, alias in asked.aliases.items():
+            entry = self.registry.get("aliases", name)
+            if entry is not None and isinstance(entry.section, AliasSection):
+                splits[name] = SplitChange.of(entry.section, alias.split)
+        return Changes(
+            engines=asked.engines,
+            patches={
+                kind: {name: each.model_dump(mode="json", exclude_unset=True) for name, each in entries.items()}
+                for kind, entries in named.items()
+            },
+            splits=splits,
+        )
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
         found = await self.what_ifs.find(asked.id)
@@ -72,6 +125,7 @@ def _shown(what_if: WhatIf) -> WhatIfResource:
         pool=what_if.pool,
         policy=what_if.policy,
         weights=dict(what_if.weights),
+        changes=dict(what_if.changes),
         minutes=what_if.minutes,
         state=what_if.state,
         progress=what_if.progress,

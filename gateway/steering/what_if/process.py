@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 import orjson
+from msgspec.structs import replace as replaced
 
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from gateway.config import ConfigError, load_config
@@ -53,9 +54,7 @@ def main(spec_file: Path) -> None:
 def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
     calls = [orjson.loads(line) for line in Path(spec.trace).read_bytes().splitlines()]
     happened = _happened(spec, calls)
-    calls = _completed(calls)
-    waited = closed_loops(calls)
-    Path(spec.trace).write_bytes(_replayed(calls, waited))
+    waited = _written(Path(spec.trace), calls)
     coefficients = _coefficients(spec.engine)
     setting, run = _run(spec, coefficients, runs_before=0)
     scale = 1.0
@@ -67,7 +66,7 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
         setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
     policies = [spec.policy] if spec.policy else []
     weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
-    _, instead = _run(spec, None, runs_before=RUNS - 1, policies=policies, weights=weights)
+    _, instead = _run(_changed(spec), None, runs_before=RUNS - 1, policies=policies, weights=weights)
     return {
         "setting": dict(setting.facts),
         "closed_loop_calls": len(waited),
@@ -76,6 +75,25 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
         "instead": _shown(instead),
         "trust": _trust(happened, _shown(run)),
     }
+
+
+def _written(trace: Path, calls: Sequence[Mapping[str, Any]]) -> Mapping[int, Waited]:
+    """Write the calls as a simulation reads them. Returns the closed loops among them."""
+    calls = _completed(calls)
+    waited = closed_loops(calls)
+    trace.write_bytes(_replayed(calls, waited))
+    return waited
+
+
+def _changed(spec: WhatIfSpec) -> WhatIfSpec:
+    """The specification with the asked settings in place of the recorded ones."""
+    instead = spec.instead
+    if instead is None:
+        return spec
+    if instead.trace is not None:
+        trace = Path(instead.trace)
+        _written(trace, [orjson.loads(line) for line in trace.read_bytes().splitlines()])
+    return replaced(spec, trace=instead.trace or spec.trace, config=instead.config, engine=instead.engine)
 
 
 def _run(

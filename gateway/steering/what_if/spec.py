@@ -20,8 +20,18 @@ class EngineSpec(msgspec.Struct, kw_only=True):
     paces: list[float] = []
 
 
+class InsteadSpec(msgspec.Struct, kw_only=True):
+    """The files and engines of the simulation with the asked settings; `trace` None: the same calls."""
+
+    trace: str | None
+    config: str
+    engine: EngineSpec
+
+
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones."""
+    """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones:
+    the policy, weights, and what `instead` has.
+    """
 
     trace: str
     config: str
@@ -29,3 +39,4 @@ class WhatIfSpec(msgspec.Struct, kw_only=True):
     engine: EngineSpec
     policy: str | None
     weights: dict[str, float]
+    instead: InsteadSpec | None = None

@@ -1,4 +1,4 @@
-"""WhatIfs: the calls of the last hour, simulated under another policy or other weights, and compared with their real
+"""WhatIfs: the calls of the last hour, simulated under another policy or other settings, and compared with their real
 outcome.
 
 A what-if runs in a process of its own (process.py), one at a time, over files in a folder that is removed afterwards.
@@ -22,7 +22,8 @@ import msgspec
 import orjson
 
 from gateway.others import Others
-from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
+from gateway.steering.what_if.changes import Changes
+from gateway.steering.what_if.spec import EngineSpec, InsteadSpec, WhatIfSpec
 
 KNOWN: Final = "what-if"  # a service
 END: Final = "what-if-end"  # another
@@ -43,10 +44,21 @@ class OneIsRunning(Exception):  # noqa: N818 - an answer
     """An error: another what-if runs; its id is the argument."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a what-if; `changes` in the form of the admin API. `pool` None: the pool with most calls."""
+
+    policy: str | None
+    weights: Mapping[str, float]
+    minutes: int
+    pool: str | None
+    changes: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class WhatIf:
-    """One what-if and its result. `progress` is from 0 to 1. `asked_at` is the time at which a reader asked for it
-    last, on its process's clock.
+    """One what-if and its result. `changes` are in the form of the admin API. `progress` is from 0 to 1. `asked_at` is
+    the time at which a reader asked for it last, on its process's clock.
     """
 
     id: str
@@ -54,6 +66,7 @@ class WhatIf:
     policy: str | None
     weights: Mapping[str, float]
     minutes: int
+    changes: Mapping[str, Any]
     state: Literal["running", "done", "failed", "stopped"] = "running"
     progress: float = 0.0
     found: Mapping[str, Any] = field(default_factory=dict)
@@ -109,21 +122,28 @@ class WhatIfs:
         """What `end` of another process asks of this one; nothing where it does not run here."""
         return b"ended" if self._end(body.decode(), "it was stopped") else b""
 
-    async def ask(self, *, policy: str | None, weights: Mapping[str, float], minutes: int, pool: str | None) -> WhatIf:
+    async def ask(self, asked: Asked, changes: Changes) -> WhatIf:
         """Begin a simulation; without a `pool`, of the pool with most calls. Raises NothingRecorded, OneIsRunning."""
+        pool = asked.pool
         self._raise_if_running()
-        lines = await self._calls(minutes * 60.0)
-        by_pool = await asyncio.to_thread(_by_pool, lines, dict(self._pools()))
+        lines = await self._calls(asked.minutes * 60.0)
+        pools = dict(self._pools())
+        by_pool = await asyncio.to_thread(_by_pool, lines, pools)
         if pool is None and by_pool:
             pool = max(by_pool, key=lambda name: (len(by_pool[name]), name))
         if pool is None or pool not in by_pool:
             raise NothingRecorded
+        instead = None
+        if changes.splits:
+            instead = (await asyncio.to_thread(lambda: _by_pool(changes.calls(lines), pools))).get(pool, [])
         self._raise_if_running()  # while the calls were gathered
-        what_if = WhatIf(secrets.token_hex(8), pool, policy, dict(weights), minutes)
+        what_if = WhatIf(secrets.token_hex(8), pool, asked.policy, asked.weights, asked.minutes, asked.changes)
         self._kept[what_if.id] = what_if
         while len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
-        task = self._tasks[what_if.id] = asyncio.create_task(self._run(what_if, by_pool[pool]))
+        task = self._tasks[what_if.id] = asyncio.create_task(
+            self._run(what_if, _Played(by_pool[pool], instead, changes))
+        )
         task.add_done_callback(lambda _: self._tasks.pop(what_if.id, None))
         self._asked_for(what_if.id)
         self._look_after(what_if)
@@ -164,11 +184,11 @@ class WhatIfs:
         task.cancel()
         return True
 
-    async def _run(self, what_if: WhatIf, calls: Sequence[bytes]) -> None:
+    async def _run(self, what_if: WhatIf, played: "_Played") -> None:
         try:
             with TemporaryDirectory(prefix="fairlead-what-if-") as folder:
                 engine, config = self._engine_of(what_if.pool), self._config_of(what_if.pool)
-                spec = await asyncio.to_thread(_written, Path(folder), what_if, calls, engine, config)
+                spec = await asyncio.to_thread(_written, Path(folder), what_if, played, engine, config)
                 async with asyncio.timeout(RUNS_S_MAX):
                     await self._simulate(what_if, spec)
         except TimeoutError:
@@ -200,17 +220,32 @@ class WhatIfs:
             await process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """The recorded calls of a pool, and those of a simulation with the changes; None: the same ones."""
+
+    calls: Sequence[bytes]
+    instead: Sequence[bytes] | None
+    changes: Changes
+
+
 def _written(
     folder: Path,
     what_if: WhatIf,
-    calls: Sequence[bytes],
+    played: _Played,
     engine: EngineSpec,
     config: Callable[[], Mapping[str, Any]],
 ) -> Path:
     """Write the specification of a simulation, and the files that it names; return its path."""
     trace, settings, spec = folder / "calls.jsonl", folder / "fairlead.yaml", folder / "spec.json"
-    trace.write_bytes(b"\n".join(calls) + b"\n")
-    settings.write_bytes(orjson.dumps(config()))  # JSON is YAML
+    trace.write_bytes(b"\n".join(played.calls) + b"\n")
+    configured = config()
+    settings.write_bytes(orjson.dumps(configured))  # JSON is YAML
+    instead = InsteadSpec(trace=None, config=str(folder / "instead.yaml"), engine=played.changes.engine(engine))
+    Path(instead.config).write_bytes(orjson.dumps(played.changes.config(configured)))
+    if played.instead is not None:
+        instead.trace = str(folder / "instead.jsonl")
+        Path(instead.trace).write_bytes(b"\n".join(played.instead) + b"\n")
     of = WhatIfSpec(
         trace=str(trace),
         config=str(settings),
@@ -218,6 +253,7 @@ def _written(
         engine=engine,
         policy=what_if.policy,
         weights=dict(what_if.weights),
+        instead=instead,
     )
     spec.write_bytes(msgspec.json.encode(of))
     return spec

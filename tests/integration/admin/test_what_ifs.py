@@ -78,6 +78,32 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
     await until(lambda: not list(temporary.iterdir()))  # its files are removed
 
 
+async def test_one_engine_more_and_a_limit_are_played_and_said(api):
+    changes = {"engines": 1, "tenants": {"loud": {"requests_per_minute_max": 5}}, "tiers": {"default": {"weight": 2}}}
+    found = await ended(
+        api, (await api.post("/what-ifs", {"changes": changes})).headers["Location"].removeprefix("/admin/v1")
+    )
+    assert (found["state"], found["error"], found["changes"]) == ("done", None, changes)
+    assert found["replayed"]["served"] == LOUD + QUIET
+    assert found["instead"]["tenants"]["loud"]["served"] == 5
+    assert found["instead"]["tenants"]["quiet"]["ttft_p99_s"] < found["replayed"]["tenants"]["quiet"]["ttft_p99_s"]
+
+
+async def test_the_calls_of_an_alias_are_played_under_another_split(api):
+    model = call()["model"]
+    headers = bearer(await api.key_for("quiet"))
+    assert (await api.post("/aliases", {"id": "both", "models": [model, "other"]})).status == 201
+    for _ in range(QUIET):
+        assert (await api.rig.post(call(max_tokens=4, model="both"), headers=headers)).status == 200
+    changes = {"aliases": {"both": {"split": {"other": 1}}}}
+    found = await ended(
+        api, (await api.post("/what-ifs", {"changes": changes})).headers["Location"].removeprefix("/admin/v1")
+    )
+    assert found["error"] is None
+    assert found["replayed"]["tenants"]["quiet"]["requests"] == 2 * QUIET
+    assert found["instead"]["tenants"]["quiet"]["requests"] == QUIET, "those of the alias are of another pool"
+
+
 async def test_by_default_weights_and_policy_are_as_they_are(api):
     found = await ended(api, f"/what-ifs/{(await api.post('/what-ifs')).json['id']}")
     assert found["replayed"] == found["instead"]
@@ -120,6 +146,10 @@ async def test_what_cannot_be_asked_is_refused(api, monkeypatch):
     bodies = (
         {"policy": "none"}, {"policy": "vtc --trace /etc/passwd"}, {"minutes": 61}, {"minutes": 0},
         {"weights": {"quiet": 0}}, {"weights": {"<b>": 1}}, {"trace": "x"},
+        {"changes": {"engines": 1.5}}, {"changes": {"tiers": {"none": {"weight": 2}}}},
+        {"changes": {"tenants": {"loud": {"group": "none"}}}},
+        {"changes": {"tenants": {"loud": {"tokens_per_day_max": 1}}}},
+        {"changes": {"aliases": {"none": {"split": {"a": 1}}}}}, {"changes": {"groups": {"none": {}}}},
     )  # fmt: skip
     for body in bodies:
         assert (await api.post("/what-ifs", body)).status == 422, body

@@ -1,14 +1,22 @@
-// What if: the recorded calls of the last minutes, played again under another order or other weights, beside what happened.
+// What if: the recorded calls of the last minutes, played again under another order, with other settings or with more or fewer
+// engines, beside what happened.
 
 import { useState } from "preact/hooks";
-import { get, path, post, remove } from "../api.js";
+import { all, get, path, post, remove } from "../api.js";
+import { FIELDS } from "../fields.js";
 import { may } from "../session.js";
 import { attempt, html, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { count, decimal, listed, NONE, order, percent, seconds, short } from "../words.js";
+import { count, decimal, listed, NONE, order, percent, plural, seconds, short } from "../words.js";
 
 const POLICIES = ["vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
 const MINUTES = 60; // as many as are recorded
 const POLL_MS = 700;
+const ENGINES_MAX = 1024; // of a simulation (gateway/steering/what_if/changes.py)
+/** The kinds of entries that a simulation reads, and the settings that change it (gateway/admin/models/what_ifs.py). */
+const LIMITS = ["in_flight_max", "requests_per_minute_max", "tokens_per_minute_max"];
+const PLAYED = { tenants: ["weight", "tier", "group", ...LIMITS], groups: ["weight", "tier", ...LIMITS], tiers: ["weight", "reserve_ratio"], aliases: [] };
+const ONE_OF = { tenants: "tenant", groups: "group", tiers: "tier", aliases: "alias" };
+const EMPTY = { of: "", setting: "", value: "" };
 const shown = { id: null }; // the last one of this tab, also after a look at another view
 
 export function WhatIf() {
@@ -26,37 +34,102 @@ export function WhatIf() {
 function Ask({ begun, minutes, setMinutes }) {
   const { document: state } = useLive();
   const [policy, setPolicy] = useState("");
-  const [weights, setWeights] = useState([["", ""]]);
+  const [engines, setEngines] = useState("");
+  const [pool, setPool] = useState("");
+  const [rows, setRows] = useState([EMPTY]);
   const [isBusy, setBusy] = useState(false);
-  const tenants = [...new Set(Object.values(state?.pools || {}).flatMap((pool) => Object.keys(pool.tenants || {})))].sort();
-  const set = (at, part, value) => {
-    const next = weights.map((each, index) => (index === at ? (part === 0 ? [value, each[1]] : [each[0], value]) : each));
-    setWeights(next.at(-1)[0] && next.at(-1)[1] ? [...next, ["", ""]] : next);
+  const [stored] = usePolled(readStored, [], 0);
+  const pools = Object.keys(state?.pools || {}).sort();
+  const known = { ...(stored.value || NOTHING), tenants: namesOfTenants(state) };
+  const set = (at, part) => {
+    const next = rows.map((each, index) => (index === at ? { ...each, ...part } : each));
+    setRows(next.at(-1).value ? [...next, EMPTY] : next);
   };
   const submit = async (event) => {
     event.preventDefault();
-    const chosen = Object.fromEntries(weights.filter(([id, weight]) => id && weight).map(([id, weight]) => [id, Number(weight)]));
+    const changes = { ...(Number(engines) ? { engines: Number(engines) } : {}), ...changesOf(rows, known) };
     setBusy(true);
     const id = await attempt(() => ask({
-      ...(policy ? { policy } : {}), ...(Object.keys(chosen).length ? { weights: chosen } : {}), minutes: Number(minutes),
+      ...(policy ? { policy } : {}), ...(pool ? { pool } : {}), ...(Object.keys(changes).length ? { changes } : {}), minutes: Number(minutes),
     }));
     setBusy(false);
     if (id) begun(id);
   };
   return html`<form class="ask" onSubmit=${submit}>
+    ${pools.length > 1 ? html`<label>Pool <select value=${pool} onChange=${(event) => setPool(event.target.value)}>
+      <option value="">the one with most calls</option>${pools.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>` : null}
     <label>Order <select value=${policy} aria-describedby="order" onChange=${(event) => setPolicy(event.target.value)}>
       <option value="">as it is</option>${POLICIES.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>
-    <fieldset><legend>Weights</legend>
-      ${weights.map(([id, weight], at) => html`<span class="weight" key=${at}>
-        <select aria-label=${`Tenant ${at + 1}`} value=${id} onChange=${(event) => set(at, 0, event.target.value)}>
-          <option value="">tenant</option>${tenants.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select>
-        <input type="number" aria-label=${`Weight of tenant ${at + 1}`} value=${weight} min="0.000001" max="1000000" step="any" placeholder="weight" onInput=${(event) => set(at, 1, event.target.value)} /></span>`)}
-    </fieldset>
+    <label>Engines more (+) or fewer (−) <input type="number" value=${engines} min=${-ENGINES_MAX} max=${ENGINES_MAX} placeholder="0" onInput=${(event) => setEngines(event.target.value)} /></label>
+    <fieldset><legend>Settings that differ</legend>${rows.map((each, at) => html`<${Change} key=${at} number=${at + 1} change=${each} known=${known} set=${(part) => set(at, part)} />`)}</fieldset>
     <label>Of the last <input type="number" value=${minutes} min="1" max=${MINUTES} required onInput=${(event) => setMinutes(event.target.value)} /> minutes</label>
     <button class="primary" disabled=${isBusy}>Play it</button>
     <p class="order dim" id="order" aria-live="polite">${policy ? `Next is ${order(policy)}.` : "The order stays as it is."}</p>
     <details><summary>What the orders are</summary><ul class="orders">${POLICIES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
   </form>`;
+}
+
+const NOTHING = { groups: [], tiers: [], aliases: [] };
+
+async function readStored(signal) {
+  const [groups, tiers, aliases] = await Promise.all(["/groups", "/tiers", "/aliases"].map((each) => all(each, { signal })));
+  return { groups, tiers: tiers.some((each) => each.id === "default") ? tiers : [{ id: "default" }, ...tiers], aliases };
+}
+
+const namesOfTenants = (state) => [...new Set(Object.values(state?.pools || {}).flatMap((pool) => Object.keys(pool.tenants || {})))].sort().map((id) => ({ id }));
+
+/** One setting that differs: of which entry, which one, and its value. */
+function Change({ number, change, known, set }) {
+  const [kind, id] = change.of === "" ? ["", ""] : JSON.parse(change.of);
+  const settings = kind === "aliases" ? [...splitOf(known, id).keys()].map((model) => [model, `weight of ${model}`]) : (PLAYED[kind] || []).map((name) => [name, fieldOf(kind, name).label]);
+  const choices = { tier: known.tiers, group: known.groups }[kind === "aliases" ? "" : change.setting];
+  const options = (list) => list.map((each) => html`<option key=${each.id} value=${each.id}>${each.id}</option>`);
+  return html`<span class="change">
+    <select aria-label=${`Change ${number} of`} value=${change.of} onChange=${(event) => set({ ...EMPTY, of: event.target.value, setting: firstSetting(event.target.value, known) })}>
+      <option value="">tenant, group, tier or alias</option>
+      ${Object.keys(PLAYED).map((each) => (known[each].length === 0 ? null : html`<optgroup key=${each} label=${each}>${known[each].map((entry) => html`<option key=${entry.id} value=${JSON.stringify([each, entry.id])}>${entry.id}</option>`)}</optgroup>`))}</select>
+    <select aria-label=${`Setting of change ${number}`} value=${change.setting} disabled=${kind === ""} onChange=${(event) => set({ setting: event.target.value, value: "" })}>
+      ${settings.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select>
+    ${choices ? html`<select aria-label=${`Value of change ${number}`} value=${change.value} onChange=${(event) => set({ value: event.target.value })}><option value=""></option>${options(choices)}</select>`
+      : html`<input type="number" aria-label=${`Value of change ${number}`} value=${change.value} min="0" max="1000000000" step="any" placeholder=${nowOf(known, kind, id, change.setting)} onInput=${(event) => set({ value: event.target.value })} />`}</span>`;
+}
+
+const fieldOf = (kind, name) => FIELDS[kind].find((each) => each.name === name);
+
+/** The weight of each model of an alias: all calls go to the first where there is no split. */
+function splitOf(known, id) {
+  const alias = known.aliases.find((each) => each.id === id) || { models: [], split: {} };
+  const split = Object.entries(alias.split || {});
+  const weights = new Map(alias.models.map((model, at) => [model, split.length === 0 && at === 0 ? 1 : 0]));
+  for (const [model, weight] of split) weights.set(model, weight);
+  return weights;
+}
+
+function firstSetting(of, known) {
+  const [kind, id] = of === "" ? ["", ""] : JSON.parse(of);
+  return kind === "aliases" ? [...splitOf(known, id).keys()][0] ?? "" : PLAYED[kind]?.[0] ?? "";
+}
+
+/** What a setting is now, where the page knows it. */
+function nowOf(known, kind, id, setting) {
+  const now = kind === "aliases" ? splitOf(known, id).get(setting) : known[kind]?.find((each) => each.id === id)?.[setting];
+  return now == null ? "value" : `now ${decimal(now)}`;
+}
+
+/** The rows as the API takes them; several of one entry become one. */
+function changesOf(rows, known) {
+  const found = {};
+  for (const { of, setting, value } of rows.filter((each) => each.of && each.value !== "")) {
+    const [kind, id] = JSON.parse(of);
+    const entries = (found[kind] ??= Object.create(null));
+    if (kind === "aliases") {
+      entries[id] ??= { split: Object.fromEntries(splitOf(known, id)) };
+      entries[id].split[setting] = Number(value);
+    } else {
+      entries[id] = { ...entries[id], [setting]: ["tier", "group"].includes(setting) ? value : Number(value) };
+    }
+  }
+  return found;
 }
 
 /** The id of a new what-if; or of the one that runs, which is shown then, so that it can be stopped. Throws a Problem. */
@@ -142,19 +215,44 @@ const SAID_MAX = 3;
 
 /** Which tenants gain and lose: in due shares, as weights part them now, and in waits. */
 function Verdict({ answer, sums, trusted }) {
-  const asked = Object.entries(answer.weights || {});
+  const { tenants, groups, tiers } = answer.changes || {};
+  const asked = askedFor(answer);
   const [preview] = usePolled(async () => {
-    if (asked.length === 0) return null;
-    const { body } = await post("/preview", { tenants: Object.fromEntries(asked.map(([id, weight]) => [id, { weight }])) });
+    if (!tenants && !groups && !tiers) return null;
+    const { body } = await post("/preview", { tenants: tenants || {}, groups: groups || {}, tiers: tiers || {} });
     return body.pools[answer.pool]?.tenants ?? null;
   }, [answer.id], 0);
   const due = moved(Object.entries(preview.value || {}).map(([id, each]) => [id, each.share_then - each.share_now]));
   const served = moved(servedMoved(answer, sums));
   const waits = waitsMoved(answer);
-  return html`<div class="verdict"><p><strong>${due || served || waits}</strong>${due ? " This is of the shares that are due now." : ""}</p>
-    ${due || served ? html`<p>${waits}</p>` : html`<p>No tenant's share of what is served changes by half a point or more: every call is served in the end.</p>`}
+  return html`<div class="verdict"><p class="dim">${asked}</p><p><strong>${due || served || waits}</strong>${due ? " This is of the shares that are due now." : ""}</p>
+    ${due || served ? html`<p>${waits}</p>` : html`<p>No tenant's share of what is served changes by half a point or more.</p>`}
+    <p>${servedOf(answer)}</p>
     ${trusted.isFar ? null : html`<p>${trusted.text}</p>`}
-    <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. ${loops(answer)} A weight changes how long they wait more than what is served.</p></div>`;
+    <p class="dim">“instead” is compared with “replayed”: both are simulated, one with what was asked and one with the present settings. ${loops(answer)}</p></div>`;
+}
+
+/** What was asked, in words. */
+function askedFor({ policy, weights, changes }) {
+  const { engines = 0, ...kinds } = changes || {};
+  const said = Object.entries(kinds).flatMap(([kind, of]) => Object.entries(of).map(([id, each]) => {
+    const values = kind === "aliases" ? Object.entries(each.split).map(([model, weight]) => `${model} ${decimal(weight)}`) : Object.entries(each).map(([name, value]) => `${fieldOf(kind, name)?.label.toLowerCase() ?? name} ${value ?? "as by default"}`);
+    return `${ONE_OF[kind]} ${id}: ${values.join(", ")}`;
+  }));
+  const parts = [
+    policy ? `order ${policy}` : "",
+    engines ? `${plural(Math.abs(engines), "engine")} ${engines > 0 ? "more" : "fewer"}` : "",
+    ...Object.entries(weights || {}).map(([id, weight]) => `tenant ${id}: weight ${decimal(weight)}`),
+    ...said,
+  ].filter(Boolean);
+  return parts.length === 0 ? "Asked: nothing else than what is." : `Asked: ${parts.join("; ")}.`;
+}
+
+/** How many calls are served, with the asked settings and without. */
+function servedOf({ replayed, instead }) {
+  if (!replayed || !instead) return "";
+  if (instead.served === replayed.served && instead.requests === replayed.requests) return "As many calls are served: a weight or an engine changes how long they wait.";
+  return `${count(instead.served)} of ${plural(instead.requests, "call")} are served, and ${count(replayed.served)} of ${count(replayed.requests)} with the present settings.`;
 }
 
 /** By how much tenants' shares of what is served grow. */
