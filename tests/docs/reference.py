@@ -2,13 +2,11 @@
 
     python tests/docs/reference.py    write the page (`make reference`)
 
-A text is the first sentence of what --help says. What several commands have with the same text stands once, at the
-top.
+A text is the first sentence of what --help says. Options are named alone: --help explains them.
 """
 
 import argparse
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from gateway.cli import app
 PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
 HEAD = """# Commands
 
-Made from the command line by `make reference`. `--help` of each command says more. Several commands have these
-arguments and options:
+`make reference` makes this page from the command line. `--help` of a command explains its options.
 
 """
 
@@ -37,7 +34,7 @@ def commands(command: Any, path: str, context: typer.Context) -> Iterator[tuple[
 
 def sentence(text: str | None) -> str:
     """The first one, in one line, as a cell of Markdown may have it."""
-    line = " ".join((text or "").split("\n\n")[0].replace("...", "…").split())
+    line = " ".join((text or "").split("\n\n")[0].split())
     return re.split(r"(?<=[a-z)'\"`\d])\. (?=[A-Z`'])", line)[0].removesuffix(".").replace("|", "\\|")
 
 
@@ -54,56 +51,38 @@ def is_argument(parameter: Any) -> bool:
 
 
 def written(parameter: Any, context: typer.Context) -> str:
-    """An argument or option as one types it, with what it takes."""
+    """An argument or option as one types it; what an option takes only where that is one of several words."""
     if is_argument(parameter):
         name: str = parameter.metavar or parameter.name.upper()
         return name if parameter.required or name.startswith("[") else f"[{name}]"
-    takes = (
-        "" if parameter.is_flag else f" {parameter.metavar or parameter.display_type(context).replace(' range', '')}"
-    )
-    return ", ".join([*parameter.opts, *parameter.secondary_opts]) + takes
+    takes = "" if parameter.is_flag else parameter.metavar or parameter.display_type(context)
+    return f"{parameter.opts[0]} {takes}" if takes.startswith("<") and "|" in takes else parameter.opts[0]
 
 
-def row(parameter: Any, context: typer.Context) -> str:
-    needed = " (needed)" if parameter.required and not is_argument(parameter) else ""
-    return f"- `{written(parameter, context)}`: {sentence(parameter.help)}{needed}\n"
+def options(command: Any, context: typer.Context) -> list[str]:
+    return [f"`{written(each, context)}`" for each in command.params if each.help and not is_argument(each)]
 
 
-def groups_above(context: typer.Context) -> Iterator[Any]:
-    """The contexts of the groups whose options every command below takes."""
+def options_above(context: typer.Context) -> Iterator[str]:
+    """The options that every command of a group takes."""
     above: Any = context.parent
     while above is not None:
         if is_only_a_group(above.command):
-            yield above
+            yield from options(above.command, above)
         above = above.parent
 
 
 def page() -> str:
     group: Any = typer.main.get_command(app)
-    found = list(commands(group, "fairlead", typer.Context(group, info_name="fairlead")))
-    rows = Counter(
-        (each.opts[-1], row(each, context))
-        for _, command, context in found for each in command.params if each.help
-    )  # fmt: skip
-    often: dict[str, str] = {}
-    for (name, text), number in rows.most_common():
-        if number > 1:
-            often.setdefault(name, text)
-    shared = set(often.values())
-    page_text = HEAD + "".join(sorted(shared))
-    for path, command, context in found:
+    page_text = HEAD
+    for path, command, context in commands(group, "fairlead", typer.Context(group, info_name="fairlead")):
         called = " ".join([path, *(written(each, context) for each in command.params if is_argument(each))])
-        of_groups = {row(each, above) for above in groups_above(context) for each in above.command.params}
-        also = ", ".join(
-            f"`{each.opts[0]}`"
-            for each in command.params
-            if not is_argument(each) and (line := row(each, context)) in shared and line not in of_groups
-        )
-        here = "Its commands, too: " if is_only_a_group(command) else "Also "
-        page_text += f"\n## `{called}`\n\n{sentence(command.help)}.{f' {here}{also}.' if also else ''}\n"
-        described = [row(each, context) for each in command.params if each.help]
-        if own := "".join(each for each in described if each not in shared):
-            page_text += f"\n{own}"
+        page_text += f"- **`{called}`**: {sentence(command.help)}."
+        above = set(options_above(context))
+        if own := [each for each in options(command, context) if each not in above]:
+            whose = "Options of its commands" if is_only_a_group(command) else "Options"
+            page_text += f" {whose}: {', '.join(own)}."
+        page_text += "\n"
     return page_text
 
 

@@ -40,7 +40,7 @@ def last_run(page: str) -> tuple[date, str]:
 
 
 def commits_since(commit: str) -> int | None:
-    """None: the history of this checkout does not have the commit. One of a side branch, or from before a rebase, is none."""
+    """None where the history of this checkout does not have the commit, such as one of a side branch."""
 
     def git(*asked: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", *asked], cwd=ROOT, capture_output=True, text=True, check=False)
