@@ -44,7 +44,7 @@ check: $(STAMP)  ## ruff and mypy
 chart: $(STAMP)  ## make the chart's schema and README, and what the example says of settings, from the configuration and values
 	$(BIN)/python helm/generate.py
 
-reference: $(STAMP)  ## write docs/reference/commands.md of the command line
+reference: $(STAMP)  ## write docs/reference/commands.md of the command line, and the tables of metrics.md
 	$(BIN)/python tests/docs/reference.py
 
 wheel: $(STAMP)  ## build fairlead's wheel with compiled decisions and meters, in dist/; needs a C compiler

@@ -1,8 +1,9 @@
-"""Writes docs/reference/commands.md of the command line itself: each command, its arguments and its options.
+"""Writes docs/reference/commands.md of the command line itself, and the tables of docs/reference/metrics.md.
 
-    python tests/docs/reference.py    write the page (`make reference`)
+    python tests/docs/reference.py    write both pages (`make reference`)
 
-A text is the first sentence of what --help says. Options are named alone: --help explains them.
+A text is the first sentence of what --help says. Options are named alone: --help explains
+them, as the HELP lines of /metrics explain metrics.
 """
 
 import argparse
@@ -14,8 +15,12 @@ from typing import Any
 import typer
 
 from gateway.cli import app
+from gateway.observability.metrics.instruments import FAMILIES, Histograms
 
-PAGE = Path(__file__).parents[2] / "docs/reference/commands.md"
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+PAGE = REFERENCE / "commands.md"
+METRICS_PAGE = REFERENCE / "metrics.md"
+BEGIN, END = "<!-- metrics: made by `make reference` -->\n", "<!-- end of metrics -->\n"
 HEAD = """# Commands
 
 `make reference` makes this page from the command line. `--help` of a command explains its options.
@@ -86,9 +91,29 @@ def page() -> str:
     return page_text
 
 
+def metrics() -> str:
+    """Tables of all metrics by their labels."""
+    tables = ""
+    for title, families in (("counters and gauges", FAMILIES), ("histograms", Histograms().families())):
+        by_labels: dict[str, list[str]] = {}
+        for each in families:
+            by_labels.setdefault(", ".join(f"`{label}`" for label in each.labels) or "none", []).append(each.name)
+        rows = "".join(
+            f"| {labels} | {', '.join(f'`{name}`' for name in names)} |\n" for labels, names in by_labels.items()
+        )
+        tables += f"\n| labels | {title} |\n|---|---|\n{rows}"
+    return tables + "\n"
+
+
+def with_metrics(page_text: str) -> str:
+    before, _, rest = page_text.partition(BEGIN)
+    return before + BEGIN + metrics() + END + rest.partition(END)[2]
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PAGE.write_text(page(), encoding="utf-8")
+    METRICS_PAGE.write_text(with_metrics(METRICS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

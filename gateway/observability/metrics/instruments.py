@@ -1,5 +1,5 @@
-"""Instruments: the names, help texts and labels of all metrics. docs/reference/metrics.md lists the same, and a test
-compares both.
+"""Instruments: the names, help texts and labels of all metrics. docs/reference/metrics.md lists names and labels (made
+by `make reference`).
 
 There are two kinds. Histograms are by model and tier; their series are looked up once and kept (call_counts.py,
 histograms.py). A Family is for metrics that may have a thousand series, mainly by tenant: its numbers are kept where
