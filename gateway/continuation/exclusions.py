@@ -4,7 +4,7 @@ A continuation is a completion of token ids: the prompt's and those that were ge
 is lost: the state of a grammar, counts of generated tokens, images, the tokens of other choices. A call that depends on
 any of that is excluded here, and so is one with a field that is not known here. Some backends (without token ids, or
 with a reasoning parser) exclude a stream when its first event arrives (gateway/continuation/stream.py).
-docs/continue.md has every field of vLLM 0.32.
+docs/continue.md names the fields that exclude a stream.
 
 Facts about vLLM 0.32: vllm/entrypoints/openai/{chat_completion,completion}/protocol.py, vllm/sampling_params.py.
 """

@@ -1,4 +1,4 @@
-"""Every field that vLLM takes is in the table of docs/continue.md: what a continuation does with it was decided."""
+"""Every field that vLLM takes is in the table of fields: what a continuation does with it was decided."""
 
 import ast
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from processes import INSTALLED
 
 sys.path.append(str(Path(__file__).parents[2] / "unit/gateway/continuation"))
-from fields_page import FIELDS
+from field_table import FIELDS
 
 OPENAI = "venv/lib/python*/site-packages/vllm/entrypoints/openai"
 

@@ -1,10 +1,10 @@
-"""docs/continue.md says of every field of a call what a continuation does with it."""
+"""What a continuation does with each field is what the table says, and docs/continue.md names those that exclude."""
 
 import json
 from array import array
 
 import pytest
-from fields_page import FIELDS, OTHERS
+from field_table import EXCLUDING, FIELDS, OTHERS
 
 from backends.meters.token_ids import TokenIds
 from gateway.api.endpoints import CHAT
@@ -59,6 +59,10 @@ def test_a_field_is_not_forwarded(name):
     assert name in BODY_FIELDS
 
 
-def test_the_fields_that_are_known_are_those_of_the_page():
+def test_the_page_names_the_fields_that_exclude_a_stream():
+    assert sorted(EXCLUDING) == sorted(FIELDS["exclude a stream"])
+
+
+def test_the_fields_that_are_known_are_those_of_the_table():
     """What a continuation does with each was decided. Those of vLLM are in the table."""
     assert {name for names in FIELDS.values() for name in names} | OTHERS == set(KNOWN)
