@@ -1,12 +1,14 @@
 """How long are the pages, and do they use the words that they should?
 
-    python tests/docs/words.py     words per page, and what is wrong; the exit code is 1 where anything is
+    python tests/docs/words.py               words per page, and what is wrong; the exit code is 1 where anything is
+    python tests/docs/words.py --sample 100  paragraphs of prose, drawn by --seed, for a second reader to mark
 
 A word is what stands between spaces and has a letter or a digit, code and tables included. Banned words (banned.toml)
 are looked for in prose: code, the targets of links and comments are left out.
 """
 
 import argparse
+import random
 import re
 import sys
 import tomllib
@@ -50,10 +52,26 @@ def faults(pages: Mapping[str, str], limits: Mapping[str, int] = WORDS_MAX) -> l
     return [*too_long(words, limits), *(each for name, page in pages.items() for each in banned(name, page))]
 
 
+def paragraphs(page: str) -> Iterator[str]:
+    """Blocks of prose and items of lists, of at least ten words: no headings, tables, code or pictures."""
+    prose = re.sub(r"^```.*?^```$|<!--.*?-->", "", page, flags=re.MULTILINE | re.DOTALL)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", prose):
+        text = " ".join(block.split())
+        if text and not text.startswith(("#", "|", "!")) and count(text) >= 10:
+            yield text
+
+
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, metavar="N", help="print so many paragraphs, drawn from all pages")
+    parser.add_argument("--seed", type=int, default=1, help="which paragraphs are drawn")
+    asked = parser.parse_args()
     files = sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
     pages = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    if asked.sample:
+        every = [f"{name}: {text}" for name, page in pages.items() for text in paragraphs(page)]
+        print("\n\n".join(random.Random(asked.seed).sample(every, asked.sample)))
+        return
     words = {name: count(page) for name, page in pages.items()}
     for name, number in sorted(words.items(), key=lambda each: -each[1]):
         print(f"{number:7,} {name}")
