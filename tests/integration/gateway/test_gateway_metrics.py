@@ -14,6 +14,7 @@ from gateway_rig import (
     gateway,
     gateway_and_engine,
     scripted,
+    stream,
     until,
 )
 from prometheus_client.parser import text_string_to_metric_families
@@ -62,6 +63,23 @@ async def test_the_pause_of_a_stream_that_lost_its_backend_is_what_its_client_wa
             samples, name = await read(rig), "fairlead_interruption_pause_seconds"
             assert of(samples, f"{name}_count", tier="default", cause="failed") == 1
             assert of(samples, f"{name}_sum", tier="default", cause="failed") >= WAIT_S
+            assert of(samples, "fairlead_pool_interruptions_total", pool=MODEL, cause="failed") == 1
+
+
+async def test_a_stream_that_is_cut_after_its_role_pauses_and_is_no_interruption():
+    """No token was cut: it begins anew (docs/reference/metrics.md). Its client has waited all the same."""
+    body = call(stream=True, max_tokens=4)
+    async with engine() as good:
+        async with gateway(good) as rig:
+            role, *_ = (await rig.post({**body, "return_token_ids": True})).body.split(b"\n\n")
+        cut = stream(role + b"\n\n", end=False)
+        async with scripted(cut) as backend, gateway({"name": "b0", "url": backend.url, "kind": "vllm"}, good) as rig:
+            while not backend.calls:  # some calls begin at the good one
+                assert (await rig.post(body)).events[-1] == "[DONE]"
+            await until(rig.idle)
+            samples = await read(rig)
+            assert of(samples, "fairlead_interruption_pause_seconds_count", tier="default", cause="failed") == 1
+            assert of(samples, "fairlead_pool_interruptions_total", pool=MODEL, cause="failed") == 0
 
 
 async def test_metrics_say_what_the_schedulers_books_say():
