@@ -129,7 +129,8 @@ async def _decoded_chars(ask: Ask, tokens: Generated, ids: list[int], *, pending
         new = pending + len(with_known) - len(before)
     except (KeyError, IndexError, TypeError):
         raise UpstreamProtocolError("a completion without text") from None
-    if text[:-new].endswith(INCOMPLETE) and not with_known[:-new].endswith(INCOMPLETE):
+    is_hidden = text[:-new].endswith(INCOMPLETE) and not with_known[:-new].endswith(INCOMPLETE)
+    if is_hidden or len(text) < new:  # shorter: the special token hid that the character had become whole
         raise UpstreamProtocolError("a special token stands inside a character")
     return len(text) - new
 

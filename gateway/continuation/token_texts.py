@@ -21,17 +21,21 @@ class TokenTexts:
     def __init__(self, seam: Seam) -> None:
         self.completed: tuple[int, str] | None = None
         """The token of the last event that completes the character in which the seam is, and the name that it would
-        have if the tokens before the seam were of its own answer.
+        have if the tokens before the seam were of its own answer. None where a special token stands between.
         """
         self._is_inside = seam.cut_tokens > 0  # of a character
         self._cut_chars = seam.cut_chars  # 0 from the first text on
         self._cut_tokens = seam.cut_tokens
+        self._is_hidden = False  # a special token, which has a name and no text, came since the seam
 
     def of(self, text: str, names: Sequence[str]) -> list[str]:
         """Split the text of one event into the texts of its tokens, which have these names. A name that is not in the
         text belongs to a token without text: a special token, or one that ends the answer.
         """
-        names = [name if (whole := name.lstrip(INCOMPLETE)) and whole in text else "" for name in names]
+        hidden = [bool(whole := name.lstrip(INCOMPLETE)) and whole not in text for name in names]
+        names = [
+            "" if hides or not name.lstrip(INCOMPLETE) else name for name, hides in zip(names, hidden, strict=True)
+        ]
         completing = self._completing(text, names)
         self.completed, texts, start = None, list[str](), 0
         for number, name in enumerate(names):
@@ -39,8 +43,9 @@ class TokenTexts:
             if name:
                 end = self._end(text, start, name, names[number + 1 :])
             texts.append(text[start:end])
+            self._is_hidden |= hidden[number]
             if end > start:
-                if self._cut_chars and not name:
+                if self._cut_chars and not name and not self._is_hidden:
                     self.completed = number, text[: self._cut_chars].rpartition(INCOMPLETE)[2]
                 self._cut_chars = 0
             self._cut_tokens += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from small_vllm import BOX, BROKEN, FINGERPRINT, UNKNOWN, SmallVllm, decode
 
@@ -254,6 +254,8 @@ async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
     merges=st.integers(1, 3),
     bias=st.booleans(),
 )
+@example(prompt="{-", cuts=[2], merges=1, bias=True)  # a special token stands between the seam and the character's end
+@example(prompt="{-", cuts=[2], merges=2, bias=True)  # the character ends after the special token, before the seam
 async def test_log_probabilities_after_a_seam_inside_a_character_are_right(prompt, cuts, merges, bias):
     """The token that ends it has its name, and the offsets count that."""
     fields = {**PATIENT, "max_tokens": INCOMPLETE_TOKENS_MAX, "logprobs": 1, "prompt": f"p{prompt}"}
