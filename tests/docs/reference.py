@@ -23,7 +23,7 @@ METRICS_PAGE = REFERENCE / "metrics.md"
 BEGIN, END = "<!-- metrics: made by `make reference` -->\n", "<!-- end of metrics -->\n"
 HEAD = """# Commands
 
-`make reference` makes this page from the command line. `--help` of a command explains its options.
+`make reference` makes this page from the command line: each command, what it does, and its options. `--help` explains them.
 
 """
 
@@ -82,12 +82,10 @@ def page() -> str:
     page_text = HEAD
     for path, command, context in commands(group, "fairlead", typer.Context(group, info_name="fairlead")):
         called = " ".join([path, *(written(each, context) for each in command.params if is_argument(each))])
-        page_text += f"- **`{called}`**: {sentence(command.help)}."
         above = set(options_above(context))
-        if own := [each for each in options(command, context) if each not in above]:
-            whose = "Options of its commands" if is_only_a_group(command) else "Options"
-            page_text += f" {whose}: {', '.join(own)}."
-        page_text += "\n"
+        own = ", ".join(each for each in options(command, context) if each not in above)
+        of = " (options of its commands)" if own and is_only_a_group(command) else ""
+        page_text += f"- **`{called}`**: {sentence(command.help)}.{f' {own}{of}' if own else ''}\n"
     return page_text
 
 
