@@ -23,7 +23,8 @@ METRICS_PAGE = REFERENCE / "metrics.md"
 BEGIN, END = "<!-- metrics: made by `make reference` -->\n", "<!-- end of metrics -->\n"
 HEAD = """# Commands
 
-`make reference` makes this page from the command line: each command, what it does, and its options. `--help` explains them.
+`make reference` makes this page from the command line: each command, what it does, and its options.
+`--help` of a command explains these.
 
 """
 
