@@ -33,3 +33,9 @@ def test_pages_over_a_limit_are_found_by_their_folder():
         "docs/results/: 3 words, of 2 at most",
         "all pages: 4 words, of 3 at most",
     ]
+
+
+def test_paragraphs_are_prose_and_items_of_lists():
+    ten = "one two three four five six seven eight nine ten"
+    page = f"# {ten}\n\n{ten}\neleven\n\n- {ten} a\n- {ten} b\n  c\n\n| {ten} |\n\n```\n{ten}\n```\n\ntoo short\n"
+    assert list(words.paragraphs(page)) == [f"{ten} eleven", f"- {ten} a", f"- {ten} b c"]
