@@ -11,7 +11,7 @@ shares one order with others. handlers/handlers.py makes what answers requests; 
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -26,17 +26,13 @@ from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
 from gateway.config.scheduling import Scheduling
-from gateway.config.sections import EngineSection
-from gateway.demo import Demo, DemoTarget
+from gateway.embedded_engine import EmbeddedEngine
 from gateway.forwarding.backend_client import BackendClients
 from gateway.handlers.handlers import RequestHandlers
 from gateway.identity.auth import Identity, tenant_tokens
-from gateway.live.document import Sources
-from gateway.live.ended import EndedView
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import HistoryRecorder
 from gateway.live.live import Live
-from gateway.live.schema import LivePageGateway
 from gateway.observability.access_log import AccessLog
 from gateway.observability.descriptors import Descriptors
 from gateway.observability.metrics.instruments import (
@@ -50,23 +46,17 @@ from gateway.observability.metrics.instruments import (
 from gateway.observability.metrics.page import Metrics
 from gateway.observability.telemetry import CallObserver, Telemetry
 from gateway.observability.trace_log import make_trace_log
+from gateway.operators import OperatorSources, led_dispatchers
 from gateway.order import Order, OwnOrder
 from gateway.parts import GatewayParts, OperatorParts
 from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
-from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
-from gateway.steering.trials import Trials
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
-from policies.types import Tenant
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 if TYPE_CHECKING:  # loaded only where they are on
-    from backends.engine.http.server import EngineServer
     from gateway.identity.tokens import Tokens
     from gateway.observability.tracing.tracing import Tracing
 
@@ -102,43 +92,6 @@ class CallLogs:
                 written.close()
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
-
-
-class EmbeddedEngine:
-    """The engine inside a gateway that has no backends: `start` it where it is needed, `stop` it in any case."""
-
-    def __init__(self, section: EngineSection) -> None:
-        self._section = section
-        self._server: EngineServer | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._server is not None
-
-    async def start(self) -> BackendSpec:
-        """Serve; return it as a backend. Raises OSError."""
-        from backends.engine.http.server import EngineOptions, EngineServer  # noqa: PLC0415 - a tenth of the time of a start
-
-        section = self._section
-        options = EngineOptions(
-            model=section.model,
-            coefficients=section.coefficients,
-            batching=section.batching,
-            speed=section.speed,
-            kv_tokens_max=section.kv_tokens_max,
-            requests_running_max=section.requests_running_max,
-        )
-        self._server = EngineServer(options)
-        return BackendSpec(
-            id="embedded",
-            url=await self._server.start(),
-            requests_running_max=options.requests_running_max,
-            step_tokens_max=options.chunk_tokens_max,
-        )
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +154,7 @@ class Gateway:
         self._reloading: Reloading | None = None
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self._groups = {group.id: group for group in config.policy_groups()}
-        self.pools = Pools(self._make_dispatcher)
+        self.pools = Pools(lambda pool: self.order.make_dispatcher(pool, self._make_scheduler))
         self.pools.settings.groups_changed(list(self._groups.values()))
         self.backends = self.order.make_backends(opened.specs, self.pools)
         self.pools.watch(self.backends)
@@ -212,8 +165,6 @@ class Gateway:
         """None without an admin port."""
         self.metrics = self._make_metrics()
         self._handlers = self._make_handlers(opened.tokens)
-        if management is not None and self.operators is not None:
-            self._connect(management, self.operators)
         self._listener = self._make_listener()
         self._descriptors = Descriptors()
         self._parts = GatewayParts(
@@ -229,19 +180,22 @@ class Gateway:
         )
         self._administration = None
         if management is not None:
+            if self.operators is not None:
+                OperatorSources(config, self.order, self._engine, management, self._parts).connect(self.operators)
             self._administration = Administration(config, management, self._parts, self.order)
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
         administration, metrics = self._administration, self._config.metrics
+        metrics_page = partial(self.order.process.metrics_page, self.metrics)
         if administration is not None:
             administration.start()
         await self.order.begin(self._parts, self._management)
         await self.backends.start()
         if administration is not None:
-            self.admin_url = await administration.serve(self._metrics_page)
+            self.admin_url = await administration.serve(metrics_page)
         if metrics.port is not None and self.order.has_state:
-            self.metrics_url = await self.metrics.serve(metrics.host, metrics.port, self._metrics_page)
+            self.metrics_url = await self.metrics.serve(metrics.host, metrics.port, metrics_page)
         self.metrics.start()
         self._descriptors.start()
         self._handlers.memory.start(self._listener)
@@ -295,9 +249,6 @@ class Gateway:
         await self._listener.stop()
         await self._closing.aclose()
 
-    async def _metrics_page(self) -> "web.Response":
-        return await self.order.process.metrics_page(self.metrics)
-
     def _make_telemetry(self) -> Telemetry:
         """What is told of every call. Its cost is set before it is counted, and usage is counted before its reservation
         ends.
@@ -315,7 +266,7 @@ class Gateway:
     def _make_metrics(self) -> Metrics:
         operators = self.operators
         return Metrics(
-            self._led_dispatchers,
+            partial(led_dispatchers, self.order, self.pools),
             scheduling_of=self._scheduling_of,
             lost=self._lost,
             tenants_max=self._config.metrics.tenants_max,
@@ -344,7 +295,7 @@ class Gateway:
         catalog, others = self.backends.catalog, self.order.others
         recorder = HistoryRecorder(
             catalog.pool_of_model,
-            find_tenant=self._find_tenant,
+            find_tenant=lambda tenant_id: self._handlers.tenants.find(tenant_id),  # noqa: PLW0108 - made later
             pace_of=self._clients.measured_pace,
             leader=lambda: self.order.cluster_view().leader,
             clock=time.time,
@@ -353,67 +304,8 @@ class Gateway:
             Live(catalog.pool_of_model, others), HistoryReader(recorder, others), Steering(others, catalog)
         )
 
-    def _find_tenant(self, tenant_id: str) -> Tenant | None:
-        return self._handlers.tenants.find(tenant_id)
-
-    def _connect(self, management: Management, operators: OperatorParts) -> None:
-        """Connect what the admin port shows."""
-        trials = Trials(
-            self._handlers.server,
-            self._handlers.keys_beside,
-            operators.steering.ended,
-            tenant_is_model=self._config.auth.tenant_from == "model",
-        )
-        demo = Demo(management.registry, trials, self._demo_target)
-        operators.live.connect(self._led_dispatchers, self.metrics.look, partial(self._live_sources, demo))
-        operators.steering.connect(
-            self.pools,
-            self._handlers.active,
-            registry=management.registry,
-            sections_of=lambda pool: {"scheduling": self._scheduling_of(pool), "queue": self._config.queue},
-            demo=demo,
-            trials=trials,
-        )
-
-    def _demo_target(self) -> DemoTarget | None:
-        """The embedded engine, where it answers and is the engine of this process alone."""
-        config = self._config
-        if not self._engine.is_running or config.is_clustered or config.workers != 1:
-            return None
-        return DemoTarget(model=config.engine.model, requests_max=config.engine.requests_running_max)
-
-    def _led_dispatchers(self) -> Mapping[str, Dispatcher]:
-        """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""
-        return self.pools.dispatchers() if self.order.others.is_leading else {}
-
     def _scheduling_of(self, pool: str) -> Scheduling:
         return (self._config if self._management is None else self._management).scheduling_of(pool)
-
-    def _live_sources(self, demo: Demo, ended: EndedView) -> Sources:
-        return Sources(
-            gateway=partial(self._live_gateway, demo),
-            cluster=self.order.cluster_view,
-            policy_of=lambda pool: self._scheduling_of(pool).fairness.policy,
-            tiers=self._tiers,
-            groups=self._groups,
-            find_tenant=self._find_tenant,
-            backends=self.backends,
-            gaps=self.metrics.gaps,
-            pace_of=self._clients.measured_pace,
-            ended=ended,
-            wall_clock=time.time,
-        )
-
-    def _live_gateway(self, demo: Demo) -> LivePageGateway:
-        """What the live document says of this process."""
-        view = self.order.cluster_view()
-        return LivePageGateway(
-            name=view.name,
-            version=metadata.version("fairlead"),
-            role=view.role,
-            embedded_engine=self._engine.is_running,
-            demo=demo.is_running if demo.is_possible() else None,
-        )
 
     def _lost(self) -> dict[Family, Values]:
         """Counters that other parts hold: lost log lines and spans, clients that were cut, replicas."""
@@ -423,9 +315,6 @@ class Gateway:
         budgets = {} if notices is None else notices.values(self.metrics.calls.series.names)
         counted = {CLIENTS_CUT: cut, RELOAD_FAILED: reload_failed}
         return {**self._logs.lost(), **counted, **budgets, **self.order.values()}
-
-    def _make_dispatcher(self, pool: str) -> Dispatcher:
-        return self.order.make_dispatcher(pool, self._make_scheduler)
 
     def _make_scheduler(self, pool: str) -> Scheduler:
         config = self._config

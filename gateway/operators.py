@@ -1,0 +1,91 @@
+"""Operators: connects what operators see, and try, with the parts of a gateway that is put together."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from importlib import metadata
+
+from gateway.admin.management import Management
+from gateway.config import Config
+from gateway.demo import Demo, DemoTarget
+from gateway.embedded_engine import EmbeddedEngine
+from gateway.live.document import Sources
+from gateway.live.ended import EndedView
+from gateway.live.schema import LivePageGateway
+from gateway.order import Order
+from gateway.parts import GatewayParts, OperatorParts
+from gateway.scheduling.dispatcher import Dispatcher
+from gateway.scheduling.pools import Pools
+from gateway.steering.trials import Trials
+
+
+def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
+    """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""
+    return pools.dispatchers() if order.others.is_leading else {}
+
+
+class OperatorSources:
+    """What the live document, the demo and trials are made of. `connect` the parts that show it."""
+
+    def __init__(
+        self, config: Config, order: Order, engine: EmbeddedEngine, management: Management, parts: GatewayParts
+    ) -> None:
+        self._config, self._order, self._engine = config, order, engine
+        self._management, self._parts = management, parts
+
+    def connect(self, operators: OperatorParts) -> None:
+        parts, management = self._parts, self._management
+        trials = Trials(
+            parts.handlers.server,
+            parts.handlers.keys_beside,
+            operators.steering.ended,
+            tenant_is_model=self._config.auth.tenant_from == "model",
+        )
+        demo = Demo(management.registry, trials, self._demo_target)
+        operators.live.connect(
+            partial(led_dispatchers, self._order, parts.pools),
+            parts.metrics.look,
+            partial(self._live_sources, demo),
+        )
+        operators.steering.connect(
+            parts.pools,
+            parts.handlers.active,
+            registry=management.registry,
+            sections_of=lambda pool: {"scheduling": management.scheduling_of(pool), "queue": self._config.queue},
+            demo=demo,
+            trials=trials,
+        )
+
+    def _demo_target(self) -> DemoTarget | None:
+        """The embedded engine, where it answers and is the engine of this process alone."""
+        config = self._config
+        if not self._engine.is_running or config.is_clustered or config.workers != 1:
+            return None
+        return DemoTarget(model=config.engine.model, requests_max=config.engine.requests_running_max)
+
+    def _live_sources(self, demo: Demo, ended: EndedView) -> Sources:
+        parts = self._parts
+        return Sources(
+            gateway=partial(self._live_gateway, demo),
+            cluster=self._order.cluster_view,
+            policy_of=lambda pool: self._management.scheduling_of(pool).fairness.policy,
+            tiers=parts.tiers,
+            groups=parts.groups,
+            find_tenant=parts.handlers.tenants.find,
+            backends=parts.backends,
+            gaps=parts.metrics.gaps,
+            pace_of=parts.clients.measured_pace,
+            ended=ended,
+            wall_clock=time.time,
+        )
+
+    def _live_gateway(self, demo: Demo) -> LivePageGateway:
+        """What the live document says of this process."""
+        view = self._order.cluster_view()
+        return LivePageGateway(
+            name=view.name,
+            version=metadata.version("fairlead"),
+            role=view.role,
+            embedded_engine=self._engine.is_running,
+            demo=demo.is_running if demo.is_possible() else None,
+        )
