@@ -118,7 +118,7 @@ class Member:
         """The port of this member refuses connections, or another process has it: that one has ended."""
         if self.candidate is not None:
             self.candidate.ended(member, now)
-            self.follower.link.unbind(member)
+            self.follower.link.granting.release(member)
 
     def received(self, leader: str, frame: Frame, now: float) -> None:
         """A frame came on the connection to this leader."""
@@ -192,7 +192,7 @@ class Member:
             self.candidate.overslept(overslept_s, now)
             self._look_at_grants(self.candidate, now)
             self._ask_store(self.candidate, now)
-            link.may_grant = self.leader is None and self.candidate.may_grant(link.epoch)
+            link.granting.may_grant = self.leader is None and self.candidate.may_grant(link.epoch)
             campaign = self._divide if self.candidate.strangers else self._campaign
             campaign(self.candidate, now)
         self._exchange(now)
@@ -229,8 +229,8 @@ class Member:
     def _look_at_grants(self, candidate: Candidate, now: float) -> None:
         """Tell the candidate whether this member helps a leader to lead, and which ones it helps no more."""
         link = self.follower.link
-        is_alone = self.is_standalone or not link.is_joined
-        candidate.is_bound = link.is_bound(now) or not is_alone
+        is_alone = self.is_standalone or link.leader is None
+        candidate.is_bound = link.granting.is_bound(now) or not is_alone
         candidate.free_epoch = 0 if candidate.is_bound else link.epoch
         candidate.witnesses = frozenset() if self.leader is None else self.leader.grants.witnesses()
 
@@ -257,7 +257,7 @@ class Member:
         elif self.is_standalone:
             if is_with_others:
                 self._end_standalone(now)
-        elif not is_with_others and not self.follower.link.is_bound(now) and self._connected_to is None:
+        elif not is_with_others and not self.follower.link.granting.is_bound(now) and self._connected_to is None:
             self._lead_alone(now)
 
     def _divide(self, candidate: Candidate, now: float) -> None:

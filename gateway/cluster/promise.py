@@ -42,6 +42,33 @@ class Promise:
         return now < self.until
 
 
+class Granting:
+    """What one member grants leaders: LEASE_S from each Pong that it heard. Mutable."""
+
+    def __init__(self) -> None:
+        self.may_grant = False
+        """Whether this member may help its leader to lead on without the store; the member says so."""
+        self.granted: float | None = None
+        """The newest Pong that it grants, by the leader's clock; None: it grants nothing."""
+        self._leader: str | None = None
+        self._until = -inf
+
+    def heard(self, leader: str | None, sent_at: float | None, now: float) -> None:
+        """A Pong came that this leader sent then, by its clock; None: its lease has nothing left."""
+        self.granted = sent_at if self.may_grant else None
+        if self.granted is not None:
+            self._leader, self._until = leader, now + LEASE_S
+
+    def release(self, leader: str | None) -> None:
+        """Note that this leader acts no more, because it has resigned or ended: it is granted nothing."""
+        if self._leader == leader:
+            self._leader, self._until = None, -inf
+
+    def is_bound(self, now: float) -> bool:
+        """Whether this member has granted a leader the present moment, and so may not help another one to lead."""
+        return now < self._until
+
+
 class Grants:
     """What a leader's members have granted it: those that share its order, or did until a moment ago and may return.
     Mutable.

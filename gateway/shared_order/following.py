@@ -70,7 +70,7 @@ class Following:
 
     def look(self) -> None:
         """Take note of whether the leader decides for this process by now."""
-        if not self.joined.is_set() and self._member.follower.link.is_joined:
+        if not self.joined.is_set() and self._member.follower.link.leader is not None:
             self._complained = ""
             self.joined.set()
 

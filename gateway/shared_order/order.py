@@ -278,7 +278,7 @@ class SharedOrder:
             self.joined.set()
             if self.member.is_leading and self._election is not None:
                 self._election.read_checkpoint()
-        elif not self.member.follower.link.is_joined:
+        elif self.member.follower.link.leader is None:
             self.joined.clear()
         self._shell.role_changed(self.roles.role)
 
@@ -295,7 +295,7 @@ class SharedOrder:
         leader = self.member.leader
         if leader is None:
             up = self._following.connection
-            self.member.follower.link.unsent(*(0, 0.0) if up is None else up.unsent(now))
+            self.member.follower.link.unsent = (0, 0.0) if up is None else up.unsent(now)
             return
         for name, connection in self._followers.items():
             size, oldest_s = connection.unsent(now)

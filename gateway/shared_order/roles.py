@@ -81,7 +81,7 @@ class Roles:
 def _role_of(member: Member) -> MemberRole:
     if member.leader is not None:
         return MemberRole.STANDALONE if member.is_standalone else MemberRole.LEADER
-    return MemberRole.FOLLOWER if member.follower.link.is_joined else MemberRole.LEADERLESS
+    return MemberRole.FOLLOWER if member.follower.link.leader is not None else MemberRole.LEADERLESS
 
 
 def _leader_of(member: Member) -> str | None:

@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "a process that has ended is granted nothing", MEMBER,
-        "            self.follower.link.unbind(member)\n", "", directed("pause_of_a_killed_leader"),
+        "            self.follower.link.granting.release(member)\n", "", directed("pause_of_a_killed_leader"),
     ),
     Mutant(
         "a process that has ended is waited for no more", ELECTION,
@@ -91,8 +91,8 @@ MUTANTS = (
         "times[len(members) // 2]", "times[len(members) // 2 - 1]", directed("split"),
     ),
     Mutant(
-        "a grant binds for as long as it lasts", LINK,
-        "self._bound = self.leader, now + LEASE_S", "self._bound = self.leader, now", directed("split"),
+        "a grant binds for as long as it lasts", "gateway/cluster/promise.py",
+        "self._leader, self._until = leader, now + LEASE_S", "self._leader, self._until = leader, now", directed("split"),
     ),
     Mutant(
         "a member that helps a leader does not stand", ELECTION,

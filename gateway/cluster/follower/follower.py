@@ -368,7 +368,7 @@ class Follower:
         """Tell the newest usage."""
         if own.usage is not None:
             own.told, own.told_at = own.usage, now
-            self.link.say_newest(own.number, own.pool, Used(own.number, own.usage))
+            self.link.outbox.say_newest(own.number, own.pool, Used(own.number, own.usage))
 
     def _tell_held(self, now: float) -> None:
         """Rule 11: all usages every PROGRESS_S, and what is held untold at each backend every UNTOLD_S."""
@@ -414,6 +414,6 @@ class Follower:
     def _forget(self, own: OwnRequest) -> None:
         del self._own[own.number]
         self._numbers.pop(own.request.id, None)
-        self.link.ended(own.number)
+        self.link.outbox.ended(own.number)
         actions = self._pools[own.pool].actions
         actions[:] = [action for action in actions if action.request_id != own.request.id]  # a Withdraw, most likely

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from gateway.cluster.promise import LEASE_S, PING_S, SILENCE_S_MAX, Promise
+from gateway.cluster.promise import PING_S, SILENCE_S_MAX, Granting, Promise
 from gateway.cluster.wire import AnyMessage, Epoch, Frame, HigherEpoch, Join, Ping, Pong, Welcome, frames_of
 
 UNSENT_BYTES_MAX: Final = 4 << 20  # rule 26: beyond it new calls are refused
@@ -30,31 +30,27 @@ class LeaderLink:
         """Of the last ping that the leader answered."""
         self.heard_at = now
         """When the leader was last heard; the member that did not run for a while moves it."""
-        self.may_grant = False
-        """Whether this member may help this leader to lead on without the store; the member says so."""
+        self.granting = Granting()
+        self.outbox = Outbox()
+        self.unsent = (0, 0.0)
+        """How many bytes wait in the connection's buffer, and for how many seconds the oldest (rule 26)."""
         self._promise = Promise()
-        self._bound: tuple[str | None, float] = None, -inf  # to whom and until when it grants
-        self._granted: float | None = None  # the newest Pong, by the leader's clock
-        self._outbox: list[tuple[str, AnyMessage]] = []
-        self._replaceable: dict[int, int] = {}  # where in the outbox a request's usage stands (rule 9)
         self._must_close = ""
         self._pinged_at = -inf
-        self._unsent = (0, 0.0)
 
     # -- connection ------------------------------------------------------------------------------------------
 
     def connected(self, checkpoint: tuple[Epoch, int, str], now: float) -> None:
         """There is a new connection to a leader, which is told the mark of the member's newest checkpoint."""
-        self.is_connected, self.heard_at, self._must_close, self._granted = True, now, "", None
-        self._outbox = [("", Join(self.member, checkpoint))]
-        self._replaceable.clear()
+        self.is_connected, self.heard_at, self._must_close, self.granting.granted = True, now, "", None
+        self.outbox.clear()
+        self.outbox.say("", Join(self.member, checkpoint))
 
     def lost(self) -> None:
         """The connection is gone, and its promise over."""
         self.is_connected, self._must_close, self.leader = False, "", None
         self._promise.release()
-        self._outbox = []
-        self._replaceable.clear()
+        self.outbox.clear()
 
     def received(self, frame: Frame, now: float) -> Sequence[AnyMessage]:
         """A frame came from the leader. Returns its messages if they count; a Welcome is the first of them."""
@@ -73,7 +69,7 @@ class LeaderLink:
         if not self.is_connected:
             return False
         if frame.epoch < self.epoch:  # rule 1
-            self._outbox.append(("", HigherEpoch(self.epoch)))
+            self.outbox.say("", HigherEpoch(self.epoch))
             self._must_close = ""
             return False
         self.epoch, self.leader = frame.epoch, welcome.leader
@@ -84,24 +80,13 @@ class LeaderLink:
         """The leader answered a ping: its promise is renewed."""
         self.round_trip_s = now - pong.at
         self._promise.ponged(pong.at, pong.lease_s)
-        self._granted = pong.sent_at if self.may_grant and pong.lease_s else None
-        if self._granted is not None:
-            self._bound = self.leader, now + LEASE_S
+        self.granting.heard(self.leader, pong.sent_at if pong.lease_s else None, now)
 
     def released(self) -> None:
         """The leader resigns: its promise is over."""
         self._must_close = "the leader resigns"
         self._promise.release()
-        self.unbind(self.leader)
-
-    def unbind(self, leader: str | None) -> None:
-        """Note that this leader acts no more, because it has resigned or ended: it is granted nothing."""
-        if self._bound[0] == leader:
-            self._bound = None, -inf
-
-    def is_bound(self, now: float) -> bool:
-        """Whether this member has granted a leader the present moment, and so may not help another one to lead."""
-        return now < self._bound[1]
+        self.granting.release(self.leader)
 
     def closes(self, now: float) -> str:
         """Why the connection is to be closed now; empty: it is not."""
@@ -117,11 +102,6 @@ class LeaderLink:
         return silent_at if self.leader is None else min(silent_at, self._pinged_at + PING_S)
 
     # -- what the leader decides -----------------------------------------------------------------------------
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether a leader decides for this member's requests."""
-        return self.leader is not None
 
     def may_decide(self, now: float) -> bool:
         """Whether the leader's actions may be carried out now (rule 3)."""
@@ -140,20 +120,7 @@ class LeaderLink:
     def say(self, pool: str, message: AnyMessage) -> None:
         """Tell the leader; without one nothing is kept, because all is told on joining."""
         if self.leader is not None:
-            self._outbox.append((pool, message))
-
-    def say_newest(self, number: int, pool: str, message: AnyMessage) -> None:
-        """Tell the usage of this request; of those that were not sent yet, only the newest travels (rule 9)."""
-        at = self._replaceable.get(number)
-        if at is None:
-            self._replaceable[number] = len(self._outbox)
-            self._outbox.append((pool, message))
-        else:
-            self._outbox[at] = pool, message
-
-    def ended(self, number: int) -> None:
-        """Nothing more is said of this request's usage."""
-        self._replaceable.pop(number, None)
+            self.outbox.say(pool, message)
 
     def frames(self, now: float) -> list[Frame]:
         """What is to be sent to the leader now."""
@@ -161,19 +128,47 @@ class LeaderLink:
             return []
         if now - self._pinged_at >= PING_S and self.leader is not None:
             self._ping(now)
-        said, self._outbox = self._outbox, []
-        self._replaceable.clear()
-        return list(frames_of(self.epoch, said))
+        return list(frames_of(self.epoch, self.outbox.take()))
 
     def _ping(self, now: float) -> None:
         self._pinged_at = now
-        self._outbox.append(("", Ping(now, self._granted if self.may_grant else None)))
-
-    def unsent(self, size: int, oldest_s: float) -> None:
-        """So many bytes wait in the connection's buffer, the oldest for so long (rule 26)."""
-        self._unsent = size, oldest_s
+        self.outbox.say("", Ping(now, self.granting.granted if self.granting.may_grant else None))
 
     @property
     def is_read(self) -> bool:
         """Whether the leader reads what it is sent; while it does not, new requests are refused."""
-        return self._unsent[0] <= UNSENT_BYTES_MAX and self._unsent[1] <= UNSENT_S_MAX
+        return self.unsent[0] <= UNSENT_BYTES_MAX and self.unsent[1] <= UNSENT_S_MAX
+
+
+class Outbox:
+    """What is to be sent on one connection, in its order. Mutable."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[str, AnyMessage]] = []
+        self._replaceable: dict[int, int] = {}  # where a request's usage stands
+
+    def say(self, pool: str, message: AnyMessage) -> None:
+        self._said.append((pool, message))
+
+    def say_newest(self, number: int, pool: str, message: AnyMessage) -> None:
+        """Tell the usage of this request; of those that were not sent yet, only the newest travels (rule 9)."""
+        at = self._replaceable.get(number)
+        if at is None:
+            self._replaceable[number] = len(self._said)
+            self._said.append((pool, message))
+        else:
+            self._said[at] = pool, message
+
+    def ended(self, number: int) -> None:
+        """Nothing more is said of this request's usage."""
+        self._replaceable.pop(number, None)
+
+    def take(self) -> list[tuple[str, AnyMessage]]:
+        """All that was said, which is sent now."""
+        said = self._said
+        self.clear()
+        return said
+
+    def clear(self) -> None:
+        self._said = []
+        self._replaceable.clear()

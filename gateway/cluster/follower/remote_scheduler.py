@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from gateway.cluster.follower.follower import Follower
 from gateway.cluster.member import Member
 from gateway.cluster.wire import LimitsOf
 from policies.accounts.checkpoint import ServiceCheckpoint
@@ -44,7 +43,7 @@ class RemoteScheduler:
         self._member = member
         self._follower = member.follower
         self.finished = self._follower.finished
-        self._limits = LeadersLimits(pool, self._follower, ask_limits)
+        self.rate_limits = LeadersLimits(pool, member, ask_limits).rate_limits
         self._prefills = PrefillTimes()
 
     @property
@@ -126,12 +125,6 @@ class RemoteScheduler:
         queued = [each.request for each in own if each.dispatch is None]
         return Snapshot(now, len(queued), sum(each.body_bytes for each in queued), len(own) - len(queued), tenants)
 
-    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
-        leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
-        if leader is None or self._pool not in leader.pools:
-            return self._limits.now(of, now)
-        return leader.pools[self._pool].tenants.rate_limits(of, now)
-
     def checkpoint(self, tenant_ids: Collection[str] | None = None) -> ServiceCheckpoint:
         """Elsewhere the newest of the cluster's that this member was told, of all tenants."""
         if self.led is not None:
@@ -183,20 +176,25 @@ class PrefillTimes:
 
 
 class LeadersLimits:
-    """The limits per minute in one pool, as the leader told this member last. Mutable."""
+    """The limits per minute in one pool: as they are where this process leads, elsewhere as the leader told last.
+    Mutable.
+    """
 
-    def __init__(self, pool: str, follower: Follower, ask: AskLimits) -> None:
+    def __init__(self, pool: str, member: Member, ask: AskLimits) -> None:
         self._pool = pool
-        self._follower = follower
+        self._member = member
         self._ask = ask
         self._asked: dict[LimitsOf, float] = {}  # when they were asked for
         self._answered: dict[LimitsOf, tuple[RateLimits, RateLimits]] = {}  # with those told by then
 
-    def now(self, of: LimitsOf, now: float) -> RateLimits:
+    def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits:
         """Told with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S at
         most.
         """
-        told = self._follower.limits(self._pool, of)
+        leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
+        if leader is not None and self._pool in leader.pools:
+            return leader.pools[self._pool].tenants.rate_limits(of, now)
+        told = self._member.follower.limits(self._pool, of)
         if now - self._asked.get(of, -inf) >= LIMITS_S:
             self._asked[of] = now
 

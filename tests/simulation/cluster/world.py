@@ -306,9 +306,9 @@ class ClusterWorld:
             for to, frame in member.frames(local):
                 self._send(node, to, frame)
             self._grant(node)
-            if node.was_joined and not member.follower.link.is_joined:
+            if node.was_joined and member.follower.link.leader is None:
                 node.lost_at.append(self.now)
-            node.was_joined = member.follower.link.is_joined
+            node.was_joined = member.follower.link.leader is not None
             if not actions:
                 break
         self._connect(node)

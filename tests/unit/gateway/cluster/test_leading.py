@@ -137,7 +137,7 @@ def test_a_member_that_does_not_read_is_dropped_and_one_whose_leader_does_not_re
     cluster.leader.unsent("m2", 9 << 20, 0.1)
     assert cluster.wishes(CloseMember) == [CloseMember("m2", "it does not read")]
     follower = cluster.followers["m2"]
-    follower.link.unsent(0, 1.5)
+    follower.link.unsent = 0, 1.5
     cluster.submit("m2", "r")
     assert cluster.actions("m2") == [Reject("r", Reason.QUEUE_FULL, 1.0)]
 
@@ -437,7 +437,7 @@ def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
     follower.connected(0.0)
     for _ in range(4):
         leader.turn(0.0)
-        assert leader.is_deciding <= follower.link.is_joined, "it has told nothing yet"
+        assert leader.is_deciding <= (follower.link.leader is not None), "it has told nothing yet"
         for frame in follower.link.frames(0.0):
             leader.received("m1", frame, 0.0)
         for _, frame in leader.frames(0.0):

@@ -62,7 +62,7 @@ class Pair:
 def pair():
     made = Pair()
     made.run(1.0)
-    assert made.members["m2"].follower.link.is_joined
+    assert made.members["m2"].follower.link.leader is not None
     return made
 
 
