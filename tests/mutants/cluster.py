@@ -92,7 +92,8 @@ MUTANTS = (
     ),
     Mutant(
         "a grant binds for as long as it lasts", "gateway/cluster/promise.py",
-        "self._leader, self._until = leader, now + LEASE_S", "self._leader, self._until = leader, now", directed("split"),
+        "self._leader, self._until = leader, now + LEASE_S", "self._leader, self._until = leader, now",
+        directed("split"),
     ),
     Mutant(
         "a member that helps a leader does not stand", ELECTION,
