@@ -186,24 +186,6 @@ MALFORMED_HTTP: Final = Problem(400, "invalid_request_error", "malformed_http", 
 INTERNAL: Final = Problem(500, "api_error", "internal_error", "The gateway failed. This is its fault, not yours.")
 BACKEND_FAILED: Final = Problem(502, "api_error", "backend_failed", "The backend failed while it answered.")
 BACKEND_TIMEOUT: Final = Problem(504, "api_error", "backend_timeout", "The backend did not answer in time.")
-PROBLEMS: Final = (
-    INVALID_API_KEY,
-    MODEL_NOT_ALLOWED,
-    TOO_MANY_FAILURES,
-    MODEL_NOT_FOUND,
-    RESPONSE_NOT_FOUND,
-    BODY_TIMEOUT,
-    BODY_TOO_LARGE,
-    BODY_TOO_COMPLEX,
-    BODY_COMPRESSED,
-    OUT_OF_MEMORY,
-    NO_REALTIME,
-    HEADER_TOO_LARGE,
-    MALFORMED_HTTP,
-    INTERNAL,
-    BACKEND_FAILED,
-    BACKEND_TIMEOUT,
-)
 
 # Anthropic's error type by status; the type of every other status is "api_error".
 _ANTHROPIC_TYPES: Final = {

@@ -1,16 +1,14 @@
-"""Fields: the table of body fields and headers by which a client could gain priority, choose its engine, or avoid
-charges.
+"""Fields: the table of body fields by which a client could gain priority, choose its engine, or avoid charges.
 
 The gateway removes such a body field or replaces its value; it rejects no call for it that the backend would accept.
 Fields outside the table pass unchanged. Headers work the other way round: only those that headers.py lists are
-forwarded, so their rows here explain how the gateway itself uses them.
+forwarded.
 """
 
 import hmac
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
@@ -36,25 +34,6 @@ RESERVED_NVEXT_SUFFIXES: Final = ("_id", "_rank")
 XARGS: Final = "vllm_xargs"
 
 LEFT_OUT: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class BodyField:
-    """A rule for a body field. `rewrite` returns the forwarded value: the same one, another one, or LEFT_OUT. `what`
-    and `why` are shown in the documentation.
-    """
-
-    rewrite: Callable[[Any], Any]
-    what: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderField:
-    """A rule for a header. `what` and `why` are shown in the documentation."""
-
-    what: str
-    why: str
 
 
 def _leave_out(_value: Any) -> Any:
@@ -108,77 +87,29 @@ def _is_reserved(name: str) -> bool:
     return name in RESERVED_XARGS or name.startswith(RESERVED_XARGS_PREFIXES)
 
 
-_OVERTAKE = "It would overtake others inside the engine."
-_INTERNAL = "It would reach another request's data."
-_PLACE = "The gateway decides where a request runs."
-
-BODY_FIELDS: Final[Mapping[str, BodyField]] = {
-    "priority": BodyField(_leave_out, "left out", _OVERTAKE),
-    XARGS: BodyField(
-        _xargs,
-        "without the names that are ours (tenant, tenant_id, tier, tier_id, priority, deadline, slo_*, fairlead_*) or "
-        "the engine's own (kv_transfer_params, ec_transfer_params, kv_cache_report_mode, session_id); with "
-        "`limits.xargs_allowed` those alone that it lists",
-        "The engine believes them, and a wrong one ends it.",
-    ),
-    "nvext": BodyField(
-        _nvext,
-        "without agent_hints, session_control, token_data, cache_salt and what ends in _id or _rank",
-        "Dynamo would act on them.",
-    ),
-    "stream_interval": BodyField(
-        _stream_interval,
-        f"at most {STREAM_INTERVAL_MAX}",
-        "Tokens are charged as their chunks pass: many at once would be late.",
-    ),
-    "kv_transfer_params": BodyField(_leave_out, "left out", _INTERNAL),
-    "ec_transfer_params": BodyField(_leave_out, "left out", _INTERNAL),
-    "bootstrap_host": BodyField(_leave_out, "left out", _INTERNAL),
-    "bootstrap_port": BodyField(_leave_out, "left out", _INTERNAL),
-    "bootstrap_room": BodyField(_leave_out, "left out", _INTERNAL),
-    "data_parallel_rank": BodyField(_leave_out, "left out", _PLACE),
-    "routed_dp_rank": BodyField(_leave_out, "left out", _PLACE),
-    "disagg_prefill_dp_rank": BodyField(_leave_out, "left out", _PLACE),
-    "id_slot": BodyField(_leave_out, "left out", _PLACE),
-    "request_id": BodyField(
-        _leave_out,
-        "left out; it names the call where no header does and no call in flight has it",
-        "A response could take the place of another's.",
-    ),
-    "rid": BodyField(_leave_out, "left out", "Two calls of one name would collide."),
+# docs/api.md says of each what is forwarded, and why.
+BODY_FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "priority": _leave_out,
+    XARGS: _xargs,
+    "nvext": _nvext,
+    "stream_interval": _stream_interval,
+    # They would reach another request's data.
+    "kv_transfer_params": _leave_out,
+    "ec_transfer_params": _leave_out,
+    "bootstrap_host": _leave_out,
+    "bootstrap_port": _leave_out,
+    "bootstrap_room": _leave_out,
+    # The gateway decides where a request runs.
+    "data_parallel_rank": _leave_out,
+    "routed_dp_rank": _leave_out,
+    "disagg_prefill_dp_rank": _leave_out,
+    "id_slot": _leave_out,
+    # Two calls of one name would collide.
+    "request_id": _leave_out,
+    "rid": _leave_out,
 }
+"""The forwarded value of a body field, by its name: the same one, another one, or LEFT_OUT."""
 CACHE_SALT: Final = "cache_salt"
-CACHE_SALT_FIELD: Final = BodyField(
-    _leave_out,
-    "as it came; with `auth.cache_isolation` an HMAC over the tier or tenant and the client's own",
-    "The TTFT would tell that a guess of another's prompt was right.",
-)
-HEADER_FIELDS: Final[Mapping[str, HeaderField]] = {
-    "x-vllm-priority": HeaderField("0", _OVERTAKE),
-    "x-data-parallel-rank": HeaderField("not forwarded", _PLACE),
-    "x-request-id": HeaderField(
-        "forwarded where it is usable and not in flight, else replaced", "Two calls of one name would collide."
-    ),
-    "x-tenant-id": HeaderField(
-        "names the tenant, from `auth.trusted_proxies` alone", "A client would take another's share."
-    ),
-    "x-llm-d-inference-fairness-id": HeaderField("as x-tenant-id", "A client would take another's share."),
-    "x-gateway-inference-fairness-id": HeaderField("as x-tenant-id", "A client would take another's share."),
-    "x-llm-d-slo-ttft-ms": HeaderField("tightens the tenant's envelope", "A client cannot widen an envelope."),
-    "x-llm-d-slo-tpot-ms": HeaderField("tightens the tenant's envelope", "A client cannot widen an envelope."),
-    "x-slo-ttft-ms": HeaderField("as x-llm-d-slo-ttft-ms", "A client cannot widen an envelope."),
-    "x-slo-tpot-ms": HeaderField("as x-llm-d-slo-tpot-ms", "A client cannot widen an envelope."),
-    "x-fairlead-program-id": HeaderField(
-        "names the call's [session](aliases.md#a-split); not forwarded",
-        "It is kept as a hash.",
-    ),
-    "authorization": HeaderField("read, not forwarded", "A backend gets the gateway's credentials."),
-    "x-api-key": HeaderField("as authorization", "A backend gets the gateway's credentials."),
-    "endpoint-load-metrics-format": HeaderField("not forwarded", "A backend's load is that of all tenants."),
-    "connection": HeaderField(
-        "not forwarded, as all hop-by-hop headers and what it names", "It is for the gateway (RFC 9110, 7.6.1)."
-    ),
-}
 
 _NAMES: Final = frozenset(BODY_FIELDS)
 _NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
@@ -198,7 +129,7 @@ def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[s
         if name == XARGS and xargs_allowed is not None:
             forwarded = _xargs(value, xargs_allowed)
         else:
-            forwarded = BODY_FIELDS.get(name, CACHE_SALT_FIELD).rewrite(value)
+            forwarded = BODY_FIELDS.get(name, _leave_out)(value)
         if forwarded is not value:
             found[name] = forwarded
     return found

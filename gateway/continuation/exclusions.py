@@ -104,7 +104,7 @@ _AS_THEY_ARE: Final = frozenset(
         "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     }
 )  # fmt: skip
-_NOT_FORWARDED: Final = frozenset(name for name, rule in BODY_FIELDS.items() if rule.rewrite(None) is LEFT_OUT)
+_NOT_FORWARDED: Final = frozenset(name for name, rewrite in BODY_FIELDS.items() if rewrite(None) is LEFT_OUT)
 KNOWN: Final = _NAMES | _AS_THEY_ARE | _NOT_FORWARDED | DONE_OR_CHATS
 """The fields for which it was decided how a continuation treats them."""
 # Where such a field excludes nothing after all.

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,10 @@ from gateway.api.endpoints import (
     passthrough_endpoint,
 )
 from gateway.api.errors import Api
-from gateway.api.fields import BODY_FIELDS, CACHE_SALT, HEADER_FIELDS, STREAM_INTERVAL_MAX
+from gateway.api.fields import BODY_FIELDS, CACHE_SALT, STREAM_INTERVAL_MAX
+from tests.unit.gateway.api.documented import API, by_name
 
 PATHS = PathTable(ENDPOINTS)
-API = (Path(__file__).parents[4] / "docs" / "api.md").read_text(encoding="utf-8")
 QUEUED = {
     ChargeRule.USAGE: "tokens",
     ChargeRule.PROMPT: "prompt tokens",
@@ -76,20 +75,6 @@ def test_errors_speak_the_api_of_their_path():
 # -- the document ------------------------------------------------------------------------------------------------
 
 
-def rows(title):
-    """The first table below this title: its rows as lists of cells."""
-    section = API.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
-
-
-def by_name(title: str) -> dict[str, list[str]]:
-    """The cells beside each name; names that are treated alike have one row."""
-    named = [(name, cells[1:]) for cells in rows(title) for name in re.findall(r"`([^`]+)`", cells[0])]
-    assert len(named) == len(dict(named))
-    return dict(named)
-
-
 def test_the_document_has_the_tables_of_paths():
     section = API.split("\n## Paths\n", 1)[1].split("\n## ", 1)[0]
     documented = []
@@ -105,10 +90,4 @@ def test_the_document_has_the_tables_of_paths():
 def test_the_document_has_the_table_of_fields():
     documented = by_name("Fields of bodies")
     assert set(documented) == {*BODY_FIELDS, CACHE_SALT}
-    for name, field in BODY_FIELDS.items():
-        assert documented[name] == [field.what, field.why]
     assert str(STREAM_INTERVAL_MAX) in documented["stream_interval"][0]
-
-
-def test_the_document_has_the_table_of_headers():
-    assert by_name("Headers") == {name: [field.what, field.why] for name, field in HEADER_FIELDS.items()}

@@ -5,13 +5,13 @@ import math
 
 import pytest
 
+from gateway.api import errors
 from gateway.api.errors import (
     DROPPED_REASON_HEADER,
     INVALID_API_KEY,
     MODEL_NOT_FOUND,
     NOT_FOUND,
     PROBLEM_OF_REASON,
-    PROBLEMS,
     RETRY_AFTER_S_MAX,
     Api,
     BadRequest,
@@ -22,6 +22,7 @@ from gateway.api.errors import (
 )
 from policies.types import Reason
 
+PROBLEMS = [each for each in vars(errors).values() if isinstance(each, errors.Problem)]
 ANTHROPIC_TYPES = {
     "invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large",
     "rate_limit_error", "api_error", "overloaded_error", "timeout_error",

@@ -11,7 +11,6 @@ from gateway.api.calls import CallLimits, parse_call
 from gateway.api.endpoints import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES
 from gateway.api.fields import (
     BODY_FIELDS,
-    HEADER_FIELDS,
     LEFT_OUT,
     RESERVED_XARGS,
     STREAM_INTERVAL_MAX,
@@ -19,6 +18,7 @@ from gateway.api.fields import (
     changes,
 )
 from gateway.api.headers import upstream_headers
+from tests.unit.gateway.api.documented import by_name
 
 RESERVED = set(RESERVED_XARGS)
 LIMITS = CallLimits(choices_max=4, prompts_max=3, inputs_max=5, output_tokens_max=1000, logprobs_max=20)
@@ -205,7 +205,7 @@ def test_prompts_of_two_salts_have_no_prefix_in_common():
 # -- headers -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HEADER_FIELDS)
+@pytest.mark.parametrize("name", by_name("Headers"))
 def test_no_header_of_the_table_reaches_a_backend_as_its_client_sent_it(name):
     sent = upstream_headers(CIMultiDict({name: "SENTINEL"}), request_id="r", content_type="a/b", credentials={})
     assert "SENTINEL" not in sent.values()
