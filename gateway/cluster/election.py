@@ -94,15 +94,7 @@ class ElectionStore(Protocol):
 class Candidate:
     """One member's side of the election. Mutable."""
 
-    def __init__(
-        self,
-        member: str,
-        address: str = "",
-        *,
-        now: float,
-        lease_s: float = LEASE_S,
-        margin_s: float = LEASE_MARGIN_S,
-    ) -> None:
+    def __init__(self, member: str, address: str = "", *, now: float) -> None:
         """`address` is where other members connect. The store was just connected to."""
         self.member = member
         self.address = address
@@ -126,7 +118,6 @@ class Candidate:
         """The newest epoch whose leader this member knew and helps no more; 0: none. The member says so."""
         self.witnesses: frozenset[str] = frozenset()
         """Those to agree on for the order that this one leads. The member says so."""
-        self._lease_s, self._margin_s = lease_s, margin_s
         self.strangers: frozenset[str] = frozenset()
         """Those of `members` that speak another version of the protocol."""
         self._listed_at: dict[str, float] = {}
@@ -142,12 +133,12 @@ class Candidate:
         self._pending: StoreCall | None = None
         self._next_at = now
         self._hurries_until = -inf
-        self._stands_from = now + lease_s + margin_s
+        self._stands_from = now + SILENT_S
         self._heard_at = now
 
     def reconnected(self, now: float) -> None:
         """The store was connected to anew: it may be another one, which knows less (rule 2)."""
-        self._stands_from = now + self._lease_s + self._margin_s
+        self._stands_from = now + SILENT_S
 
     def resigned_by(self, leader: str, now: float, *, returns: bool) -> None:
         """The leader said that it resigns: the key is free in a moment. The next leader waits until it has told what
@@ -264,7 +255,7 @@ class Candidate:
         elif call.ask is Ask.RENEW:
             self._witnesses, self._proposed = call.witnesses, None
         if self.led_epoch:  # rule 4: from before it was sent, less a margin
-            self.lease_until = call.sent_at + self._lease_s - self._margin_s
+            self.lease_until = call.sent_at + LEASE_S - LEASE_MARGIN_S
 
     def failed(self, call: StoreCall, now: float) -> None:
         """The store did not answer this call, or with an error."""

@@ -83,7 +83,6 @@ class ConfigError(Exception):
     def __init__(self, problems: list[ConfigProblem], source: Path | None) -> None:
         super().__init__("\n".join(problem.describe(source) for problem in problems))
         self.problems = problems
-        self.source = source
 
 
 # The line of every path, with its parts as strings, because YAML nodes and pydantic differ about numbers.

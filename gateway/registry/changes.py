@@ -35,10 +35,8 @@ class AlreadyThere(RegistryError):  # noqa: N818
 class EtagMismatch(RegistryError):  # noqa: N818
     """An error: the entry does not have the etag that the change expects."""
 
-    def __init__(self, etag: str | None) -> None:
-        """`etag` is the entry's present etag; None where there is no entry."""
+    def __init__(self) -> None:
         super().__init__("the entry has changed meanwhile")
-        self.etag = etag
 
 
 class DeclaredInFile(RegistryError):  # noqa: N818
@@ -144,7 +142,7 @@ class Changes:
             if entry is None:
                 raise NotFound
             if not _is_meant(etag, entry):
-                raise EtagMismatch(entry.etag)
+                raise EtagMismatch
             try:
                 return await self._one(Edit(kind, name, merged(entry.body, patch), entry.etag), actor, guard)
             except EtagMismatch:
@@ -160,7 +158,7 @@ class Changes:
         if entry is None:
             raise NotFound
         if not _is_meant(etag, entry):
-            raise EtagMismatch(entry.etag)
+            raise EtagMismatch
         if entry.origin == "declared":
             raise DeclaredInFile
         edits = [Edit(kind, name, None, etag)]
@@ -207,9 +205,8 @@ class Changes:
     def _change(self, edit: Edit) -> Change:
         """The change of the present document that the edit makes. Raises EtagMismatch, Invalid."""
         entry = self._view.get(edit.kind, edit.name)
-        etag = None if entry is None else entry.etag
         if not _is_meant(edit.etag, entry):
-            raise EtagMismatch(etag)
+            raise EtagMismatch
         version = 0 if entry is None else entry.version
         if edit.body is None:
             return Change(edit.kind, edit.name, None, expected=version)

@@ -114,11 +114,10 @@ class Cancelling(StrEnum):
 class EndedRequests:
     """The last ENDED_MAX requests that ended in this process. Mutable; a CallObserver."""
 
-    def __init__(self, process: str, pool_of: Callable[[str], str | None], *, rows_max: int = ENDED_MAX) -> None:
+    def __init__(self, process: str, pool_of: Callable[[str], str | None]) -> None:
         """`pool_of` finds the pool of a model."""
         self._process = process
         self._pool_of = pool_of
-        self._rows_max = rows_max
         self._rows: deque[RequestRow] = deque()
         self._newest: dict[str, RequestRow] = {}  # by id, which clients may use again
 
@@ -127,7 +126,7 @@ class EndedRequests:
         if trace.tenant_id is None or not trace.is_routed:
             return
         row = self._row(trace, trace.tenant_id)
-        if len(self._rows) == self._rows_max:
+        if len(self._rows) == ENDED_MAX:
             oldest = self._rows.popleft()
             if self._newest.get(oldest.id) is oldest:
                 del self._newest[oldest.id]

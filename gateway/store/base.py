@@ -53,7 +53,6 @@ class VersionConflict(Exception):  # noqa: N818 - an answer to a question, not a
     def __init__(self, kind: str, name: str, version: int) -> None:
         """`version` is the document's version; 0 where there is no document."""
         super().__init__(f"{kind}/{name} has version {version}")
-        self.kind, self.name, self.version = kind, name, version
 
 
 class StoreFull(Exception):  # noqa: N818

@@ -43,7 +43,10 @@ def looks(fairness):
             if (view := snapshot.tenants[tenant.id])
         }
         bound = promise.gap_max(snapshot.service_in_flight_max, 1.0)
-        found.extend((evenness, bound) for evenness in gap.observe(entry.now, checkpoint).values())
+        tiers = {}
+        for _ in gap.observing(entry.now, checkpoint, tiers):
+            pass
+        found.extend((evenness, bound) for evenness in tiers.values())
 
     world = World(Recorder(scheduler, look), {"engine": Engine(COEFFICIENTS[ENGINE])})
     rng = Random(3)

@@ -4,7 +4,6 @@ The URL of a backend cannot change: another URL is another backend. A literal IP
 allowlist when the backend is added, a host name on every connection (backends/address_allowlist.py).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from gateway.admin.problems import field_problem
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources.collection import Collection, CollectionModels
 from gateway.admin.resources.live import steps_of
-from gateway.admin.routes import Role, Route
+from gateway.admin.routes import Role
 from gateway.config.step_time import write_configured
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
@@ -35,9 +34,6 @@ class BackendRoutes:
     pools: Pools
     in_force: Reconciler
     address_allowlist: AddressAllowlist
-
-    def routes(self) -> Iterator[Route]:
-        return self.collection().routes()
 
     def collection(self) -> Collection:
         return Collection(

@@ -55,19 +55,13 @@ class ServiceGap:
         """An interval is at most as long as its window; tenants that have waited for half of a window are compared."""
         self._windows: dict[float, list[_Noted]] = {window_s: [] for window_s in windows_s}
 
-    def observe(self, now: float, tenants: Mapping[str, TenantService]) -> dict[str, Evenness]:
-        """Observe all tenants at `now`, in seconds, and return the evenness of each tier. That is the largest gap of
-        all intervals, and Jain's index over the longest interval in which any tenant received service.
-        """
-        found: dict[str, Evenness] = {}
-        for _ in self.observing(now, tenants, found):
-            pass
-        return found
-
     def observing(
         self, now: float, tenants: Mapping[str, TenantService], found: dict[str, Evenness]
     ) -> Generator[None, None, None]:
-        """Do the same in steps, each of which takes time for all tenants once; the result is put into `found`."""
+        """Observe all tenants at `now`, in seconds, and put the evenness of each tier into `found`. That is the largest
+        gap of all intervals, and Jain's index over the longest interval in which any tenant received service. Each step
+        takes time for all tenants once.
+        """
         waiting = {tenant_id: each for tenant_id, each in tenants.items() if each.waiting_spell}
         for window_s, noted in self._windows.items():
             for then in reversed(noted):  # the oldest last: its index stands

@@ -179,7 +179,7 @@ async def test_an_id_that_is_used_again_is_the_living_request(asker):
 
 
 async def test_only_the_last_that_ended_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(requests.EndedRequests.__init__, "__kwdefaults__", {"rows_max": 3})
+    monkeypatch.setattr(requests, "ENDED_MAX", 3)
     async with one_slot(tmp_path) as asker:
         for number in range(5):
             await asker.send("alice", f"r-{number}", max_tokens=1)

@@ -41,7 +41,7 @@ def test_a_change_for_another_version_is_refused_and_a_weak_one_is_another(given
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(NotFound(), 404), (AlreadyThere(), 409), (EtagMismatch("8"), 412), (DeclaredInFile(), 409)],
+    [(NotFound(), 404), (AlreadyThere(), 409), (EtagMismatch(), 412), (DeclaredInFile(), 409)],
 )
 def test_what_the_registry_refuses_has_its_status(error, status):
     with pytest.raises(AdminProblem) as refused, registry_answers():

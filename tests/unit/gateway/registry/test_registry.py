@@ -82,7 +82,7 @@ async def test_a_put_is_whole(registry):
     assert registry.get("tenants", "alice").body == {"in_flight_max": 7}
 
 
-async def test_a_change_that_is_meant_for_another_etag_is_refused_with_the_one_there_is(registry):
+async def test_a_change_that_is_meant_for_another_etag_is_refused(registry):
     stale = registry.get("tenants", "alice").etag
     now = await registry.changes.patch("tenants", "alice", {"weight": 3}, actor="ann", etag=stale)
     assert now.etag != stale
@@ -91,9 +91,8 @@ async def test_a_change_that_is_meant_for_another_etag_is_refused_with_the_one_t
         registry.changes.put("tenants", "alice", {}, actor="ann", etag=stale),
         registry.changes.delete("tenants", "alice", actor="ann", etag=stale),
     ):
-        with pytest.raises(EtagMismatch) as caught:
+        with pytest.raises(EtagMismatch):
             await attempt
-        assert caught.value.etag == now.etag
     assert registry.get("tenants", "alice") == now
 
 
