@@ -96,11 +96,10 @@ class View:
         """The names of one kind, sorted. They must not be modified."""
         return self._sorted[kind]
 
-    def page(self, kind: str, *, after: str = "", limit: int | None = None) -> list[Entry]:
+    def behind(self, kind: str, after: str) -> Iterator[Entry]:
         """The entries after the name `after`, by name."""
         names = self.names(kind)
-        first = bisect_right(names, after) if after else 0
-        return [self._at(kind, name) for name in names[first : None if limit is None else first + limit]]
+        return (self._at(kind, names[at]) for at in range(bisect_right(names, after), len(names)))
 
     def all(self, kind: str) -> Iterator[Entry]:
         return (self._at(kind, name) for name in self.names(kind))

@@ -11,6 +11,7 @@ While the store is unavailable, reads still work and writes raise StoreUnavailab
 import logging
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from gateway.registry.audit_log import AuditLog
 from gateway.registry.changes import GUARDS, Changes
@@ -65,9 +66,11 @@ class Registry:
         """The entry of this kind and name; None where there is none."""
         return self._view.get(kind, name)
 
-    def page(self, kind: str, *, after: str = "", limit: int = 100) -> list[Entry]:
-        """At most `limit` entries of a kind by name, after the name `after`."""
-        return self._view.page(kind, after=after, limit=limit)
+    def page(
+        self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] = lambda _entry: True
+    ) -> list[Entry]:
+        """At most `limit` entries of a kind by name, after the name `after`, of those that `sees` allows."""
+        return list(islice(filter(sees, self._view.behind(kind, after)), limit))
 
     def entries(self, kind: str) -> list[Entry]:
         """All entries of a kind, by name."""

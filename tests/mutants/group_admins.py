@@ -61,12 +61,12 @@ MUTANTS = (
     ),
     Mutant(
         "a list has entries of its group alone", COLLECTION,
-        "found += filter(partial(self.scope.sees, asked.caller), entries)", "found += entries",
+        "sees = partial(self.scope.sees, asked.caller)", "sees = lambda _entry: True",
         SEES,
     ),
     Mutant(
         "the list of keys has those of its tenants alone", KEYS,
-        "                and scope.sees_tenant_named(asked.caller, _key(entry).tenant)\n", "",
+        " and scope.sees_tenant_named(asked.caller, tenant)", "",
         SEES,
     ),
     Mutant(
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is declared is shown of its group alone", f"{RESOURCES}/resource_files.py",
-        "for entry in entries if self._sees(asked, entry)]", "for entry in entries]",
+        "sees = partial(self._sees, asked)", "sees = lambda _entry: True",
         (FILES,),
     ),
     Mutant(

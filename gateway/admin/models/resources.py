@@ -5,8 +5,8 @@ read strictly as JSON: "5" is not a number. Times are seconds since 1970. A fiel
 configuration file; null in a patch resets a field to it.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -16,6 +16,8 @@ from gateway.config.value_types import DAY_PATTERN, DIGITS_PATTERN, POOL_CHARS_M
 from gateway.registry.entries import Origin
 from gateway.registry.resource_kinds import KeyHolder, KeySection
 from gateway.store.base import CHANGES_MAX
+
+T = TypeVar("T")
 
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1000
@@ -233,6 +235,12 @@ class ResourceList(Fields):
     """One page of resources. `next_cursor` null: this is the last page."""
 
     next_cursor: str | None
+
+
+def first_of(rows: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+    """The rows of one page, and the cursor of the next one, which is that of the last row; None: there are no more."""
+    shown = rows[:limit]
+    return shown, cursor_of(shown[-1]) if len(rows) > len(shown) else None
 
 
 class KeyList(ResourceList):

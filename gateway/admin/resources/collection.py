@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from types import GenericAlias
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, create_model
 
-from gateway.admin.models.resources import Page, ResourceList, StoredResource
+from gateway.admin.models.resources import Page, ResourceList, StoredResource, first_of
 from gateway.admin.problems import AdminProblem, FieldError, field_problem, read_checked
 from gateway.admin.resources.group_scope import check_deletes, pinned
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Role, Route, path_of
@@ -148,14 +149,10 @@ class Collection:
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         """One page of the entries that the caller sees; its cursor is the last name on it."""
         query: Page = asked.query
-        found: list[Entry] = []
-        after, most = query.cursor or "", query.limit + 1
-        while len(found) < most and (entries := self.registry.page(self.kind, after=after, limit=most)):
-            after = entries[-1].name
-            found += filter(partial(self.scope.sees, asked.caller), entries)
-        shown, more = list(map(self.shown, found[: query.limit])), len(found) > query.limit
-        cursor = found[query.limit - 1].name if more else None
-        return AdminAnswer(self.models.listed.model_construct(items=shown, next_cursor=cursor))
+        sees = partial(self.scope.sees, asked.caller)
+        found = self.registry.page(self.kind, after=query.cursor or "", limit=query.limit + 1, sees=sees)
+        shown, cursor = first_of(found, query.limit, attrgetter("name"))
+        return AdminAnswer(self.models.listed.model_construct(items=list(map(self.shown, shown)), next_cursor=cursor))
 
     async def create(self, asked: AdminRequest) -> AdminAnswer:
         with registry_answers():

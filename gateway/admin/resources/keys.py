@@ -76,20 +76,16 @@ class KeyRoutes:
 
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.KeyPage = asked.query
-        items: list[models.KeyResource] = []
-        scope = self._scope
-        after, next_cursor, days = query.cursor or "", None, await self._last_days()
-        while len(items) <= query.limit and (entries := self.registry.page(KIND, after=after, limit=query.limit + 1)):
-            after = entries[-1].name
-            items += [
-                show(entry, days)
-                for entry in entries
-                if query.tenant in (None, _key(entry).tenant)
-                and scope.sees_tenant_named(asked.caller, _key(entry).tenant)
-            ]
-        if len(items) > query.limit:
-            items, next_cursor = items[: query.limit], items[query.limit - 1].id
-        return AdminAnswer(models.KeyList.model_construct(items=items, next_cursor=next_cursor))
+        scope, days = self._scope, await self._last_days()
+
+        def sees(entry: Entry) -> bool:
+            tenant = _key(entry).tenant
+            return query.tenant in (None, tenant) and scope.sees_tenant_named(asked.caller, tenant)
+
+        found = self.registry.page(KIND, after=query.cursor or "", limit=query.limit + 1, sees=sees)
+        shown, cursor = models.first_of(found, query.limit, lambda each: each.name)
+        items = [show(entry, days) for entry in shown]
+        return AdminAnswer(models.KeyList.model_construct(items=items, next_cursor=cursor))
 
     async def create(self, asked: AdminRequest) -> AdminAnswer:
         new: models.NewKey = asked.body

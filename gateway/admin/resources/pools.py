@@ -47,10 +47,8 @@ class PoolRoutes:
     async def listed(self, asked: AdminRequest) -> AdminAnswer:
         query: models.Page = asked.query
         names = [name for name in self._names() if name > (query.cursor or "")]
-        shown = names[: query.limit]
-        more = len(names) > len(shown)
-        items = [self._show(name) for name in shown]
-        return AdminAnswer(models.PoolList.model_construct(items=items, next_cursor=shown[-1] if more else None))
+        shown, cursor = models.first_of(names, query.limit, str)
+        return AdminAnswer(models.PoolList.model_construct(items=list(map(self._show, shown)), next_cursor=cursor))
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:
         return AdminAnswer(self._show(self._known(asked)), etag=self._etag(asked.id))

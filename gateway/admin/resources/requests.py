@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
+from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList, first_of
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.value_types import REQUEST_CURSOR_PATTERN, TenantName
@@ -138,21 +138,13 @@ class RequestRoutes:
         query: RequestPage = asked.query
         found = await self.requests.find(
             RequestQuery(
-                state=query.state,
-                tenant=query.tenant,
-                key=query.key,
-                pool=query.pool,
-                model=query.model,
-                backend=query.backend,
-                outcome=query.outcome,
                 after=None if query.cursor is None else _place(query.cursor),
                 limit=query.limit + 1,
+                **query.model_dump(exclude={"cursor", "limit"}),
             )
         )
-        shown = found.rows[: query.limit]
-        more = len(found.rows) > len(shown)
+        shown, cursor = first_of(found.rows, query.limit, lambda row: _cursor(row.place))
         items = [_shown(row, found.waits.get(row.scheduler_id)) for row in shown]
-        cursor = _cursor(shown[-1].place) if more else None
         return AdminAnswer(RequestList.model_construct(items=items, next_cursor=cursor, missing=found.missing))
 
     async def read(self, asked: AdminRequest) -> AdminAnswer:

@@ -7,6 +7,7 @@ a backend's URL, may be in it with the value that it has.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.admin.models import resources as models
 from gateway.admin.models.resources import AppliedFile, AppliedResource, DeclaredResource
@@ -50,23 +51,16 @@ class ResourceFileRoutes:
         after_kind, _, after = (query.cursor or "").partition("\n")
         if after_kind in kinds:
             kinds = kinds[kinds.index(after_kind) :]
-        items: list[DeclaredResource] = []
+        items: list[Entry] = []
         for kind in kinds:
-            items += self._declared(asked, kind, after if kind == after_kind else "", query.limit + 1 - len(items))
+            behind = after if kind == after_kind else ""
+            sees = partial(self._sees, asked)
+            items += self.registry.page(kind, after=behind, limit=query.limit + 1 - len(items), sees=sees)
             if len(items) > query.limit:
                 break
-        more = len(items) > query.limit
-        shown = items[: query.limit]
-        cursor = f"{shown[-1].kind}\n{shown[-1].id}" if more else None
-        return AdminAnswer(models.DeclaredResources.model_construct(items=shown, next_cursor=cursor))
-
-    def _declared(self, asked: AdminRequest, kind: str, after: str, most: int) -> list[DeclaredResource]:
-        """At most so many entries of the kind behind this name, of those that the caller sees."""
-        found: list[DeclaredResource] = []
-        while len(found) < most and (entries := self.registry.page(kind, after=after, limit=most)):
-            after = entries[-1].name
-            found += [_shown(entry) for entry in entries if self._sees(asked, entry)]
-        return found[:most]
+        shown, cursor = models.first_of(items, query.limit, lambda each: f"{each.kind}\n{each.name}")
+        found = list(map(_shown, shown))
+        return AdminAnswer(models.DeclaredResources.model_construct(items=found, next_cursor=cursor))
 
     def _sees(self, asked: AdminRequest, entry: Entry) -> bool:
         collection = self.collections.get(entry.kind)  # none of pools

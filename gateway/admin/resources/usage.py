@@ -73,9 +73,8 @@ class UsageRoutes:
             found += used
             if len(found) > query.limit:
                 break
-        shown = found[: query.limit]
+        shown, cursor = models.first_of(found, query.limit, lambda used: "\n".join(used[0]))
         items = [self._resource(of, totals) for of, totals in shown]
-        cursor = "\n".join(shown[-1][0]) if len(found) > len(shown) else None
         return AdminAnswer(models.UsageList.model_construct(items=items, next_cursor=cursor))
 
     def _resource(self, of: UsageKey, totals: Totals) -> models.UsageResource:
@@ -108,10 +107,9 @@ class UsageRoutes:
         query: models.Page = asked.query
         days = await self.use.of_tenants()
         names = sorted(name for name in days if name > (query.cursor or ""))
-        shown = names[: query.limit]
+        shown, cursor = models.first_of(names, query.limit, str)
         items = [models.LastDayResource.model_construct(tenant=name, last_used_on=days[name]) for name in shown]
-        more = len(names) > len(shown)
-        return AdminAnswer(models.LastDayList.model_construct(items=items, next_cursor=shown[-1] if more else None))
+        return AdminAnswer(models.LastDayList.model_construct(items=items, next_cursor=cursor))
 
     def _sum_resource(self, key: SumKey, of: UsageSum) -> models.UsageSumResource:
         return models.UsageSumResource.model_construct(
