@@ -22,7 +22,7 @@ from backends.poll import Poller
 from backends.spec import BackendSpec
 from gateway.bench.child import Child, gateway
 from gateway.calibrate.asking import POLL_TIMEOUT_S, model_card
-from gateway.calibrate.calls import Answer, CalibrationError, CallSender, Target, until_cancelled
+from gateway.calibrate.calls import Answer, CalibrationError, CallSender, Target, run_for, until_cancelled
 from gateway.calibrate.mix import TEXT
 from policies.accounts.cost import LinearPrice
 
@@ -48,7 +48,6 @@ PARTS = {"whole answers": 0.25, "streams": 0.25, "shares": 0.5}  # of the time
 WARM_UP = 0.25  # of the time of the shares, until every queue is full
 WAITING = 2  # calls of a tenant for each seat
 PRICE = LinearPrice()
-TELL_S = 0.2
 
 Show = Callable[[float, str], None]  # how far it is (0 to 1), and with what
 
@@ -233,19 +232,7 @@ class _Lab:
         return None if before_s is None or after_s is None else _Cpu(after_s - before_s, time.monotonic() - began_at)
 
     async def _for(self, seconds: float, what: str, work: Iterable[Coroutine[None, None, None]]) -> None:
-        """Run them for a time, then cancel what still runs. Raises what one of them raises."""
-        tasks = [asyncio.create_task(each) for each in work]
-        until_s = time.monotonic() + seconds
-        try:
-            while (left_s := until_s - time.monotonic()) > 0:
-                self._show(self._part(), what)
-                done, _ = await asyncio.wait(tasks, timeout=min(left_s, TELL_S), return_when=asyncio.FIRST_EXCEPTION)
-                for task in done:
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await run_for(seconds, work, look=lambda: self._show(self._part(), what))
 
     def _part(self) -> float:
         return min((time.monotonic() - self._began_at) / self._plan.seconds, 1.0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -14,6 +14,7 @@ from backends.spec import BackendSpec
 
 CALL_TIMEOUT_S = 120.0
 REFUSED_PAUSE_S = 0.5
+LOOK_S = 0.2
 FAILURES_MAX = 20  # and no call that went well: nothing will come of it
 ERROR_CHARS_MAX = 300
 
@@ -31,6 +32,26 @@ def until_cancelled() -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None, "it runs in one"
         task.uncancel()
+
+
+async def run_for(
+    seconds: float, work: Iterable[Coroutine[None, None, None]], *, look: Callable[[], None] = lambda: None
+) -> None:
+    """Run all of this for a time, with a look every LOOK_S, then cancel what still runs. Raises what one of it
+    raises.
+    """
+    tasks = [asyncio.create_task(each) for each in work]
+    until_s = time.monotonic() + seconds
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            look()
+            done, _ = await asyncio.wait(tasks, timeout=min(left_s, LOOK_S), return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,7 @@
 """Load: keeps a number of concurrent calls to one backend in flight through its API."""
 
-import asyncio
-
 from backends.spec import BackendSpec
-from gateway.calibrate.calls import CallSender, Target
+from gateway.calibrate.calls import CallSender, Target, run_for
 from gateway.calibrate.mix import Mix
 
 
@@ -17,15 +15,7 @@ class Load(CallSender):
 
     async def run(self, concurrent: int, seconds: float) -> None:
         """Keep a number of calls in flight for a time. Raises CalibrationError where the backend answers none."""
-        workers = [asyncio.create_task(self._call_again_and_again()) for _ in range(concurrent)]
-        try:
-            done, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-            for worker in done:
-                worker.result()
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        await run_for(seconds, (self._call_again_and_again() for _ in range(concurrent)))
 
     async def _call_again_and_again(self) -> None:
         while True:
