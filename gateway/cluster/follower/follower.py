@@ -143,7 +143,7 @@ class Follower:
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         """A dispatched request has used this much; the leader is told when rule 11 says so."""
-        own = self._of(request_id)
+        own = self.own(request_id)
         if own is None or own.dispatch is None:
             return
         before, own.usage = own.told, usage
@@ -160,7 +160,7 @@ class Follower:
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
     ) -> None:
         """A dispatched request ended."""
-        own = self._of(request_id)
+        own = self.own(request_id)
         if own is None or own.dispatch is None:
             return
         own.usage = usage or own.usage
@@ -168,7 +168,7 @@ class Follower:
 
     def told(self, fact: RunFact) -> None:
         """A dispatched request waits again, or a withdrawal came too late (rule 15)."""
-        own = self._of(fact.request_id)
+        own = self.own(fact.request_id)
         if own is None or own.dispatch is None:
             return
         if fact.waits_again:
@@ -178,7 +178,7 @@ class Follower:
 
     def cancel(self, request_id: str) -> None:
         """The client of a request that waits, as far as is known here, left (rule 14)."""
-        own = self._of(request_id)
+        own = self.own(request_id)
         if own is not None:
             self._end(own)
 
@@ -238,10 +238,6 @@ class Follower:
     def limits(self, pool: str, of: LimitsOf) -> RateLimits:
         """The limits per minute of a tenant and key, as last told."""
         return self._pools[pool].limits.get(of) or RateLimits()
-
-    def own(self, request_id: str) -> OwnRequest | None:
-        """The request of this id; None: it has ended."""
-        return self._of(request_id)
 
     def requests(self) -> Mapping[int, OwnRequest]:
         """All requests of this member by number, to read."""
@@ -390,7 +386,8 @@ class Follower:
         self._end(own)
         self._pools[own.pool].actions.append(Reject(own.request.id, reason, RETRY_AFTER_S))
 
-    def _of(self, request_id: str) -> OwnRequest | None:
+    def own(self, request_id: str) -> OwnRequest | None:
+        """The request of this id; None: it has ended."""
         number = self._numbers.get(request_id)
         return None if number is None else self._own[number]
 
