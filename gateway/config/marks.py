@@ -26,7 +26,6 @@ class Budget:
     """The mark of a limit per day or month, which is counted over restarts and renewed."""
 
     unit: Literal["tokens", "cost"]
-    period: Literal["day", "month"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,25 +310,25 @@ class LimitedSection(Section):
         Count | None,
         Field(description="a budget, renewed at 0:00 UTC: beyond it 429 (insufficient_quota); docs/admin.md"),
         FormField("Tokens per day", example="5000000"),
-        Budget("tokens", "day"),
+        Budget("tokens"),
     ] = None
     tokens_per_month_max: Annotated[
         Count | None,
         Field(description="a budget, renewed on the first of the month"),
         FormField("Tokens per month", example="100000000"),
-        Budget("tokens", "month"),
+        Budget("tokens"),
     ] = None
     cost_per_day_max: Annotated[
         Amount | None,
         Field(description="a budget in money, in the currency of the price lists"),
         FormField("Cost per day", "in the price lists' currency", example="20.00"),
-        Budget("cost", "day"),
+        Budget("cost"),
     ] = None
     cost_per_month_max: Annotated[
         Amount | None,
         Field(description="a budget in money, renewed on the first of the month"),
         FormField("Cost per month", "in the price lists' currency", example="400.00"),
-        Budget("cost", "month"),
+        Budget("cost"),
     ] = None
 
     @property
