@@ -1,14 +1,13 @@
 """ActiveCalls: the calls of this process that wait in a queue or run, with what is known of each so far."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher, Lease
 
 
-@dataclass(slots=True)
-class ActiveCall:
+class ActiveCall(NamedTuple):
     """One call: the pool that it is in, its hold there, and its facts."""
 
     dispatcher: Dispatcher
@@ -20,16 +19,17 @@ class ActiveCalls:
     """The calls that have not ended, by the id of their request. Mutable."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, ActiveCall] = {}
+        self._calls: dict[str, tuple[Dispatcher, Lease, CallTrace]] = {}  # each an ActiveCall when it is read
 
     def begun(self, dispatcher: Dispatcher, lease: Lease, trace: CallTrace) -> None:
-        self._calls[lease.request.id] = ActiveCall(dispatcher, lease, trace)
+        self._calls[lease.request.id] = dispatcher, lease, trace
 
     def ended(self, request_id: str) -> None:
         self._calls.pop(request_id, None)
 
     def find(self, request_id: str) -> ActiveCall | None:
-        return self._calls.get(request_id)
+        found = self._calls.get(request_id)
+        return None if found is None else ActiveCall(*found)
 
     def all(self) -> Collection[ActiveCall]:
-        return self._calls.values()
+        return [ActiveCall(*each) for each in self._calls.values()]

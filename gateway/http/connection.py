@@ -114,14 +114,6 @@ class DataPort(Protocol):
         """A connection has been made."""
         ...
 
-    def idle(self, connection: "ClientConnection") -> None:
-        """The connection has no request, and waits for the head of one."""
-        ...
-
-    def busy(self, connection: "ClientConnection") -> None:
-        """A head has come."""
-        ...
-
     def lost(self, connection: "ClientConnection") -> None:
         """The connection is over, and its handler has ended."""
         ...
@@ -134,7 +126,8 @@ class ClientConnection(asyncio.Protocol):
         "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",
         "_is_reading_paused", "_is_resuming", "_is_write_paused", "_keeps", "_lingering", "_loop", "_offers",
         "_parser", "_receiving", "_remote", "_request", "_rest", "_seen", "_server", "_stall",
-        "_target", "_trailers", "_unframed_bytes", "_waiting", "body_bytes_max", "cut_reason", "task", "transport",
+        "_target", "_trailers", "_unframed_bytes", "_waiting", "body_bytes_max", "cut_reason", "idle_since", "task",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, server: DataPort, loop: asyncio.AbstractEventLoop) -> None:
@@ -164,6 +157,7 @@ class ClientConnection(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None  # of its handler
         self._keeps = True
         self._is_closing_soon = False  # after the answer
+        self.idle_since: float | None = None  # it waits for the head of a request; None: it does not
         self._lingering: asyncio.TimerHandle | None = None
         self._is_lost = False
         # Writing.
@@ -178,8 +172,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)  # with TLS it would be 512 KiB
         self._parser = httptools.HttpRequestParser(self)
+        self.idle_since = self._loop.time()
         self._server.made(self)
-        self._server.idle(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -198,8 +192,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_lost = self._is_over = True
         self._parser = None  # it refers to this connection
         self._waiting.clear()
-        self._rest = self._receiving = self._request = None
-        self._server.busy(self)
+        self._rest = self._receiving = self._request = self.idle_since = None
         for timer in (self._stall, self._lingering):
             if timer is not None:
                 timer.cancel()
@@ -456,8 +449,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer the next request, if one has come."""
         waiting = self._waiting
         while self._request is None and waiting and not self.transport.is_closing():
-            following = waiting.pop(0)
-            self._server.busy(self)
+            following, self.idle_since = waiting.pop(0), None
             if isinstance(following, Response):
                 self._keeps = False
                 self.write(following.head(is_new=True, keeps=False) + following.body)
@@ -550,7 +542,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._keeps or self._is_closing_soon:
             self._linger(LATE_LINGER_S if status == HTTPStatus.REQUEST_TIMEOUT else LINGER_S)
         elif not self._waiting:
-            self._server.idle(self)
+            self.idle_since = self._loop.time()
 
     def _linger(self, linger_s: float = LINGER_S) -> None:
         """Close in stages (RFC 9112, 9.6): say that nothing more is sent, and drop what the client sends until it

@@ -53,7 +53,8 @@ class CallMiddleware:
         trace = CallTrace(endpoint.path, request_id=self._names.take(request.headers), client=client)
         if "origin" in request.headers:
             trace.cors = self._cors.headers(request.headers)
-        self._telemetry.begun(trace, request.method, request.headers)
+        if self._telemetry.tracer is not None:
+            self._telemetry.tracer.begin(trace, request.method, request.headers)
         try:
             response = await run(request, endpoint, trace)
         except (ProblemError, Rejected, UpstreamError) as error:

@@ -82,7 +82,8 @@ class HttpRequest:
     """One request. Mutable: its body arrives while it is handled. `target` is the path with the query, as sent.
     `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may go on to use the connection. `is_whole`: all of
     it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a handler that fails, so that its
-    response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat` and `open_stream` belong to event_stream.py.
+    response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat` and `open_stream`
+    belong to event_stream.py.
     """
 
     __slots__ = (

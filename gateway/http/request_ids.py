@@ -35,13 +35,12 @@ class RequestIds:
 
     def name(self, headers: Mapping[str, str]) -> str:
         """The id that `take` would return, for a response that is sent at once."""
-        if _ID_HEADERS.isdisjoint(headers):
-            return self._new()
-        for name in REQUEST_ID_HEADERS:
-            given = headers.get(name)
-            if given is not None and _USABLE.fullmatch(given):
-                return given if given not in self._in_flight else self._new()
-        return self._new()
+        given = None if _ID_HEADERS.isdisjoint(headers) else _given(headers)
+        if given is not None and given not in self._in_flight:
+            return given
+        while (name := next(self._made)) in self._in_flight:  # a client uses this id
+            pass
+        return name
 
     def renamed(self, name: str, given: object, headers: Mapping[str, str]) -> str:
         """The id of a request whose body has a `request_id`. It is `given` where that is usable and no header has an
@@ -58,10 +57,10 @@ class RequestIds:
     def free(self, name: str) -> None:
         self._in_flight.discard(name)
 
-    def _new(self) -> str:
-        while (name := next(self._made)) in self._in_flight:  # a client uses this id
-            pass
-        return name
+
+def _given(headers: Mapping[str, str]) -> str | None:
+    """The first usable id in the headers."""
+    return next((headers[each] for each in REQUEST_ID_HEADERS if _USABLE.fullmatch(headers.get(each, ""))), None)
 
 
 def random_ids() -> Iterator[str]:

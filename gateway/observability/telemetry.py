@@ -181,13 +181,9 @@ class Telemetry:
         """`shadow_meters` count copies of calls; the other meters do not get these."""
         self._access_log = access_log
         self._trace_log = trace_log
-        self._tracer = tracer
+        self.tracer = tracer
         self._meters = tuple(meters)
         self._shadow_meters = tuple(shadow_meters)
-
-    def begun(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
-        if self._tracer is not None:
-            self._tracer.begin(trace, method, headers)
 
     def ended(self, trace: CallTrace) -> None:
         trace.ended_s = time.perf_counter()
@@ -196,8 +192,8 @@ class Telemetry:
             return
         for meter in self._meters:
             meter.ended(trace)
-        if self._tracer is not None and trace.spans is not None:
-            self._tracer.ended(trace, trace.spans)
+        if self.tracer is not None and trace.spans is not None:
+            self.tracer.ended(trace, trace.spans)
         if self._access_log is not None:
             self._access_log.write(_record(trace))
         if self._trace_log is not None and trace.request is not None:

@@ -126,7 +126,8 @@ class Client(Peer):
             self.left += data
 
     def message(self, data: bytes) -> None:
-        assert data.startswith(b"HTTP/1.1 200") and (b"[DONE]" in data) is self.load.is_streamed, data[:200]
+        assert data.startswith(b"HTTP/1.1 200"), data[:200]
+        assert (b"[DONE]" in data) is self.load.is_streamed, data[:200]
         self.load.answered(self)
 
     def ask(self) -> None:
