@@ -103,8 +103,7 @@ class LossEvidence:
 
     def ended(self, call: Suspect) -> None:
         """The call has ended: drop its losses."""
-        if call.losses:
-            call.losses.clear()
+        call.losses.clear()
         call.loss = None
 
     def apart_until(self, call: Suspect, backend_id: str) -> float | None:

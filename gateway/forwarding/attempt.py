@@ -339,9 +339,10 @@ class Attempt:
             await self._client_disconnected()
         if result.outcome is Outcome.CLIENT_DISCONNECTED or result.interrupted:
             return result
-        await self._settlement.streamed(meter.usage, uncounted)
+        usage = meter.usage
+        await self._settlement.streamed(usage, uncounted)
         if result.outcome is Outcome.COMPLETED and not result.slowed and is_whole:
-            self._settlement.paced(meter.usage)
+            self._settlement.paced(usage)
         return result
 
     def _raise_if_stopped(self, first: bytes) -> None:

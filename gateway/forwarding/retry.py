@@ -161,7 +161,8 @@ class Generation:
                 self.begun(sending)
             if stream.bytes_max:
                 self._context.continuation.held.release(call.tenant.id, stream)
-            self._evidence.ended(sending)
+            if sending.losses or sending.loss is not None:
+                self._evidence.ended(sending)
 
     def _dispatched(self, sending: Sending) -> None:
         """The lease has a backend, which the call is about to be sent to."""

@@ -111,8 +111,12 @@ class RequestParser:
         return identity
 
     async def receive(self, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> ParsedRequest:
-        """Identify, read and route a call. Raises ProblemError. Facts are written to the trace as they become known."""
-        identity = self.enter(request, trace)
+        """Identify, read and route a call. Raises ProblemError, also while the gateway drains. Facts are written to the
+        trace as they become known.
+        """
+        if self.draining:
+            raise problem_error(Reason.DRAINING)
+        identity = self.identify(request, trace)
         try:
             self._memory.check(0)
             data = self._at_hand(request)
@@ -209,12 +213,6 @@ class RequestParser:
         is_long = arrival.body_bytes >= LONG_BYTES
         body = await self.long_bodies.run(with_model, model) if is_long else with_model(model)
         return replace(arrival, body=body, others=others)
-
-    def enter(self, request: HttpRequest, trace: CallTrace) -> Identity:
-        """The caller of a new call. Raises ProblemError, also while the gateway drains."""
-        if self.draining:
-            raise problem_error(Reason.DRAINING)
-        return self.identify(request, trace)
 
     async def _body(self, request: HttpRequest, endpoint: Endpoint, data: bytes | None) -> tuple[Body, int]:
         """A body that is long, empty or (None) still arriving, and its number of bytes. Raises BadRequest,

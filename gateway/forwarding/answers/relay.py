@@ -229,7 +229,8 @@ class _StreamRelay:
             reason, left = str(error), self.is_disconnected
             cancelled = error if isinstance(error, CallCancelled) else None
         finally:
-            self._report()
+            if left or self.is_disconnected:  # else it is reported at the end
+                self._report()
             if self._is_draining and left and self._on_unread is not None:
                 self._on_unread(self._time() - self._paused_at)
         return None if self.is_disconnected else self._end(reason, cancelled)

@@ -8,8 +8,8 @@ worse by chance, so one of TRIES tries within the limits is enough; a run of chu
 --record writes the median of all tries into ratios.json. --slowed measures a fairlead that is slowed down by this
 share (slowed.py), which has to fail.
 
-Calls of functions and builtins are counted as well, of an answer and of a chunk (answer.py, chunk.py). No neighbour
-disturbs them: they may be CALLS_WORSE_MAX above the recorded ones, in one try.
+Calls of functions and builtins are counted as well, of an answer, of a stream of four events and of a chunk (answer.py,
+chunk.py). No neighbour disturbs them: they may be CALLS_WORSE_MAX above the recorded ones, in one try.
 """
 
 import argparse
@@ -31,6 +31,7 @@ WORSE_MAX = 0.15  # of the recorded ratio; the ratio of one try wanders by about
 CALLS_WORSE_MAX = 0.05  # of the recorded count; runs with one client differ by 0.5 %
 COUNTS = {  # commands that print a count first
     "answer_calls": ["answer.py", "--calls", "--clients", "1", "--answers", "1000", "--top", "0"],
+    "stream_calls": ["answer.py", "--calls", "--stream", "--clients", "1", "--answers", "1000", "--top", "0"],
     "chunk_calls": ["chunk.py", "--calls", "--streams", "50"],
     "chunk_with_ids_calls": ["chunk.py", "--calls", "--streams", "50", "--token-ids"],
 }
@@ -95,7 +96,7 @@ def more_calls(recorded: dict[str, float], counts: dict[str, float]) -> list[str
 
 
 def counted() -> dict[str, float]:
-    """Calls an answer and a chunk."""
+    """Calls an answer, a stream and a chunk."""
     found = {}
     for name, (program, *arguments) in COUNTS.items():
         command = [sys.executable, str(bench.HERE / program), *arguments]
