@@ -159,7 +159,7 @@ bench-relay: $(STAMP)  ## CPU per relayed chunk and per request, beside nginx an
 bench-check: $(STAMP)  ## fail where fairlead is 15 % dearer beside the naive relay than it was; two minutes at most
 	$(BIN)/python tests/benchmarks/relay/check.py
 
-bench-calls: $(STAMP)  ## fail where an answer or a chunk takes 5 % more calls of functions than it did; seconds
+bench-calls: $(STAMP)  ## fail where an answer, a stream or a chunk takes 5 % more calls of functions than it did; seconds
 	$(BIN)/python tests/benchmarks/relay/check.py --calls
 
 bench-peers: $(STAMP)  ## other gateways beside it, those that are installed in build/peers; the others are named

@@ -90,7 +90,10 @@ def passed_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a backend's response that the client gets: no hop-by-hop, cookie, server, date or length, and none
     that its Connection names.
     """
-    passed = {name: value for name, value in headers.items() if name in _PASSED_HEADERS or name.startswith("x-")}
+    passed = {}
+    for name in headers:
+        if name in _PASSED_HEADERS or name.startswith("x-"):
+            passed[name] = headers[name]
     if (connection := headers.get("connection")) is not None:
         for name in nominated_by((connection,)):
             passed.pop(name, None)
