@@ -22,6 +22,7 @@ from math import ceil, inf
 from policies.capacity.end_order import EndOrder
 from policies.capacity.external_load import ExternalLoad
 from policies.capacity.headroom import KV_HEADROOM_RATIO, Headroom
+from policies.capacity.held_blocks import HeldBlocks
 from policies.capacity.kv_expected import ExpectedOverTime
 from policies.capacity.kv_peak import PeakOverTime
 from policies.capacity.reserve import Room
@@ -43,15 +44,6 @@ KV_RULES: dict[str, type[ExpectedOverTime] | type[PeakOverTime] | None] = {
     "expected": ExpectedOverTime,
     "peak": PeakOverTime,
 }
-
-
-@dataclass(slots=True)
-class _SharedBlock:
-    """A prompt block that running requests hold, charged to the tier of the request that brought it."""
-
-    tier_id: str
-    tokens: float
-    holders: int = 0
 
 
 @dataclass(slots=True)
@@ -112,7 +104,7 @@ class BackendCapacity:
         self._sent: set[Reservation] = set()  # since the last measurement, at which it may not have reached the backend
         self.ends = EndOrder()
         """What runs, the soonest end first."""
-        self._shared: dict[int, _SharedBlock] = {}
+        self._shared = HeldBlocks()
         self._shared_tokens = 0.0
         self._headroom = Headroom(headroom_ratio_max)
         self._external = ExternalLoad()
@@ -312,13 +304,10 @@ class BackendCapacity:
         self.requests += 1
         self._sent.add(reservation)
         self.ends.moved[reservation] = None
-        for block_hash in reservation.prefix:
-            block = self._shared.get(block_hash)
-            if block is None:
-                block = self._shared[block_hash] = _SharedBlock(reservation.tier_id, reservation.block_tokens)
-                self._shared_tokens += block.tokens
-                self._add(block.tier_id, 0, block.tokens)
-            block.holders += 1
+        if reservation.prefix:
+            tokens = self._shared.take(reservation)
+            self._shared_tokens += tokens
+            self._add(reservation.tier_id, 0, tokens)
         self._add(reservation.tier_id, reservation.sequences, reservation.tokens)
         reservation.ran_with = self.sequences
         if self._window is not None:
@@ -368,17 +357,14 @@ class BackendCapacity:
         self.work.release(reservation, self._clock.now)
         if self._peak is not None:
             self._peak.remove(reservation)
-        for block_hash in reservation.prefix:
-            block = self._shared[block_hash]
-            block.holders -= 1
-            if not block.holders:
-                del self._shared[block_hash]
-                self._shared_tokens -= block.tokens
-                self._add(block.tier_id, 0, -block.tokens)
+        if reservation.prefix:
+            for tier_id, tokens in self._shared.release(reservation):
+                self._shared_tokens -= tokens
+                self._add(tier_id, 0, -tokens)
         assert self.requests >= 0, "released what was not taken"
         if not self.requests:
             assert not self.sequences, "an idle backend holds nothing"
-            assert not self._shared, "an idle backend holds nothing"
+            assert not self._shared.runs, "an idle backend holds nothing"
             self.tokens = self._shared_tokens = 0.0  # drop the rounding error of shared blocks
             self._reserves.used.clear()
 
@@ -559,7 +545,7 @@ class BackendCapacity:
         """Tokens of the reservation's prefix that no running request holds yet."""
         if not reservation.prefix:
             return 0.0
-        return reservation.block_tokens * sum(block_hash not in self._shared for block_hash in reservation.prefix)
+        return reservation.block_tokens * self._shared.unheld(reservation.prefix)
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
         self._rooms.clear()

@@ -5,16 +5,19 @@ table from hash to holders is a radix tree over all prompts: the path from the r
 list of hashes, and no pointer is followed. The holders of a node are the bits of one integer.
 
 Evictions at a backend are seen late or never. So each backend's part is kept no larger than its KV pool, and the least
-recently used blocks are dropped first. A prompt is touched from its end to its beginning: a block is then always more
-recent than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are leaves. So a
-backend that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
+recently used blocks are dropped first, of those that were used together the last. A block is then always more recent
+than the blocks that follow it, and LRU order drops leaves first without knowing which nodes are leaves. So a backend
+that holds a block holds all blocks before it, and bisection finds how far a prompt matches.
+
+What was last used together is kept as one run, found by its first block. A prompt that is sent takes over all its
+blocks from the runs that had them. So it costs as many steps as it has runs, usually two, and as many as it brings new
+blocks, however many the backend holds already.
 
 The engine stores outputs and the ends of prompts in the same pool, so the index overestimates the cached blocks.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Generic, TypeVar
 
@@ -56,9 +59,10 @@ class _Answers(Generic[A]):
         for block in prefix[max(0, matched - 1) : matched + 1]:
             self._told.setdefault(block, []).append(prefix[-1])
 
-    def changed(self, block: int) -> None:
-        """Invalidate the answers that depend on this block, because its holders have changed."""
-        for prompt in self._told.pop(block, ()):
+    def changed(self, blocks: Iterable[int]) -> None:
+        """Invalidate the answers that depend on these blocks, because their holders have changed."""
+        told = self._told
+        for prompt in [each for block in blocks if block in told for each in told.pop(block)]:
             if self._answers.pop(prompt, None) is not None:
                 if len(self._said) == MATCHES_MAX:
                     self._floor = self._said[0][0]
@@ -79,21 +83,82 @@ class _Answers(Generic[A]):
         return now, [prompt for each, prompt in takewhile(lambda said: said[0] > number, reversed(self._said))]
 
 
-@dataclass(slots=True)
+class _Run:
+    """Blocks in a row that were last used together, and the tokens of each."""
+
+    __slots__ = ("blocks", "tokens")
+
+    def __init__(self, blocks: tuple[int, ...], tokens: tuple[float, ...]) -> None:
+        self.blocks, self.tokens = blocks, tokens
+
+
 class _Holder:
-    """The blocks of one backend, least recently used first, and the tokens of each. `matches` caches lookups: a full
-    backend is asked for the same waiting prompts again and again.
+    """The blocks of one backend. `matches` caches lookups: a full backend is asked for the same waiting prompts again
+    and again.
     """
 
-    bit: int
-    matches: _Answers[int]
-    tokens_max: float = KV_TOKENS_UNKNOWN
-    tokens: float = 0.0
-    blocks: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    __slots__ = ("_by_first", "_by_use", "bit", "matches", "size", "tokens", "tokens_max")
+
+    def __init__(self, bit: int, matches: _Answers[int]) -> None:
+        self.bit, self.matches = bit, matches
+        self.tokens_max: float = KV_TOKENS_UNKNOWN
+        self.tokens, self.size = 0.0, 0  # of all blocks, and their number
+        self._by_first: dict[int, _Run] = {}
+        self._by_use: OrderedDict[_Run, None] = OrderedDict()  # least recently used first
+
+    def matched(self, prefix: tuple[int, ...]) -> int:
+        """The number of leading blocks that it holds."""
+        at, runs = 0, self._by_first
+        while at < len(prefix) and (run := runs.get(prefix[at])) is not None:
+            at += matching_blocks(prefix, at, run.blocks)
+        return at
+
+    def use(self, prefix: tuple[int, ...], block_tokens: float) -> int:
+        """Make these blocks its most recently used. Returns how many of them it has held before."""
+        at, blocks, tokens = 0, tuple[int, ...](), tuple[float, ...]()
+        while at < len(prefix) and (run := self._by_first.pop(prefix[at], None)) is not None:
+            matched = matching_blocks(prefix, at, run.blocks)
+            at, blocks, tokens = at + matched, blocks + run.blocks[:matched], tokens + run.tokens[:matched]
+            run.blocks, run.tokens = run.blocks[matched:], run.tokens[matched:]
+            if run.blocks:  # they stay as they were used before
+                self._by_first[run.blocks[0]] = run
+            else:
+                del self._by_use[run]
+        added = len(prefix) - at
+        run = self._by_first[prefix[0]] = _Run(blocks + prefix[at:], tokens + (block_tokens,) * added)
+        self._by_use[run] = None
+        self.size, self.tokens = self.size + added, self.tokens + added * block_tokens
+        return at
+
+    def surplus(self) -> tuple[int, ...]:
+        """Drop the last of the least recently used blocks, where it has too many. Returns them; there may be more."""
+        over, over_tokens = self.size - BLOCKS_MAX, self.tokens - self.tokens_max
+        if not self.size or (over <= 0 and over_tokens <= 0.0):
+            return ()
+        run = next(iter(self._by_use))
+        kept = len(run.blocks)
+        while kept and (over > 0 or over_tokens > 0.0):
+            kept, over = kept - 1, over - 1
+            over_tokens -= run.tokens[kept]
+            self.tokens -= run.tokens[kept]
+        dropped = run.blocks[kept:]
+        self.size -= len(dropped)
+        if kept:
+            run.blocks, run.tokens = run.blocks[:kept], run.tokens[:kept]
+        else:
+            del self._by_use[run]
+            if self._by_first.get(dropped[0]) is run:
+                del self._by_first[dropped[0]]
+            if not self.size:
+                self.tokens = 0.0  # drop the rounding error
+        return dropped
+
+    def blocks(self) -> set[int]:
+        return {block for run in self._by_use for block in run.blocks}
 
 
 class PrefixIndex:
-    """Prompt blocks that backends are believed to hold. Sending n blocks costs O(n), looking them up O(log n)."""
+    """Prompt blocks that backends are believed to hold."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
@@ -112,7 +177,7 @@ class PrefixIndex:
             return 0
         matched = holder.matches.get(request.prefix[-1])
         if matched is None:
-            matched = leading_blocks(request.prefix, holder.blocks.__contains__)
+            matched = holder.matched(request.prefix)
             holder.matches.add(request.prefix, matched, matched)
         return matched
 
@@ -149,31 +214,16 @@ class PrefixIndex:
         """Record that the prompt was sent to the backend, which will hold all its blocks as the most recently used."""
         if not request.prefix:
             return
-        holder = self._holder(backend_id)
-        blocks, bits, bit = holder.blocks, self._bits, holder.bit
-        for block in reversed(request.prefix):
-            if block in blocks:
-                blocks.move_to_end(block)
-            else:
-                blocks[block] = request.prefix_block_tokens
-                holder.tokens += request.prefix_block_tokens
-                bits[block] = bits.get(block, 0) | bit
-                self._changed(holder, block)
+        holder, prefix, bits = self._holder(backend_id), request.prefix, self._bits
+        at = holder.use(prefix, request.prefix_block_tokens)
+        if at < len(prefix):
+            known = leading_blocks(prefix, bits.__contains__)  # to any backend
+            bits.update([(block, bits.get(block, 0) | holder.bit) for block in prefix[at:known]])
+            bits.update(dict.fromkeys(prefix[known:], holder.bit))
+            # A match ends at a block that is held, before one that is not: so none depends on further ones.
+            holder.matches.changed(prefix[at : at + 1])
+            self._longest.changed(prefix[at : known + 1])
         self._trim(holder)
-
-    def evicted(self, backend_id: str, hashes: Iterable[int]) -> None:
-        """Drop blocks that the backend reports as evicted. If only an inner block is reported, the blocks after it are
-        assumed to be held until they are reported or age out.
-        """
-        holder = self._holders.get(backend_id)
-        if holder is None:
-            return
-        for block in hashes:
-            tokens = holder.blocks.pop(block, None)
-            if tokens is not None:
-                self._dropped(holder, block, tokens)
-        holder.matches.clear()  # a block may be held without the blocks before it
-        self._longest.clear()
 
     def resized(self, backend_id: str, kv_tokens_max: int | None) -> None:
         """Set the size of the backend's KV pool in tokens; None where it is not known."""
@@ -185,8 +235,7 @@ class PrefixIndex:
         """Drop all backends but these."""
         for backend_id in [name for name in self._holders if name not in backend_ids]:
             holder = self._holders.pop(backend_id)
-            for block, tokens in holder.blocks.items():
-                self._dropped(holder, block, tokens)
+            self._dropped(holder, holder.blocks())
 
     def _look_up(self, prefix: Sequence[int]) -> tuple[int, frozenset[str]]:
         matched = leading_blocks(prefix, self._bits.__contains__)
@@ -194,11 +243,6 @@ class PrefixIndex:
             return 0, frozenset()
         best = self._bits[prefix[matched - 1]]
         return matched, frozenset(name for name, holder in self._holders.items() if holder.bit & best)
-
-    def _changed(self, holder: _Holder, block: int) -> None:
-        """Invalidate cached matches after the backend got or dropped the block."""
-        holder.matches.changed(block)
-        self._longest.changed(block)
 
     def _holder(self, backend_id: str) -> _Holder:
         holder = self._holders.get(backend_id)
@@ -209,19 +253,21 @@ class PrefixIndex:
         return holder
 
     def _trim(self, holder: _Holder) -> None:
-        while holder.blocks and (holder.tokens > holder.tokens_max or len(holder.blocks) > BLOCKS_MAX):
-            self._dropped(holder, *holder.blocks.popitem(last=False))
-        if not holder.blocks:
-            holder.tokens = 0.0  # drop the rounding error
+        while blocks := holder.surplus():
+            self._dropped(holder, blocks)
 
-    def _dropped(self, holder: _Holder, block: int, tokens: float) -> None:
-        self._changed(holder, block)
-        holder.tokens -= tokens
-        bits = self._bits[block] & ~holder.bit
-        if bits:
-            self._bits[block] = bits
-        else:
-            del self._bits[block]
+    def _dropped(self, holder: _Holder, blocks: Collection[int]) -> None:
+        bits, others = self._bits, ~holder.bit
+        for block in blocks:
+            if block not in bits:
+                continue  # it is no chained hash, but stands twice
+            left = bits[block] & others
+            if left:
+                bits[block] = left
+            else:
+                del bits[block]
+        holder.matches.changed(blocks)
+        self._longest.changed(blocks)
 
 
 def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
@@ -230,6 +276,20 @@ def leading_blocks(prefix: Sequence[int], holds: Callable[[int], bool]) -> int:
     while low < high:
         middle = (low + high) // 2
         if holds(prefix[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def matching_blocks(prefix: Sequence[int], at: int, blocks: Sequence[int]) -> int:
+    """How many of these blocks, of which the first is the prompt's at `at`, are the prompt's."""
+    low, high = 1, min(len(blocks), len(prefix) - at)
+    if prefix[at + high - 1] == blocks[high - 1]:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if prefix[at + middle] == blocks[middle]:
             low = middle + 1
         else:
             high = middle
