@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.config.scheduling import PARAMETERS, PolicySettings
-from policies.fairness import FAIRNESS
 from policies.fairness.bounds import BOUNDS
 
-CHOOSE_AMONG_REQUESTS = {name for name, order in FAIRNESS.items() if order.chooses_among_requests}
+CHOOSE_AMONG_REQUESTS = {"slack", "dlpm", "justitia"}  # they may choose another request of a tenant than the oldest
 NO_LIFT = {"lcf"}  # it has no bound, because a tenant that stays away accumulates credit; without that it has VTC's
 UNPROMISED = {name for name, bound in BOUNDS.items() if bound is None} - NO_LIFT
 

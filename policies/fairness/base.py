@@ -65,9 +65,6 @@ class Fairness(Protocol):
     bound: ClassVar[FairnessBound | None]
     """The bound on the difference in service of two tenants under this order; None: there is no bound."""
 
-    chooses_among_requests: ClassVar[bool]
-    """Whether the order may choose another request of a tenant than the oldest."""
-
     reads_counters: bool
     """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
 
@@ -201,7 +198,6 @@ class Accounts(ABC):
     """The accounts of all tenants, and defaults for an order that ignores the other facts."""
 
     bound: ClassVar[FairnessBound | None] = None
-    chooses_among_requests: ClassVar[bool] = False
     reads_counters = False
     follows_requests = False
     reads_prefixes = False

@@ -30,7 +30,6 @@ class DeficitLongestPrefix(Accounts):
 
     # Theorems 4.1, 4.2 and A.2
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", one_waits=2.0, plus_refunds=True)
-    chooses_among_requests: ClassVar[bool] = True
     reads_counters = True  # a token is charged when it is decoded
     follows_requests = True
     reads_prefixes = True

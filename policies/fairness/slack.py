@@ -54,7 +54,6 @@ class SlackCounter(VirtualTokenCounter):
     """VTC with a slack: the best request by a second key, among the tenants within Q of the least rank."""
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")
-    chooses_among_requests: ClassVar[bool] = True
 
     def __init__(self, slack_service: float = SLACK_SERVICE, second_key: str = PREFIX) -> None:
         """`slack_service` is Q, in service over weight; `second_key` one of SECOND_KEYS."""

@@ -20,7 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
 from policies.fairness.base import Account, Accounts, Eligible, Waiting
@@ -61,7 +61,6 @@ class _Agent:
 class AgentTags(Accounts):
     """The request of the agent with the smallest tag is next."""
 
-    chooses_among_requests: ClassVar[bool] = True
     follows_requests = True
     is_fair = False  # an agent gets all that it can use
 
@@ -79,15 +78,10 @@ class AgentTags(Accounts):
         self._costs: dict[str, float] = {}  # recent mean cost of an agent, by tenant
         self._leaving: list[tuple[float, int, _Agent]] = []  # by when each leaves if it stays idle
         self._numbers = count()
-        self._virtual = 0.0
+        self._virtual = 0.0  # token-iterations that an agent present from the start would have received
         self._virtual_at = float("-inf")
         self._ranked = Ranked(lambda request: self._agents[_name(request)].tag)
         self._heap: TenantHeap[Account] = TenantHeap(lambda account: self._best(account)[0])
-
-    def virtual_time(self, now: float) -> float:
-        """The token-iterations that an agent present from the start would have received by `now`."""
-        self._advance(now)
-        return self._virtual
 
     def tag(self, request: Request) -> float:
         """The tag of the agent that the request belongs to, while it is present."""

@@ -18,6 +18,12 @@ def agents(kv_tokens=100.0, iterations_per_s=1.0, idle_s=10.0, kind=KnownAgents)
     return Orderly(kind(kv_tokens=kv_tokens, iterations_per_s=iterations_per_s, idle_s=idle_s))
 
 
+def tag_of_next(pool: Orderly, cost: int) -> float:
+    """The tag of an agent of this cost that comes now: the virtual time, and its cost."""
+    pool.send("Z1", output_max=cost, program="z")
+    return pool.order.tag(pool.queues["Z"]["Z1"])
+
+
 def test_the_cost_of_a_call_is_the_memory_it_holds_over_time():
     assert call_cost(100, 50) == 6275
     assert call_cost(10, 4) == 50
@@ -31,7 +37,6 @@ def test_the_worked_example_of_tags_comes_out():
     pool.send("B1", output_max=50, program="b")
     assert pool.next() == "B1"
     pool.now = 0.5
-    assert pool.order.virtual_time(pool.now) == 25
     pool.send("C1", output_max=50, program="c")
     assert [pool.order.tag(pool.queues[name][f"{name}1"]) for name in "ABC"] == [100, 50, 75]
     assert pool.everything() == ["B1", "C1", "A1"]
@@ -43,7 +48,8 @@ def test_virtual_time_is_in_token_iterations_whatever_the_pace_of_the_engine():
     pool = agents(iterations_per_s=100.0)
     pool.send("A1", output_max=100)
     pool.send("B1", output_max=100)
-    assert pool.order.virtual_time(0.005) == pytest.approx(25)
+    pool.now = 0.005
+    assert tag_of_next(pool, cost=50) == pytest.approx(25 + 50)
 
 
 @pytest.mark.interpreted
@@ -53,8 +59,8 @@ def test_virtual_time_stands_still_while_no_tenant_is_present():
     pool.dispatch()
     pool.now = 1.0
     pool.end("A1", 5)
-    assert pool.order.virtual_time(3.0) == 300
-    assert pool.order.virtual_time(50.0) == 300, "a was present until it had been idle for 2 s"
+    pool.now = 50.0
+    assert tag_of_next(pool, cost=7) == 300 + 7, "a was present until it had been idle for 2 s"
 
 
 @pytest.mark.interpreted
@@ -100,7 +106,8 @@ def test_a_request_that_leaves_the_queue_unsent_lets_its_agent_end():
     request = pool.queues["A"]["A1"]
     pool.drop("A1")
     pool.order.dropped(request, 0.0)
-    assert pool.order.virtual_time(9.0) == 100
+    pool.now = 9.0
+    assert tag_of_next(pool, cost=7) == 100 + 7
 
 
 def test_what_agents_of_a_tenant_have_cost_is_expected_of_the_next():
@@ -111,7 +118,7 @@ def test_what_agents_of_a_tenant_have_cost_is_expected_of_the_next():
     pool.end("A1", 4)
     pool.now = 1.0
     pool.send("A2", prompt=500, output_max=1_000, program="second")
-    assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
+    assert pool.order.tag(pool.queues["A"]["A2"]) == 100 + 50
 
 
 @pytest.mark.interpreted
@@ -122,7 +129,7 @@ def test_an_agent_that_goes_on_beyond_its_cost_is_tagged_anew():
     pool.end("A1", 4)
     pool.now = 1.0
     pool.send("A2", prompt=10, output_max=50, program="a")
-    assert pool.order.tag(pool.queues["A"]["A2"]) == pool.order.virtual_time(1.0) + 50
+    assert pool.order.tag(pool.queues["A"]["A2"]) == 100 + 50
 
 
 @pytest.mark.interpreted
