@@ -103,7 +103,7 @@ class Scheduler:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
         ends_at = self._admitted_until(request, now)
         if ends_at is not None:
-            if self._sessions is not None:
+            if self._sessions is not None and request.program_id is None:
                 request = self._sessions.named(request)
             self._wait(request, ends_at, now)
 
@@ -114,7 +114,7 @@ class Scheduler:
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
             return self.poll(now)
-        if self._sessions is not None:
+        if self._sessions is not None and request.program_id is None:
             request = self._sessions.named(request)
         is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
         is_alone = now < ends_at and not is_more and self._decisions_max > 1

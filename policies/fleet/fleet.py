@@ -288,8 +288,11 @@ class Fleet:
         """The backend, of those that are asked, to which the request goes; None: it fits at none."""
         if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
             return asked[0] if fits(asked[0]) else None
-        at_home = next((each for each in asked if each.id == home and fits(each)), None) if home else None
-        return at_home or self.placement.place(request, asked, fits)
+        if home:
+            for each in asked:
+                if each.id == home and fits(each):
+                    return each
+        return self.placement.place(request, asked, fits)
 
     def still_refuses(
         self,

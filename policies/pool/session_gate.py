@@ -189,8 +189,8 @@ class SessionGate:
 
     def ended(self, entry: InFlight, now: float) -> None:
         """A dispatched request has ended."""
-        request, ledger = entry.request, self.ledger
-        ledger.ended(request.id, self.forgiven.pop(request.id, entry.usage), now)
+        request, ledger, usage = entry.request, self.ledger, entry.usage
+        ledger.ended(request.id, self.forgiven.pop(request.id, usage) if self.forgiven else usage, now)
         of_tenant = ledger.table.tenants.get(request.tenant_id)
         if of_tenant is None:
             return
@@ -198,7 +198,7 @@ class SessionGate:
         if tenant is None:
             ledger.tenants_removed((request.tenant_id,))
         elif of_tenant.sessions:
-            ledger.held.order.charged(tenant, (self._price.service(*entry.usage), 0.0))
+            ledger.held.charged(tenant, self._price.service(*entry.usage))
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
@@ -211,8 +211,7 @@ class SessionGate:
         for tenant in tenants:
             self.ledger.tenants_removed((tenant.id,))
             self._prompt_tails.removed(tenant.id)
-            if tenant.tier_id in self.ledger.held.order.root.nodes:
-                self.ledger.held.order.forget(tenant.tier_id, tenant.id)
+            self.ledger.held.forget(tenant)
 
     # -- views -------------------------------------------------------------------------------------------------
 

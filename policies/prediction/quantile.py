@@ -41,7 +41,10 @@ class TenantQuantile:
         views = self._tenants.get(request.tenant_id)
         choices, limit = request.choices, request.output_tokens_max
         if views is None:
-            return min(self._first_tokens * choices, limit)  # `clamp_prediction`, inlined: every decision asks
+            first_tokens = self._first_tokens * choices
+            if limit < first_tokens:  # `clamp_prediction`, inlined: every decision asks
+                return limit
+            return first_tokens
         per_choice = (
             views.shares.quantile * limit / choices if views.shares_lead > LEAD_TOKENS else views.outputs.quantile
         )

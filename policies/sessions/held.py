@@ -50,6 +50,7 @@ class HeldTurns:
         self._make_order = make_order
         self._order: FairTree | None = None
         self._tenant = tenant
+        self._charges: dict[str, tuple[Tenant, float]] = {}  # by tenant, that the order does not have yet
         self._of: dict[str, TenantTurns] = {}
         self.turns: dict[str, Turn] = {}
         """By the ids of their requests, those that are held longest first."""
@@ -67,11 +68,26 @@ class HeldTurns:
             self._order = self._make_order()
             for tenant_id, of_tenant in self._of.items():
                 self._order.leaf(self._tenant(tenant_id)).joined(tenant_id, of_tenant)
+        for tenant, service in self._charges.values():
+            self._order.charged(tenant, (service, 0.0))
+        self._charges.clear()
         return self._order
 
+    def charged(self, tenant: Tenant, service: float) -> None:
+        """A call of the tenant was charged. The order is told when it is next read: mostly nothing is held."""
+        before = self._charges.get(tenant.id)
+        self._charges[tenant.id] = tenant, service if before is None else before[1] + service
+
     def rearrange(self) -> None:
-        """Tiers, groups or places of tenants have changed: all begin anew, with nothing charged."""
+        """Tiers, groups, or weights or places of tenants have changed: all begin anew, with nothing charged."""
         self._order = None
+        self._charges.clear()
+
+    def forget(self, tenant: Tenant) -> None:
+        """The tenant is gone, and nothing of it waits."""
+        order = self.order
+        if tenant.tier_id in order.root.nodes:
+            order.forget(tenant.tier_id, tenant.id)
 
     def add(self, turn: Turn) -> None:
         """Hold a turn."""

@@ -367,8 +367,8 @@ def test_tenants_take_turns_by_what_they_received():
     for name in ("x", "y"):
         pool.arrive(name, 1700, 0.2)
     pool.arrive("z", 1700, 0.3, tenant="b")
-    order = pool.ledger.held.order
-    order.charged(Tenant("a"), (5000.0, 0.0))
+    for tenant_id, service in (("a", 2000.0), ("b", 3000.0), ("a", 2000.0)):
+        pool.ledger.held.charged(Tenant(tenant_id), service)
     pool.arrive("s0", 1720, 0.4)
     pool.run("s0", 0.4)
     pool.end("s0", 0.5, final=True)
