@@ -315,11 +315,13 @@ class Fleet:
             prompt = float(request.prompt_tokens + request.produced_tokens)
             if are_shared and request.prefix:
                 prompt = max(0.0, prompt - len(request.prefix) * request.prefix_block_tokens)
-            tokens = ceil((prompt + output_tokens) / block) * block
-            most = refusals.free.known.get(tier_id)
-            if most is None:
+            known = refusals.free.known
+            if tier_id in known:
+                most = known[tier_id]
+            else:
                 most = refusals.most_free(tier_id, self.backends.values(), self.with_slot)
-            if tokens > most:
+            tokens = prompt + output_tokens  # to a block, only where it decides
+            if tokens > most + 1.0 or ceil(tokens / block) * block > most:
                 return True
         return (
             is_known

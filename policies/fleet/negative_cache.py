@@ -229,10 +229,11 @@ class NegativeCache:
 
     def _least_changed(self, remembered: Sequence[_Refused], need: _Need) -> _Refused | None:
         """The latest rejected request that needs no more than `needed`; None if there is none."""
-        tokens, steps_left = need.tokens, need.steps_left  # most need more of these
+        tokens, steps_left, prompt_tokens = need.tokens, need.steps_left, need.prompt_tokens  # most need more of one
         for refused in reversed(remembered):
             least = refused.need
-            if least.tokens <= tokens and least.steps_left <= steps_left and refused.is_no_more_than(need):
+            is_less = least.tokens <= tokens and least.steps_left <= steps_left and least.prompt_tokens <= prompt_tokens
+            if is_less and refused.is_no_more_than(need):
                 return refused
         return None
 

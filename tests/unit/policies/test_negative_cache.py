@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from policies.capacity.backend import KV_RULES, BackendCapacity
+from policies.fleet.fleet import OPEN, Fleet
 from policies.fleet.negative_cache import NegativeCache
 from policies.limit import FixedLimit
 from policies.step_time import StepTime, StepTimeModel
-from policies.types import BackendLoad, Dispatch, Outcome, SloEnvelope, Tenant, Tier, Usage
+from policies.types import BackendLoad, Dispatch, Outcome, Request, SloEnvelope, Tenant, Tier, Usage
 from tests.examples import examples
 
 LOADS = [BackendLoad(f"gpu-{n:02}", kv_tokens_max=400, kv_block_tokens=16, requests_running_max=6) for n in range(12)]
@@ -72,6 +73,18 @@ def test_by_peak_nothing_is_known_of_a_request_by_its_id(make_pool, monkeypatch)
     """Progress makes room, and no change of a backend tells of it."""
     monkeypatch.delattr(NegativeCache, "is_refused_still")
     assert history(make_pool, 0, progress=True, kv_rule="peak")
+
+
+@pytest.mark.parametrize(("output_tokens", "is_refused"), [(16.0, False), (16.5, True), (17.0, True), (300.0, True)])
+def test_a_request_is_refused_unasked_where_its_blocks_are_more_than_are_free_anywhere(output_tokens, is_refused):
+    fleet = Fleet(1.0, "sum")
+    fleet.live([replace(LOADS[0], kv_tokens_max=1_008)], lambda _: (), 0.0)
+    first = Request("first", "A", "m", 0.0, prompt_tokens=400, output_tokens_max=8)
+    candidates = fleet.open_at(0.0)
+    assert fleet.slot(first, "default", candidates, OPEN, output_tokens=8.0, home="") is not None
+    request = Request("r", "A", "m", 0.0, prompt_tokens=576, output_tokens_max=300)
+    told = {"is_known": False, "is_closed": False, "closed": ()}
+    assert fleet.still_refuses(request, "default", output_tokens, **told) == is_refused, "592 of 1,008 - 416"
 
 
 @pytest.fixture
