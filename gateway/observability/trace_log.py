@@ -32,6 +32,8 @@ class TraceRecord:
     prefix: tuple[int, ...]
     prefix_block_tokens: float
     program: str | None
+    parent: str | None
+    final: bool
     tools: bool
     outcome: str | None
 
@@ -63,6 +65,8 @@ def trace_record(
         # The size of a block was estimated with the prompt, so it has the same relative error.
         prefix_block_tokens=request.prefix_block_tokens * prompt_tokens / estimate,
         program=request.program_id,
+        parent=request.parent_id,
+        final=request.ends_session,
         tools=request.uses_tools,
         outcome=outcome,
     )

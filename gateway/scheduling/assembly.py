@@ -49,9 +49,11 @@ def make_scheduler(
     queue: QueueSection | None = None,
     continuation: ContinuationSection | None = None,
     rng: Random | None = None,
+    session_room: float | None = None,
 ) -> Scheduler:
     """Return a Scheduler for one pool, with policies of its own. Without `continuation` it interrupts no request. `rng`
-    is for randomized policies; by default the system seeds it.
+    is for randomized policies; by default the system seeds it. `session_room` is the part of a KV pool that contexts of
+    sessions may have; None: as learnt.
     """
     queue = queue or QueueSection()
     rng = rng or Random()  # noqa: S311 - no secrets
@@ -77,7 +79,7 @@ def make_scheduler(
         backend_wait_s_max=queue.backend_wait_s_max,
         preempt_service=scheduling.preempt_service,
         interrupt_rules=_interrupt_rules(continuation),
-        sessions=SessionRules() if scheduling.hold_sessions else None,
+        sessions=SessionRules(eta=session_room) if scheduling.hold_sessions else None,
     )
     return Scheduler(settings)
 

@@ -40,6 +40,7 @@ class Choices:
     predictions: Sequence[str] = ()
     placements: Sequence[str] = ()
     sessions: Sequence[str] = ()
+    session_room: float | None = None
     price: str | None = None
     share_ratio_max: float | None = None
     seed: int = 0
@@ -85,6 +86,7 @@ class Choices:
                 tiers=config.policy_tiers(),
                 groups=config.policy_groups(),
                 queue=config.queue,
+                session_room=self.session_room,
                 rng=Random(f"policy {self.seed}"),  # noqa: S311 - a simulation draws lots, not secrets
             ),
             price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),

@@ -33,8 +33,10 @@ TraceFile = Annotated[
 Policies = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="A fairness policy; give several.")]
 Predictions = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Of output lengths; several.")]
 Placements = Annotated[list[str] | None, typer.Option(metavar=CHOICE, help="Which engine; several.")]
-Holdings = Annotated[
-    list[Holding] | None, typer.Option("--sessions", help="Whether turns of agents wait for room; both.")
+Holdings = Annotated[list[Holding] | None, typer.Option("--sessions", help="Whether turns wait for room; both.")]
+SessionRoom = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=1.0, help="Eta of docs/agents.md. Default: learnt."),
 ]
 PriceChoice = Annotated[str | None, typer.Option(metavar=CHOICE, help="What service costs.")]
 ShareRatio = Annotated[
@@ -81,6 +83,7 @@ def run(
     prediction: Predictions = None,
     placement: Placements = None,
     sessions: Holdings = None,
+    session_room: SessionRoom = None,
     price: PriceChoice = None,
     share_ratio: ShareRatio = None,
     tenants: TenantRule = None,
@@ -102,10 +105,7 @@ def run(
     report: ReportFolder = None,
     json: AsJson = False,
 ) -> None:
-    """Play a trace against one policy or several, and print what each would have done.
-
-    The gateway's own scheduler decides, in virtual time. docs/simulate.md explains traces, trace_log and the figures.
-    """
+    """Play a trace against one policy or several, and print what each would have done (docs/simulate.md)."""
     from gateway.simulate.compare import PolicyComparison  # noqa: PLC0415
 
     comparison = PolicyComparison(
@@ -116,6 +116,7 @@ def run(
         predictions=prediction or (),
         placements=placement or (),
         sessions=sessions or (),
+        session_room=session_room,
         price=price,
         share_ratio_max=share_ratio,
         weights=weights or (),

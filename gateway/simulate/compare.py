@@ -34,6 +34,7 @@ class PolicyComparison:
     predictions: Sequence[str] = ()
     placements: Sequence[str] = ()
     sessions: Sequence[str] = ()
+    session_room: float | None = None
     price: str | None = None
     share_ratio_max: float | None = None
     weights: Sequence[str] = ()
@@ -91,6 +92,7 @@ class PolicyComparison:
             predictions=self.predictions,
             placements=self.placements,
             sessions=self.sessions,
+            session_room=self.session_room,
             price=self.price,
             share_ratio_max=self.share_ratio_max,
             seed=self.seed,

@@ -77,3 +77,45 @@ def test_a_tenant_without_sessions_says_how_to_name_them(visit, background, gate
     expect(page.locator("main")).to_contain_text(
         "No session of an agent is known. A call names its session with the header"
     )
+
+
+def test_a_what_if_of_agents_asks_what_differs_and_says_what_became_of_sessions(visit, loaded, keys):
+    """By an answer that is made up: no agent calls here."""
+    tenants = {"chat": {"service": 1, "ttft_p50_s": 1.0}}
+    run = {"requests": 30, "served": 30, "throughput_tokens_per_s": 9, "ttft_p50_s": 1.0, "tenants": tenants}
+    sessions = {
+        "sessions": 24, "turns": 288, "turn_wait_p50_s": 0.002, "turn_wait_p99_s": 21.0, "turn_wait_max_s": 22.0,
+        "session_p50_s": 48.0, "session_p90_s": 60.0, "held_turns": 17, "held_mean_s": 11.0, "held_max": 19,
+        "paused_max": 44, "pauses": 70, "yields": 5, "etas": {"engine-1": 0.81},
+    }  # fmt: skip
+    answer = {
+        "id": "one", "state": "done", "progress": 1, "weights": {}, "trust": None, "closed_loop_calls": 21,
+        "happened": run | {"sessions": None}, "replayed": run | {"sessions": sessions},
+        "instead": run | {"sessions": sessions},
+    }  # fmt: skip
+    asked = []
+
+    def begin(route):
+        asked.append(route.request.post_data_json)
+        route.fulfill(status=202, json=answer)
+
+    page = visit(loaded).sign_in(keys["operator"], "#/what-if")
+    page.route("**/admin/v1/what-ifs", begin)
+    page.route("**/admin/v1/what-ifs/one", lambda route: route.fulfill(json=answer))
+    page.get_by_role("button", name="Play it").click()
+    expect(page.get_by_role("region", name="All together")).to_be_visible()
+    assert "sessions" not in asked[0]
+    page.get_by_text("Agents and KV cache").click()
+    page.get_by_label("KV cache of each engine, times").fill("2")
+    page.get_by_label("Turns of agents").select_option("never wait for room")
+    page.get_by_label("Part of the KV cache for contexts").fill("0.5")
+    page.get_by_role("button", name="Play it").click()
+    rows = page.get_by_role("region", name="All together")
+    for told in ("19 / 44", "17 (11 s)", "70 (5)", "0.81"):
+        expect(rows).to_contain_text(told)
+    assert asked[1]["sessions"] == {"kv_scale": 2, "held": False, "room_ratio": 0.5}
+    page.goto("/#/now")
+    page.goto("/#/what-if")
+    page.get_by_role("button", name="Play it").click()
+    expect(rows).to_be_visible()
+    assert "sessions" not in asked[2], "the form is new"

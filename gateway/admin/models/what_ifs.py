@@ -59,6 +59,17 @@ class WhatIfChanges(Fields):
     aliases: Annotated[dict[ModelName, ChangedAlias], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
 
 
+class SessionsAsked(Fields):
+    """What differs for sessions of agents: each engine's KV pool is `kv_scale` times as large; their turns are `held`
+    where contexts do not fit, or not (null: as configured); contexts have this part of the pool, `room_ratio` (null: as
+    learnt).
+    """
+
+    kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0
+    held: bool | None = None
+    room_ratio: Annotated[float, Field(ge=0.01, le=1.0), BeforeValidator(not_bool)] | None = None
+
+
 class WhatIfAsked(Fields):
     """The settings of a what-if that differ from the recorded ones: the fairness `policy`, tenants' weights, `changes`.
     `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it. `pool` null: the pool with most
@@ -66,6 +77,7 @@ class WhatIfAsked(Fields):
     """
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None
+    sessions: Annotated[SessionsAsked, Field(default_factory=SessionsAsked)]
     weights: Annotated[dict[TenantName, Weight], Field(max_length=WEIGHTS_MAX, default_factory=dict)]
     minutes: Annotated[int, Field(ge=1, le=MINUTES_MAX), BeforeValidator(whole)] = MINUTES_MAX
     pool: ModelName | None = None
@@ -83,6 +95,29 @@ class FoundTenant(Fields):
     asked_service: float | None = None
     ttft_p50_s: float | None
     ttft_p99_s: float | None
+
+
+class FoundSessions(Fields):
+    """The sessions of agents in a simulation. A turn waits from its arrival to its dispatch, a session takes from its
+    first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
+    those of sessions that had had their quantum. At most `held_max` were held and `paused_max` paused at once. `etas`:
+    the part of its KV pool that each engine's contexts could have at the end.
+    """
+
+    sessions: int
+    turns: int
+    turn_wait_p50_s: float | None
+    turn_wait_p99_s: float | None
+    turn_wait_max_s: float
+    session_p50_s: float | None
+    session_p90_s: float | None
+    held_turns: int
+    held_mean_s: float | None
+    held_max: int
+    paused_max: int
+    pauses: int
+    yields: int
+    etas: dict[str, float]
 
 
 class FoundFigures(Fields):
@@ -107,6 +142,7 @@ class FoundFigures(Fields):
     tpot_s: float | None
     preemptions: int | None = None
     hit_ratio: float | None = None
+    sessions: FoundSessions | None = None
     tenants: dict[str, FoundTenant]
 
 
@@ -139,6 +175,7 @@ class WhatIfResource(Fields):
 
     id: str
     pool: str
+    sessions: SessionsAsked
     policy: str | None
     weights: dict[str, float]
     changes: dict[str, JsonValue]

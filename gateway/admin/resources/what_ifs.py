@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from gateway.admin.models.what_ifs import (
     FoundFigures,
+    FoundSessions,
     FoundTenant,
+    SessionsAsked,
     Trust,
     WhatIfAsked,
     WhatIfChanges,
@@ -19,6 +23,7 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.aliases import AliasSection
 from gateway.registry.registry import Registry
 from gateway.steering.what_if.changes import PLAYED, Changes, SplitChange
+from gateway.steering.what_if.spec import SessionsChanged
 from gateway.steering.what_if.what_ifs import Asked, NothingRecorded, OneIsRunning, WhatIf, WhatIfs
 from policies.fairness.bounds import BOUNDS
 from policies.types import DEFAULT_TIER
@@ -60,6 +65,7 @@ class WhatIfRoutes:
             minutes=body.minutes,
             pool=body.pool,
             changes=body.changes.model_dump(mode="json", exclude_unset=True),
+            sessions=SessionsChanged(**body.sessions.model_dump()),
         )
         try:
             begun = await self.what_ifs.ask(asked_for, changes)
@@ -123,6 +129,7 @@ def _shown(what_if: WhatIf) -> WhatIfResource:
     return WhatIfResource.model_construct(
         id=what_if.id,
         pool=what_if.pool,
+        sessions=SessionsAsked.model_construct(**asdict(what_if.sessions)),
         policy=what_if.policy,
         weights=dict(what_if.weights),
         changes=dict(what_if.changes),
@@ -143,6 +150,8 @@ def _figures(run: dict[str, Any] | None) -> FoundFigures | None:
     if run is None:
         return None
     known = {name: value for name, value in run.items() if name in FoundFigures.model_fields}
+    if known.get("sessions") is not None:
+        known["sessions"] = FoundSessions.model_construct(**known["sessions"])
     return FoundFigures.model_construct(
         **known | {"tenants": {name: FoundTenant.model_construct(**each) for name, each in run["tenants"].items()}}
     )

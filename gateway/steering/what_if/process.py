@@ -25,7 +25,7 @@ from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.report.series import LatencyHistogram
 from gateway.simulate.trace.traces import TraceError
 from gateway.steering.what_if.closed_loops import Waited, closed_loops
-from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
+from gateway.steering.what_if.spec import SESSIONS_AS_THEY_ARE, EngineSpec, SessionsChanged, WhatIfSpec
 from policies.types import Outcome
 
 NICE: Final = 10
@@ -66,7 +66,9 @@ def _simulated(spec: WhatIfSpec) -> dict[str, Any]:
         setting, run = _run(spec, _scaled(coefficients, scale), runs_before=number)
     policies = [spec.policy] if spec.policy else []
     weights = [f"{tenant}={weight!r}" for tenant, weight in spec.weights.items()]
-    _, instead = _run(_changed(spec), None, runs_before=RUNS - 1, policies=policies, weights=weights)
+    _, instead = _run(
+        _changed(spec), None, runs_before=RUNS - 1, policies=policies, weights=weights, sessions=spec.sessions
+    )
     return {
         "setting": dict(setting.facts),
         "closed_loop_calls": len(waited),
@@ -103,21 +105,25 @@ def _run(
     runs_before: int,
     policies: Sequence[str] = (),
     weights: Sequence[str] = (),
+    sessions: SessionsChanged = SESSIONS_AS_THEY_ARE,
 ) -> tuple[Setting, Findings]:
     """Simulate the calls; `coefficients` None: with the coefficients of the previous run."""
     if coefficients is not None:
         COEFFICIENTS[MEASURED] = coefficients
     engine = spec.engine
+    kv_tokens = engine.kv_tokens_max or COEFFICIENTS[MEASURED].kv_tokens_max
     comparison = PolicyComparison(
         trace=Path(spec.trace),
         config=Path(spec.config),
         pool=spec.pool,
         policies=policies,
         weights=weights,
+        sessions=() if sessions.held is None else ("held" if sessions.held else "free",),
+        session_room=sessions.room_ratio,
         engine=MEASURED,
         engines=engine.engines,
         paces=engine.paces,
-        kv_tokens_max=engine.kv_tokens_max,
+        kv_tokens_max=round(kv_tokens * sessions.kv_scale),
         requests_running_max=engine.requests_running_max,
     )
     setting, (run,) = comparison.run(_progress(runs_before))
@@ -202,7 +208,8 @@ def _progress(runs_before: int) -> Callable[[str, int], Callable[[int], None]]:
 def _shown(run: Findings) -> dict[str, Any]:
     """A run without its curves, and with its loudest tenants only."""
     tenants = {name: asdict(each) for name, each in list(run.tenants.items())[:TENANTS_SHOWN]}
-    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants}
+    sessions = None if run.sessions is None else asdict(run.sessions)
+    return {"policy": run.policy, **asdict(run.figures), "tenants": tenants, "sessions": sessions}
 
 
 def _completed(calls: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

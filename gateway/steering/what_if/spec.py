@@ -2,6 +2,8 @@
 that a gateway loads no simulation.
 """
 
+from typing import Final
+
 import msgspec
 
 
@@ -28,6 +30,19 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
     engine: EngineSpec
 
 
+class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
+    """What differs for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
+    contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
+    """
+
+    kv_scale: float = 1.0
+    held: bool | None = None
+    room_ratio: float | None = None
+
+
+SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
+
+
 class WhatIfSpec(msgspec.Struct, kw_only=True):
     """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones:
     the policy, weights, and what `instead` has.
@@ -36,6 +51,7 @@ class WhatIfSpec(msgspec.Struct, kw_only=True):
     trace: str
     config: str
     pool: str
+    sessions: SessionsChanged = SESSIONS_AS_THEY_ARE
     engine: EngineSpec
     policy: str | None
     weights: dict[str, float]

@@ -23,7 +23,7 @@ import orjson
 
 from gateway.others import Others
 from gateway.steering.what_if.changes import Changes
-from gateway.steering.what_if.spec import EngineSpec, InsteadSpec, WhatIfSpec
+from gateway.steering.what_if.spec import SESSIONS_AS_THEY_ARE, EngineSpec, InsteadSpec, SessionsChanged, WhatIfSpec
 
 KNOWN: Final = "what-if"  # a service
 END: Final = "what-if-end"  # another
@@ -53,6 +53,7 @@ class Asked:
     minutes: int
     pool: str | None
     changes: Mapping[str, Any]
+    sessions: SessionsChanged = SESSIONS_AS_THEY_ARE
 
 
 @dataclass(slots=True)
@@ -67,6 +68,7 @@ class WhatIf:
     weights: Mapping[str, float]
     minutes: int
     changes: Mapping[str, Any]
+    sessions: SessionsChanged
     state: Literal["running", "done", "failed", "stopped"] = "running"
     progress: float = 0.0
     found: Mapping[str, Any] = field(default_factory=dict)
@@ -137,7 +139,9 @@ class WhatIfs:
         if changes.splits:
             instead = (await asyncio.to_thread(lambda: _by_pool(changes.calls(lines), pools))).get(pool, [])
         self._raise_if_running()  # while the calls were gathered
-        what_if = WhatIf(secrets.token_hex(8), pool, asked.policy, asked.weights, asked.minutes, asked.changes)
+        what_if = WhatIf(
+            secrets.token_hex(8), pool, asked.policy, asked.weights, asked.minutes, asked.changes, asked.sessions
+        )
         self._kept[what_if.id] = what_if
         while len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
@@ -250,6 +254,7 @@ def _written(
         trace=str(trace),
         config=str(settings),
         pool=what_if.pool,
+        sessions=what_if.sessions,
         engine=engine,
         policy=what_if.policy,
         weights=dict(what_if.weights),

@@ -207,3 +207,36 @@ async def test_only_so_many_calls_and_hashes_are_recorded(tmp_path, monkeypatch)
         assert sum(len(each.record.prefix) for each in recorded._calls) == recorded._hashes
         assert 0 < recorded._hashes <= 10
         assert "word" not in (await recorded.lines(b"60")).decode()
+
+
+async def test_a_larger_pool_and_the_room_of_sessions_may_differ(tmp_path):
+    async with engine(**FAST) as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as asker:
+        headers = bearer(await asker.key_for("declared")) | {"x-session-id": "one", "x-parent-session-id": "main"}
+        for number in range(3):
+            last = {"x-dynamo-session-final": "true"} if number == 2 else {}
+            assert (await asker.rig.post(call(max_tokens=20, stream=True), headers=headers | last)).status == 200
+        await until(asker.rig.idle)
+        recorded = asker.rig.gateway.operators.steering._recorded
+        lines = [orjson.loads(line) for line in (await recorded.lines(b"60")).splitlines()]
+        asked = {"kv_scale": 2.0, "held": False, "room_ratio": 0.5}
+        begun = await asker.post("/what-ifs", {"sessions": asked})
+        assert begun.json["sessions"] == asked
+        found = await ended(asker, f"/what-ifs/{begun.json['id']}")
+        for wrong in (
+            {"kv_scale": 0},
+            {"kv_scale": 11},
+            {"kv_scale": True},
+            {"held": "x"},
+            {"room_ratio": 1.1},
+            {"eta": 1},
+        ):
+            assert (await asker.post("/what-ifs", {"sessions": wrong})).status == 422, wrong
+    assert len({line["program"] for line in lines}) == len({line["parent"] for line in lines}) == 1
+    assert [line["final"] for line in lines] == [False, False, True]
+    assert lines[0]["parent"] not in {None, lines[0]["program"]}
+    assert (found["state"], found["error"]) == ("done", None)
+    assert found["happened"]["sessions"] is None, "only a simulation knows it"
+    for run in ("replayed", "instead"):
+        assert (found[run]["sessions"]["sessions"], found[run]["sessions"]["turns"]) == (1, 3)
+    assert list(found["replayed"]["sessions"]["etas"]) == ["engine-1"]
+    assert found["instead"]["sessions"]["etas"] == {}, "nothing is held"

@@ -22,6 +22,8 @@ FIELDS = {
     "prefix",
     "prefix_block_tokens",
     "program",
+    "parent",
+    "final",
     "tools",
     "outcome",
 }

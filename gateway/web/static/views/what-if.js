@@ -7,6 +7,7 @@ import { FIELDS } from "../fields.js";
 import { may } from "../session.js";
 import { attempt, html, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, decimal, listed, NONE, order, percent, plural, seconds, short } from "../words.js";
+import { SessionFields, sessionFigures, sessionsAsked, sessionsSaid } from "./what-if-sessions.js";
 
 const POLICIES = ["vtc", "lcf", "drr", "fifo", "slack", "dlpm", "equinox", "justitia"]; // policies/fairness
 const MINUTES = 60; // as many as are recorded
@@ -37,6 +38,7 @@ function Ask({ begun, minutes, setMinutes }) {
   const [engines, setEngines] = useState("");
   const [pool, setPool] = useState("");
   const [rows, setRows] = useState([EMPTY]);
+  const [sessions, setSessions] = useState({});
   const [isBusy, setBusy] = useState(false);
   const [stored] = usePolled(readStored, [], 0);
   const pools = Object.keys(state?.pools || {}).sort();
@@ -50,7 +52,7 @@ function Ask({ begun, minutes, setMinutes }) {
     const changes = { ...(Number(engines) ? { engines: Number(engines) } : {}), ...changesOf(rows, known) };
     setBusy(true);
     const id = await attempt(() => ask({
-      ...(policy ? { policy } : {}), ...(pool ? { pool } : {}), ...(Object.keys(changes).length ? { changes } : {}), minutes: Number(minutes),
+      ...(policy ? { policy } : {}), ...(pool ? { pool } : {}), ...(Object.keys(changes).length ? { changes } : {}), ...sessionsAsked(sessions), minutes: Number(minutes),
     }));
     setBusy(false);
     if (id) begun(id);
@@ -66,6 +68,7 @@ function Ask({ begun, minutes, setMinutes }) {
     <button class="primary" disabled=${isBusy}>Play it</button>
     <p class="order dim" id="order" aria-live="polite">${policy ? `Next is ${order(policy)}.` : "The order stays as it is."}</p>
     <details><summary>What the orders are</summary><ul class="orders">${POLICIES.map((each) => html`<li key=${each}>${each}: next is ${order(each)}</li>`)}</ul></details>
+    <${SessionFields} given=${sessions} setGiven=${setSessions} />
   </form>`;
 }
 
@@ -203,7 +206,7 @@ function Comparison({ answer }) {
     <h2>All together</h2>
     <div class="scroll narrow" role="region" aria-label="All together" tabindex="0"><table>
       <thead><tr><th scope="col">Figure</th>${runs.map((name) => html`<th key=${name} scope="col" class="number">${name}</th>`)}</tr></thead>
-      <tbody>${FIGURES.map(([label, text]) => html`<tr key=${label}><th scope="row">${label}</th>
+      <tbody>${[...FIGURES, ...sessionFigures(runs.map((name) => answer[name]))].map(([label, text]) => html`<tr key=${label}><th scope="row">${label}</th>
         ${runs.map((name) => html`<td key=${name} class=${`number ${name}`}>${text(answer[name])}</td>`)}</tr>`)}</tbody></table></div>
     <h2>By tenant</h2>
     <${Table} label="By tenant" columns=${columns} rows=${rows} keyOf=${(row) => row.id} sort=${{ id: "share-happened", down: true }} />`;
@@ -233,7 +236,7 @@ function Verdict({ answer, sums, trusted }) {
 }
 
 /** What was asked, in words. */
-function askedFor({ policy, weights, changes }) {
+function askedFor({ policy, weights, changes, sessions }) {
   const { engines = 0, ...kinds } = changes || {};
   const said = Object.entries(kinds).flatMap(([kind, of]) => Object.entries(of).map(([id, each]) => {
     const values = kind === "aliases" ? Object.entries(each.split).map(([model, weight]) => `${model} ${decimal(weight)}`) : Object.entries(each).map(([name, value]) => `${fieldOf(kind, name)?.label.toLowerCase() ?? name} ${value ?? "as by default"}`);
@@ -244,6 +247,7 @@ function askedFor({ policy, weights, changes }) {
     engines ? `${plural(Math.abs(engines), "engine")} ${engines > 0 ? "more" : "fewer"}` : "",
     ...Object.entries(weights || {}).map(([id, weight]) => `tenant ${id}: weight ${decimal(weight)}`),
     ...said,
+    ...sessionsSaid(sessions),
   ].filter(Boolean);
   return parts.length === 0 ? "Asked: nothing else than what is." : `Asked: ${parts.join("; ")}.`;
 }
