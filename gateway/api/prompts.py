@@ -11,7 +11,7 @@ its tokens, while its identity decides whether KV blocks are shared.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Never
@@ -37,6 +37,7 @@ MEDIA_BLOCKS = ("image", "input_image", "document", "input_file", "input_audio")
 ITEM_FIELDS = ("role", "name", "content", "arguments", "output", "summary")
 LEADING_FIELDS = ("tools", "functions", "documents")
 _LEADING = frozenset(LEADING_FIELDS)
+INSTRUCTIONS = ("system", "instructions")  # of messages, and of responses
 # Fields that make the KV blocks of two equal texts different.
 SEED_FIELDS = ("model", "cache_salt", "chat_template", "chat_template_kwargs")
 
@@ -162,6 +163,21 @@ def prefix_hashes(prompt: Prompt, call: dict[str, Any], salt: str | None = None)
         digest = blake2b(digest + text[start : start + PREFIX_BLOCK_BYTES], digest_size=8).digest()
         hashes.append(int.from_bytes(digest, "big"))
     return tuple(hashes)
+
+
+def conversation_start(call: Mapping[str, Any]) -> bytes | None:
+    """The text with which a conversation begins, to the user's first message: all turns of it have the same, wherever
+    they go. None: the call is no conversation, or no user has said anything.
+    """
+    items = call.get("messages", call.get("input"))
+    pieces: list[Piece] = [
+        piece for name in INSTRUCTIONS if (told := call.get(name)) is not None for piece in _content_pieces(told)
+    ]
+    for item in items if type(items) is list else ():
+        pieces.extend(_item_pieces(item))
+        if type(item) is dict and item.get("role") == "user":
+            return b"\n".join(map(_encoded, pieces))
+    return None
 
 
 def wrong(name: str, what: str) -> Never:

@@ -23,7 +23,7 @@ from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unaut
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
 from gateway.intake.long_bodies import LONG_BYTES, LongBodies
-from gateway.intake.sessions import session_name
+from gateway.intake.sessions import beginning_name, session_name
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.ports.memory import ExpectedBody, MemoryGuard, OutOfMemory
@@ -189,8 +189,13 @@ class RequestParser:
             if kept is not None and (kept.alias == alias or kept.model in self._aliases.targets(alias)):
                 return (kept.model,)
         tenant = alias if self._tenant_is_model else caller
-        session = session_name(arrival.headers, values)
-        return self._aliases.order(alias, tenant=tenant, session=None if session is None else session.name)
+        named = session_name(arrival.headers, values)
+        session = None if named is None else named.name
+        found = self._aliases.find(alias)
+        if session is None and found is not None and found.split and found.sticky == "session":
+            is_long = arrival.body_bytes >= LONG_BYTES
+            session = await self.long_bodies.run(beginning_name, values) if is_long else beginning_name(values)
+        return self._aliases.order(alias, tenant=tenant, session=session)
 
     async def pass_on(self, arrival: ParsedRequest, trace: CallTrace) -> ParsedRequest | None:
         """The call at the next model of its alias that has a live backend; None where there is none."""

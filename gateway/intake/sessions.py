@@ -12,13 +12,18 @@ tenant.
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
+
+from gateway.api.prompts import conversation_start
 
 NAME_CHARS_MAX: Final = 512
 USER_CHARS_MAX: Final = 2048
 """Of a `metadata.user_id` that may hold a session's name."""
 HEX_CHARS: Final = 16
 FINAL: Final = "x-dynamo-session-final"
+BEGINNING: Final = "~"
+"""Begins what stands for a name."""
 PARTS: Final = "/"
 """Between a session and its sub-agent in a name."""
 
@@ -74,6 +79,14 @@ def session_name(headers: Headers, fields: Fields) -> SessionName | None:
             if found is not None:
                 return _checked(SessionName(found), headers)
     return None
+
+
+def beginning_name(fields: Fields) -> str | None:
+    """What stands for the session of a conversation without a name: how it begins. Each replica finds the same at each
+    turn, without a memory of those before. None: the call is no conversation.
+    """
+    start = conversation_start(fields)
+    return None if start is None else f"{BEGINNING}{blake2b(start, digest_size=HEX_CHARS // 2).hexdigest()}"
 
 
 def _checked(session: SessionName, headers: Headers) -> SessionName | None:

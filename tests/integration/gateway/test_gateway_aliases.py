@@ -316,6 +316,28 @@ async def test_a_split_sends_each_tenant_to_one_model_and_a_weight_of_zero_none(
         assert {reply.headers["x-fairlead-model"] for reply in replies} == {BIG}
 
 
+async def test_a_conversation_without_a_name_stays_at_its_model_and_another_may_have_another():
+    aliases = {"chat": {"models": [BIG], "sticky": "session", "split": {BIG: 50, SMALL: 50}}}
+    async with (
+        scripted(named(BIG), model=BIG) as big,
+        scripted(named(SMALL), model=SMALL) as small,
+        gateway(big, small, aliases=aliases, listen={"port": 0, "show_backend": True}) as rig,
+    ):
+
+        async def model_of(*texts, **fields):
+            messages = [{"role": "user", "content": text} for text in texts]
+            reply = await rig.post(call(model="chat", messages=messages, **fields), headers=bearer("alice"))
+            assert reply.status == 200
+            return reply.headers["x-fairlead-model"]
+
+        served = {first: await model_of(first) for first in map(str, range(12))}
+        assert set(served.values()) == {BIG, SMALL}
+        for first, model in served.items():
+            assert await model_of(first, "and then?") == model
+            assert await model_of(first, "x" * 200_000) == model, "its body is long"
+        assert len({await model_of(first, session_id="one") for first in served}) == 1, "a name counts before it"
+
+
 async def test_with_models_as_tenants_the_asked_name_is_the_tenant():
     async with (
         scripted(named(BIG), model=BIG) as big,

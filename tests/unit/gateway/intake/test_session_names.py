@@ -6,7 +6,7 @@ import re
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.intake.sessions import NAME_CHARS_MAX, SessionName, Sessions, session_name
+from gateway.intake.sessions import NAME_CHARS_MAX, SessionName, Sessions, beginning_name, session_name
 
 SESSIONS = Sessions(b"s" * 32)
 NO_SESSION = CIMultiDictProxy(
@@ -168,3 +168,53 @@ def test_what_is_no_name_names_no_session(value):
 
 def test_a_name_of_odd_bytes_is_a_name():
     assert key({"x-session-id": "\udcff\u00e9"}) is not None
+
+
+SYSTEM = {"role": "system", "content": "You are an agent."}
+
+
+def user(text, **block):
+    return {"role": "user", "content": [{"type": "text", "text": text, **block}] if block else text}
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (
+            {"messages": [SYSTEM, user("fix it")]},
+            {"messages": [SYSTEM, user("fix it"), {"role": "assistant"}, user("more")]},
+        ),
+        ({"messages": [user("fix it")], "tools": [1]}, {"messages": [user("fix it"), user("more")], "tools": []}),
+        (  # Anthropic's clients move the mark of what to cache
+            {"system": "s", "messages": [user("fix it", cache_control={"type": "ephemeral"})]},
+            {"system": "s", "messages": [user("fix it", id=1), user("more", cache_control={"type": "ephemeral"})]},
+        ),
+        (
+            {"instructions": "i", "input": [user("fix it")]},
+            {"instructions": "i", "input": [user("fix it"), {"type": "x"}]},
+        ),
+    ],
+)
+def test_a_conversation_without_a_name_is_known_by_its_beginning(first, later):
+    assert beginning_name(first) == beginning_name(later) is not None
+    assert beginning_name({**later, "messages": [SYSTEM, user("other")], "input": [user("other")]}) not in {
+        beginning_name(first),
+        None,
+    }
+    assert beginning_name(first | {"system": "another", "instructions": "another"}) != beginning_name(first)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"prompt": "p"},
+        {"input": "text"},
+        {"messages": []},
+        {"messages": [SYSTEM]},
+        {"messages": 7},
+        {"messages": [7, None, [[]]]},
+    ],
+)
+def test_what_is_no_conversation_has_no_beginning(fields):
+    assert beginning_name(fields) is None
