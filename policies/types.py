@@ -475,8 +475,8 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent, for `since_s` seconds in its `state`. One that is held waits until `needs_tokens` have
-    room, for `until_s` seconds more at the most.
+    """One session of an agent, in its `state` since `since_at`. One that is held waits until `needs_tokens` have room,
+    at the latest until about `until_at`. Both are times of the snapshot's clock, so that they stay as they are.
     """
 
     id: str
@@ -486,8 +486,8 @@ class SessionView:
     pauses: int
     backend_id: str
     parent_id: str | None
-    since_s: float
-    until_s: float | None
+    since_at: float
+    until_at: float | None
     needs_tokens: int | None
 
 

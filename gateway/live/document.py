@@ -50,6 +50,7 @@ from gateway.observability.metrics.scheduler_metrics import TierGap
 from policies.types import Group, SessionState, SessionsView, SessionView, Snapshot, Tenant, TenantView, Tier, Wait
 
 SLICE_TENANTS: Final = 100
+CLOCKS_AGREE_S: Final = 1.0  # times are shown to the second
 SHORT, LONG = 0, -1  # windows by number
 IDLE: Final = TenantView(0, 0, 0, 0, 0.0, 0.0, 0.0)
 FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
@@ -81,6 +82,14 @@ class _Lately:
 
     backends: BackendsSeen = field(default_factory=BackendsSeen)
     gaps: LiveGaps = field(default_factory=LiveGaps)
+    ahead_s: float = -inf
+    """By how much the wall clock is ahead of the loop's, which is the pool's. It is kept while it is right: a time that
+    stays is the same in each document, and is not sent again.
+    """
+
+    def compare_clocks(self, wall_clock: float, now: float) -> None:
+        if abs(wall_clock - now - self.ahead_s) > CLOCKS_AGREE_S:
+            self.ahead_s = wall_clock - now
 
 
 @dataclass(slots=True)
@@ -147,8 +156,9 @@ class LiveDocument:
         shares = await self._shares(pool, record, {tier_id: each.weight for tier_id, each in tiers.items()})
         of_tiers, of_groups = [each.tiers for each in shares], [each.groups for each in shares]
         sums = _Sums({tier_id: _Queues() for tier_id in tiers})
-        tenants = await self._tenants(pool, record, snapshot.now, [each.tenants for each in shares], sums)
         kept = self._lately.setdefault(pool, _Lately())
+        kept.compare_clocks(self._from.wall_clock(), asyncio.get_running_loop().time())
+        tenants = await self._tenants(pool, record, snapshot.now, [each.tenants for each in shares], sums)
         waiting = {tier_id: each.waiting_tenants for tier_id, each in sums.tiers.items()}
         kept.gaps.saw(self._from.gaps(pool), waiting, snapshot.now)
         backends = self._backends(snapshot)
@@ -185,6 +195,7 @@ class LiveDocument:
         self, pool: str, record: PoolRecord, now: float, parts: Sequence[ShareParts], sums: _Sums
     ) -> dict[str, LivePageTenant]:
         """The tenants that have anything to show, which are added to `sums`; with turns of the event loop."""
+        ahead_s = self._lately[pool].ahead_s
         rows, ended, short, long = {}, self._from.ended, record.windows[SHORT], record.windows[LONG]
         members, per_s = chain(record.tenants.items(), self._refused_only(pool, record)), 1 / (short.covered_s or inf)
         while some := list(islice(members, SLICE_TENANTS)):
@@ -217,7 +228,7 @@ class LiveDocument:
                     refused=sum(refused.values()),
                     refused_by=dict(refused),
                     waits=view.waits,
-                    sessions=[_session(each) for each in view.sessions],
+                    sessions=[_session(each, ahead_s) for each in view.sessions],
                     session_states=dict(view.session_states),
                 )
             await asyncio.sleep(0)
@@ -285,7 +296,7 @@ def _sessions(view: SessionsView) -> LivePageSessions:
     )
 
 
-def _session(view: SessionView) -> LivePageSession:
+def _session(view: SessionView, ahead_s: float) -> LivePageSession:
     return LivePageSession(
         id=view.id,
         state=view.state,
@@ -294,8 +305,8 @@ def _session(view: SessionView) -> LivePageSession:
         pauses=view.pauses,
         backend=view.backend_id or None,
         parent=view.parent_id,
-        since_s=round(view.since_s, 1),
-        until_s=_rounded(view.until_s),
+        since_at=round(view.since_at + ahead_s, 1),
+        until_at=None if view.until_at is None else round(view.until_at + ahead_s, 1),
         needs_tokens=view.needs_tokens,
     )
 

@@ -127,9 +127,9 @@ class LivePageWorkingSet(Struct, kw_only=True):
 
 
 class LivePageSession(Struct, kw_only=True):
-    """A session of an agent, for `since_s` seconds in its `state`. One that is `held` waits until `needs_tokens` have
-    room in a KV pool, in that of `backend` where that likely has its context still, for `until_s` seconds more at the
-    most; null: it is not held. `parent`: the session that has started it.
+    """A session of an agent, in its `state` since `since_at`. One that is `held` waits until `needs_tokens` have room
+    in a KV pool, in that of `backend` where that likely has its context still, until about `until_at` at the latest;
+    null: it is not held. Both are seconds since 1970. `parent`: the session that has started it.
     """
 
     id: str
@@ -139,8 +139,8 @@ class LivePageSession(Struct, kw_only=True):
     pauses: int
     backend: str | None
     parent: str | None
-    since_s: float
-    until_s: float | None
+    since_at: float
+    until_at: float | None
     needs_tokens: int | None = None
 
 

@@ -218,8 +218,8 @@ def _queue(_window: int) -> Sequence[Column]:
 SESSIONS: Sequence[Column] = (
     _name("SESSION", "id", 20, 0),
     _name("STATE", "state", 8, 1),
-    _number("FOR", "since_s", 7, 4, seconds),
-    _number("AT MOST", "until_s", 7, 2, seconds),
+    _number("FOR", "for_s", 7, 4, seconds),
+    _number("AT MOST", "left_s", 7, 2, seconds),
     _number("NEEDS", "needs_tokens", 7, 3),
     _number("CONTEXT", "context_tokens", 8, 5),
     _number("TURNS", "turns", 6, 6),

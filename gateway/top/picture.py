@@ -260,7 +260,8 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
         if sessions := row.get("sessions"):
             columns = _shown_columns(SESSIONS, width)
             lines += [[], _titles(columns, None, width)]
-            lines += [[(fitted(_row(each, columns), width), Look.PLAIN)] for each in sessions]
+            timed = (_timed(each, known.document) for each in sessions)
+            lines += [[(fitted(_row(each, columns), width), Look.PLAIN)] for each in timed]
         columns = _shown_columns(columns_of_view(TopView.QUEUE, controls.window), width)
         requests = [each for each in known.requests or () if each.get("tenant") == name]
         lines += [[], _titles(columns, None, width)]
@@ -269,6 +270,18 @@ def _fields(known: Known, controls: Controls, width: int, height: int) -> list[L
     controls.rows.page = max(1, room)
     controls.rows.first = max(0, min(controls.rows.first, len(lines) - room))
     return [[(fitted(title, width), Look.BOLD)], *lines[controls.rows.first : controls.rows.first + room]]
+
+
+def _timed(session: LiveRow, document: Mapping[str, Any]) -> LiveRow:
+    """A session with how long it has been as it is (`for_s`), and is held yet at the most (`left_s`)."""
+    at, since_at, until_at = (
+        of.get(name) for of, name in ((document, "at"), (session, "since_at"), (session, "until_at"))
+    )
+    return {
+        **session,
+        "for_s": None if at is None or since_at is None else max(0.0, at - since_at),
+        "left_s": None if at is None or until_at is None else max(0.0, until_at - at),
+    }
 
 
 def _flat(row: Mapping[str, Any], above: str) -> list[tuple[str, str]]:

@@ -218,10 +218,10 @@ class SessionGate:
     def view(self, now: float) -> SessionsView:
         return sessions_view(self.ledger, now)
 
-    def shown_in(self, views: dict[str, TenantView], now: float) -> dict[str, TenantView]:
+    def shown_in(self, views: dict[str, TenantView]) -> dict[str, TenantView]:
         """These views of tenants, with the sessions of each."""
         for tenant_id in views.keys() & self.ledger.table.tenants.keys():
-            sessions = sessions_of(self.ledger, tenant_id, self._wait_s_max, now)
+            sessions = sessions_of(self.ledger, tenant_id, self._wait_s_max)
             states = states_of(self.ledger, tenant_id)
             views[tenant_id] = replace(views[tenant_id], sessions=sessions, session_states=states)
         return views

@@ -34,11 +34,11 @@ def take_snapshot(parts: SchedulerParts, now: float, tenant_ids: Iterable[str] |
     waits = first_waits_for(queues, tenants.states, fleet, now)
     if tenant_ids is not None:
         views = tenants.views(tenant_ids, slacks_s={}, waits=waits)
-        views = views if sessions is None else sessions.shown_in(views, now)
+        views = views if sessions is None else sessions.shown_in(views)
         return replace(overview, tenants=views)
     left = slacks(queues.waiting(), ledger.in_flight.values(), tier_id=tenants.tier_id, now=now)
     views = tenants.views(None, slacks_s=left.tenants, waits=waits)
-    views = views if sessions is None else sessions.shown_in(views, now)
+    views = views if sessions is None else sessions.shown_in(views)
     return replace(overview, tenants=views, tiers=_tier_views(parts, views, left.tiers), requests=left.requests)
 
 

@@ -39,12 +39,12 @@ def sessions_view(ledger: SessionLedger, now: float) -> SessionsView:
     )
 
 
-def sessions_of(ledger: SessionLedger, tenant_id: str, wait_s_max: float, now: float) -> tuple[SessionView, ...]:
+def sessions_of(ledger: SessionLedger, tenant_id: str, wait_s_max: float) -> tuple[SessionView, ...]:
     """The sessions of a tenant that are held, the next one first, then those used last, the last one first."""
     held = (each.session for each in ledger.held.of_tenant(tenant_id))
     latest = reversed(ledger.table.sessions(tenant_id).values())
     chosen = islice(dict.fromkeys(chain(islice(held, SHOWN_MAX), islice(latest, SHOWN_MAX))), SHOWN_MAX)
-    return tuple(_view(each, wait_s_max, now) for each in chosen)
+    return tuple(_view(each, wait_s_max) for each in chosen)
 
 
 def states_of(ledger: SessionLedger, tenant_id: str) -> Mapping[SessionState, int]:
@@ -85,14 +85,14 @@ def _needs(turn: Turn) -> int:
     return max(turn.session.context, turn.request.prompt_tokens)
 
 
-def _view(session: AgentSession, wait_s_max: float, now: float) -> SessionView:
-    state, since, until_s, needs = session.state, session.idle_since, None, None
+def _view(session: AgentSession, wait_s_max: float) -> SessionView:
+    state, since, until, needs = session.state, session.idle_since, None, None
     if session.running:
         since = min(each.arrived_at for each in session.running.values())
     elif session.held:
         turn = next(iter(session.held.values()))
         since, needs = turn.arrived_at, _needs(turn)
-        until_s = max(0.0, since + wait_s_max - now)
+        until = since + wait_s_max
     return SessionView(
         id=session.id,
         state=state,
@@ -101,7 +101,7 @@ def _view(session: AgentSession, wait_s_max: float, now: float) -> SessionView:
         pauses=session.pauses,
         backend_id=session.backend_id,
         parent_id=session.parent_id,
-        since_s=max(0.0, now - since),
-        until_s=until_s,
+        since_at=since,
+        until_at=until,
         needs_tokens=needs,
     )

@@ -224,7 +224,7 @@ def sessions(
     tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
     pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
 ) -> None:
-    """Print agents' sessions: of each tenant those that are held, and for how long yet at the most, then the latest."""
+    """Print agents' sessions: of each tenant those that are held, and until when at the latest, then the last used."""
     pools = ask_live(context)["pools"].items()
     found = (
         {**each, "tenant": tenant_id, "pool": name}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-TIMES = frozenset({"arrived_at", "at", "created_at", "ended_at", "expires_at", "renewed_at", "since"})
+TIMES = frozenset({"arrived_at", "at", "created_at", "ended_at", "expires_at", "renewed_at", "since", "until_at"})
 FIRST = ("id", "origin")
 EMPTY = "-"
 COLUMN_MIN = 12  # what a column keeps where others are long: five of these fit 80
@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "pools": ("id", "fairness", "prediction", "placement"),
     "prices": ("id", "origin", "currency", "periods"),
     "requests": ("id", "tenant", "state", "age_s", "waits"),
-    "sessions": ("id", "tenant", "state", "context_tokens", "until_s"),
+    "sessions": ("id", "tenant", "state", "context_tokens", "until_at"),
     "resources": ("kind", "id", "origin", "fields"),
     "tenant states": ("tenant", "pool", "queued_requests", "in_flight_requests", "service_per_s"),
     "tenants": ("id", "origin", "tier", "group", "weight"),

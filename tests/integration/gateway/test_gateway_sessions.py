@@ -1,6 +1,7 @@
 """Agents' sessions by way of a gateway: what it knows of them, says of them, and when it lets them wait."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -38,6 +39,7 @@ async def seen(api, condition):
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.jumping(False)  # the wall clock does not
 async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_path):
     async with agents(tmp_path) as (api, alice):
         headers = {**alice, "x-session-id": "one"}
@@ -56,6 +58,10 @@ async def test_a_session_goes_from_a_clients_header_to_the_live_document(tmp_pat
         assert 0.0 <= working_set["busy_ratio"] <= 1.0
         assert pool["tenants"]["alice"]["session_states"] == {"idle": 1}
         assert (pool["sessions"]["holding"], pool["sessions"]["idle"]) == (False, 1)
+        assert session["since_at"] == pytest.approx(time.time(), abs=60.0)
+        await asyncio.sleep(2.2)  # two more looks
+        later = await seen(api, lambda shown: [each["turns"] for each in shown] == [2])
+        assert later["tenants"]["alice"]["sessions"] == [session], "what stays is not sent again"
         await api.rig.post(turn(3), headers={**headers, "x-dynamo-session-final": "true"})
         pool = await seen(api, lambda shown: not shown)
         assert pool["backends"]["gpu"]["working_set"]["tokens"] == 0

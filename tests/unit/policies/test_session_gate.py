@@ -385,8 +385,8 @@ def test_what_sessions_do_is_seen(full):
     assert seen.demand_tokens == 2 * (TURN + 5) + TURN
     shown = {each.id: each for each in snapshot.tenants["A"].sessions}
     assert list(shown) == ["new", "two", "one"]
-    assert (shown["new"].state, shown["new"].parent_id, shown["new"].since_s, shown["new"].until_s) == (
-        SessionState.HELD, "one", 12.0, 48.0,
+    assert (shown["new"].state, shown["new"].parent_id, shown["new"].since_at, shown["new"].until_at) == (
+        SessionState.HELD, "one", 0.0, 60.0,
     )  # fmt: skip
     assert (shown["new"].needs_tokens, shown["one"].needs_tokens) == (TURN, None)
     assert dict(snapshot.tenants["A"].session_states) == {"idle": 2, "held": 1}

@@ -23,12 +23,12 @@ export function TenantSessions({ pool, tenant }) {
   }
   const columns = [
     { id: "id", label: "Session", note: "as the gateway knows it", value: (each) => each.id, cell: (each) => html`<span class="name">${each.id}</span>${each.parent == null ? null : html` <small class="dim">of <span class="name">${each.parent}</span></small>`}` },
-    { id: "state", label: "State", lead: true, value: (each) => each.state, cell: (each) => html`<span class=${TONES[each.state] ?? ""}>${each.state}</span> <span class="dim">for ${seconds(each.since_s)}</span>` },
+    { id: "state", label: "State", lead: true, value: (each) => each.state, cell: (each) => html`<span class=${TONES[each.state] ?? ""}>${each.state}</span> <span class="dim">for ${seconds(Math.max(0, (state?.at ?? 0) - each.since_at))}</span>` },
     { id: "context", label: "Context", card: "Context tokens", note: "tokens", kind: "number", value: (each) => each.context_tokens, cell: (each) => count(each.context_tokens) },
     { id: "turns", label: "Turns", kind: "number", value: (each) => each.turns, cell: (each) => count(each.turns) },
     { id: "pauses", label: "Pauses", note: "to make room for others", kind: "number", value: (each) => each.pauses, cell: (each) => count(each.pauses) },
     { id: "backend", label: "Backend", note: "of its context", value: (each) => each.backend, cell: (each) => (each.backend == null ? NONE : html`<span class="name">${each.backend}</span>`) },
-    { id: "until", label: "It is held because", kind: "wraps", bare: true, value: (each) => each.until_s, cell: (each) => whyHeld(each, state?.at) },
+    { id: "until", label: "It is held because", kind: "wraps", bare: true, value: (each) => each.until_at, cell: (each) => whyHeld(each, state?.at) },
   ];
   const known = total(states);
   return html`<h2>Sessions <small class="dim">of its agents: ${counted(states)}</small></h2>
@@ -39,7 +39,7 @@ export function TenantSessions({ pool, tenant }) {
 function whyHeld(session, at) {
   if (session.state !== "held") return NONE;
   const where = session.backend == null ? "in any KV pool" : html`in the KV pool of <span class="name">${session.backend}</span>`;
-  const until = session.until_s > 0 ? `until about ${clock(at + session.until_s)} at the latest` : "it is next, once a session that runs rests";
+  const until = session.until_at > at ? `until about ${clock(session.until_at)} at the latest` : "it is next, once a session that runs rests";
   return html`its ${plural(session.needs_tokens, "token")} have no room ${where}; ${until}`;
 }
 

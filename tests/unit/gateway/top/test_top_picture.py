@@ -57,8 +57,8 @@ def test_the_part_of_a_group_has_views_of_tenants_and_of_the_group_and_asks_for_
 
 def test_a_tenants_row_has_its_sessions_and_a_backends_its_working_set():
     session = {
-        "id": "5eb1", "state": "held", "since_s": 12.0, "until_s": 48.0, "needs_tokens": 12000, "context_tokens": 9000,
-        "turns": 3, "pauses": 1, "backend": "gpu",
+        "id": "5eb1", "state": "held", "since_at": 1000.0, "until_at": 1060.0, "needs_tokens": 12000,
+        "context_tokens": 9000, "turns": 3, "pauses": 1, "backend": "gpu",
     }  # fmt: skip
     working_set = {"tokens": 11000, "tokens_max": 14000, "busy_ratio": 0.95, "recomputed_ratio": 0.2}
     pool = {
@@ -66,7 +66,7 @@ def test_a_tenants_row_has_its_sessions_and_a_backends_its_working_set():
         "backends": {"gpu": {"available": True, "working_set": working_set}, "cpu": {"available": True}},
         "sessions": {"holding": True},
     }
-    controls, known = Controls(), Known({"pools": {"p": pool}})
+    controls, known = Controls(), Known({"at": 1012.0, "pools": {"p": pool}})
     shown = texts(picture(known, controls, width=250, height=30))
     assert "sessions are held" in shown[1]
     assert dict(zip(controls.shown_titles, shown[4].split(), strict=False))["TENANT"] == "a"
