@@ -7,6 +7,19 @@ from typing import Final
 import msgspec
 
 
+class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
+    """What differs for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
+    contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
+    """
+
+    kv_scale: float = 1.0
+    held: bool | None = None
+    room_ratio: float | None = None
+
+
+SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
+
+
 class EngineSpec(msgspec.Struct, kw_only=True):
     """The specification of engines like the pool's backends; without step times (`base_s` None), of the default engine.
     `paces` has the step times of each over those given here; empty: all are equal.
@@ -28,19 +41,6 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
     trace: str | None
     config: str
     engine: EngineSpec
-
-
-class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """What differs for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
-    contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
-    """
-
-    kv_scale: float = 1.0
-    held: bool | None = None
-    room_ratio: float | None = None
-
-
-SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
