@@ -66,6 +66,10 @@ class Registry:
         """The entry of this kind and name; None where there is none."""
         return self._view.get(kind, name)
 
+    def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """What the configuration file says of this entry; None: nothing."""
+        return self._view.declared_body(kind, name)
+
     def page(
         self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] = lambda _entry: True
     ) -> list[Entry]:

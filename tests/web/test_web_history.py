@@ -49,7 +49,8 @@ def test_notes_and_changes_are_events_on_it(visit, loaded, keys):
     expect(what).to_contain_text("deployed <b>1.2</b>")
     loaded.ask("PATCH", "/tenants/nightly", {"weight": 2})
     try:
-        expect(what).to_contain_text(re.compile("tenants/nightly (changed|made) by"), timeout=30_000)
+        said = re.compile("tenants/nightly set instead of the file's: weight: 2 by")
+        expect(what).to_contain_text(said, timeout=30_000)
     finally:
         loaded.ask("DELETE", "/tenants/nightly")  # what the file says holds again
     assert loaded.ask("POST", "/notes", {"text": "x"}, key=keys["viewer"])[0] == 403

@@ -98,6 +98,26 @@ def test_a_viewer_sees_them_without_a_control(visit, gateway):
     expect(page.get_by_role("button", name=re.compile("^(Edit|Remove|Add) "))).to_have_count(0)
 
 
+def test_a_model_of_an_alias_that_no_backend_serves_is_said_in_the_list_in_its_view_and_now(visit, gateway):
+    aliases = {"broken": {"models": ["llama-80b"]}, "half": {"models": [MODEL, "llama-80b"]}}
+    for name, alias in aliases.items():
+        assert gateway.ask("POST", "/aliases", {"id": name, **alias})[0] == 201
+    page = visit(gateway).sign_in(gateway.key_of("viewer"))
+    verdict = page.locator(".pool .verdict")
+    expect(verdict).to_contain_text(
+        "The alias broken stands for llama-80b, which no backend serves: its calls get 503."
+    )
+    expect(verdict).to_contain_text("The alias half stands for llama-80b, which no backend serves: these calls go on")
+    page.goto("/#/models")
+    row = page.get_by_role("region", name="Aliases").get_by_role("row").filter(has_text="broken")
+    expect(row).to_contain_text("no backend serves llama-80b")
+    page.goto("/#/alias/broken")
+    expect(page.locator("main")).to_contain_text("its calls get 503")
+    expect(page.locator("main")).not_to_contain_text("The alias half")
+    for name in aliases:
+        gateway.ask("DELETE", f"/aliases/{name}")
+
+
 def test_the_view_of_an_alias_says_how_many_calls_were_passed_on_and_why(visit, background, tmp_path):
     full, small = (background.run(start_engines(1, model=model))[0] for model in (MODEL, "small"))
     backends = [{"name": "b0", "url": full.url, "requests_running_max": 1}, {"name": "b1", "url": small.url}]

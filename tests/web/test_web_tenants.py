@@ -59,7 +59,9 @@ def test_a_list_has_all_tenants_and_is_searched_and_sorted(visit, gateway):
 def test_a_hurt_tenant_is_seen_at_once_and_now_says_why(visit, gateway):
     page = visit(gateway).sign_in(gateway.key)
     said = page.locator(".who-is-hurt")
-    expect(said).to_contain_text(re.compile(r"poor is over budget \(\d+ calls? refused in the last minute\)"))
+    limit = f"it may use {TENANTS['poor']['tokens_per_day_max']:,} tokens per day, until 20"
+    said_of_poor = re.compile(rf"poor is over budget \(\d+ calls? refused in the last minute: {limit}")
+    expect(said).to_contain_text(said_of_poor, timeout=30_000)
     expect(said).to_contain_text(
         re.compile(r"crowd is refused \(\d+ calls? refused in the last minute: its queue is full")
     )

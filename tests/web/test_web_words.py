@@ -88,6 +88,72 @@ def test_the_time_until_the_first_token_is_not_called_prefill(visit, loaded, key
     expect(page.locator(".legend")).to_contain_text("inside the engine, until its first token")
 
 
+def on_backend(looking, backends, **pool):
+    return looking(a_pool(backends=backends, **pool), "#/backend/one").locator(".pool .verdict, section .verdict").first
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "queued", "said"),
+    [
+        ({"in_flight": 5}, {"in_flight": 2}, 0,
+         "5 requests run there and end before. Without it 8 of 16 slots are left, 6 of them free now, which is enough"),
+        ({"in_flight": 5}, {"in_flight": 6}, 0, "2 of them free now, and more runs here: all would wait longer."),
+        ({"in_flight": 1}, {"in_flight": 8}, 3, "0 of them free now, and 3 requests wait already: all would wait"),
+        ({"in_flight": 5}, {"available": False}, 0, "Do not restart it: no other backend of this pool is available"),
+        ({"in_flight": 1, "draining": True}, {}, 0, "It may be restarted soon: 1 request runs there and ends before"),
+        ({"in_flight": 0, "draining": True}, {}, 0, "It may be restarted: nothing runs there"),
+    ],
+)  # fmt: skip
+def test_a_backend_says_whether_it_may_be_restarted(looking, one, other, queued, said):
+    expect(on_backend(looking, {"one": a_backend(**one), "two": a_backend(**other)}, queued=queued)).to_contain_text(
+        said
+    )
+
+
+def test_what_is_reserved_names_the_tier(looking):
+    backends = {"one": a_backend(bound_by="reserved", reserves={"gold": 1})}
+    expect(on_backend(looking, backends)).to_contain_text("what is free there is reserved for tier gold")
+
+
+def test_a_late_tenant_that_waits_says_what_for(looking):
+    late = a_tenant(attainment_ratio=0.75, queued=6, oldest_wait_s=5.3, waits="no_room")
+    said = looking(a_pool(tenants={"chat": late})).locator(".who-is-hurt")
+    expect(said).to_contain_text(
+        "chat is late (75 % of its requests were in time in the last 15 min; "
+        "6 requests wait, the oldest for 5.3 s: no backend has room)"
+    )
+
+
+def test_one_reason_of_refusals_is_not_counted_twice(looking):
+    page = looking(a_pool(refused={"budget_spent": 7}))
+    expect(page.locator(".figure", has_text="refused in the last minute")).to_contain_text(
+        re.compile("7 its budget is spent")
+    )
+
+
+def test_a_tenant_over_the_budget_of_its_group_says_so_on_its_view_and_in_the_list(visit, loaded, keys):
+    visitor = visit(loaded)
+    tenant = a_tenant(group="lab", refused=3, refused_by={"budget_spent": 3})
+    shows(visitor.page, a_pool(tenants={"search": tenant}))
+    budget = {
+        "tenant": "",
+        "key": "",
+        "group": "lab",
+        "unit": "tokens",
+        "period": "day",
+        "limit": 30_000,
+        "used": 29_900,
+    }
+    budget |= {"reserved": 0, "remaining": 100, "renewed_at": 1}
+    listed = {"items": [budget], "next_cursor": None}
+    visitor.page.route("**/admin/v1/state/budgets**", lambda route: route.fulfill(json=listed))
+    page = visitor.sign_in(keys["viewer"], "#/tenant/search")
+    said = (
+        "It is over budget: 3 calls refused in the last minute: its group lab may use 30,000 tokens per day, until 19"
+    )
+    expect(page.locator("section .verdict")).to_contain_text(said)
+
+
 def test_quantiles_of_latencies_say_how_exact_they_are(looking):
     page = looking(a_pool(tenants={"chat": a_tenant(ttft_s=[0.3, 1.2])}))
     expect(page.get_by_role("columnheader", name=re.compile("^TTFT"))).to_contain_text("±9 %")

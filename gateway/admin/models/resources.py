@@ -145,7 +145,8 @@ class LastDayResource(Fields):
 
 class AuditResource(Fields):
     """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
-    recorded.
+    recorded. `declared`: what the configuration file says of the entry now, over which a change is written; null:
+    nothing.
     """
 
     revision: int
@@ -157,6 +158,7 @@ class AuditResource(Fields):
     name: str
     before: dict[str, JsonValue] | None
     after: dict[str, JsonValue] | None
+    declared: dict[str, JsonValue] | None
 
 
 # -- lists -------------------------------------------------------------------------------------------------

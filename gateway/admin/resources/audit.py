@@ -12,7 +12,8 @@ from gateway.admin.models import resources as models
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.registry.audit_log import NOTES, TRIALS
 from gateway.registry.registry import Registry
-from gateway.store.base import Body
+from gateway.registry.resource_kinds import RESOURCE_KINDS
+from gateway.store.base import AuditEntry, Body
 
 # Fields of API keys and of their secret: with one of them, candidate secrets could be tested offline.
 HIDDEN = frozenset({"hmac", "fingerprint"})
@@ -45,8 +46,9 @@ class AuditRoutes:
                 action=ACTIONS.get(entry.kind, entry.action),
                 kind=entry.kind,
                 name=entry.name,
-                before=None if entry.before is None else _shown(entry.before),
-                after=None if entry.after is None else _shown(entry.after),
+                before=None if entry.before is None else shown_body(entry.before),
+                after=None if entry.after is None else shown_body(entry.after),
+                declared=declared(self.registry, entry),
             )
             for entry in entries
         ]
@@ -56,7 +58,13 @@ class AuditRoutes:
         )
 
 
-def _shown(body: Body) -> dict[str, Any]:
+def declared(registry: Registry, entry: AuditEntry) -> dict[str, Any] | None:
+    """What the configuration file says now of what was changed, as shown; None: nothing."""
+    body = registry.declared_body(entry.kind, entry.name) if entry.kind in RESOURCE_KINDS else None
+    return None if body is None else shown_body(body)
+
+
+def shown_body(body: Body) -> dict[str, Any]:
     """A stored document as shown, without the fields that no caller may see."""
     return {
         name: int(datetime.fromisoformat(value).timestamp()) if name in TIMES and isinstance(value, str) else value

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from gateway.admin.models.resources import Fields
 from gateway.admin.problems import AdminProblem
+from gateway.admin.resources.audit import declared, shown_body
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Query, Role, Route
 from gateway.identity import key_secret
@@ -110,7 +111,7 @@ class HistoryRoutes:
 
     async def _events(self, caller: Caller, seen: list[HistoryEvent], begin: float, end: float) -> list[HistoryEvent]:
         """With the changes of the audit log, by time; of a group's administrator those of its group alone."""
-        changes = [_event(caller, entry) for entry in await self._audit(caller, begin, end)]
+        changes = [self._event(caller, entry) for entry in await self._audit(caller, begin, end)]
         return sorted((*([] if caller.group else seen), *changes), key=lambda each: each.at)
 
     async def _audit(self, caller: Caller, begin: float, end: float) -> list[AuditEntry]:
@@ -129,10 +130,15 @@ class HistoryRoutes:
             return False
         return caller.group is None or self._sees(caller, SINGULAR.get(entry.kind, ""), entry.name)
 
-
-def _event(caller: Caller, entry: AuditEntry) -> HistoryEvent:
-    actor = entry.actor if caller.group is None else None  # the names of others' keys are not its to know
-    if entry.kind == NOTES:
-        return HistoryEvent(at=entry.at_s, kind="note", name=entry.name, what="note", actor=actor)
-    name = f"{entry.kind}/{entry.name}"
-    return HistoryEvent(at=entry.at_s, kind="change", name=name, what=entry.action, actor=actor)
+    def _event(self, caller: Caller, entry: AuditEntry) -> HistoryEvent:
+        if entry.kind == NOTES:
+            event = HistoryEvent(at=entry.at_s, kind="note", name=entry.name, what="note")
+        else:
+            event = HistoryEvent(at=entry.at_s, kind="change", name=f"{entry.kind}/{entry.name}", what=entry.action)
+        if caller.group is None:  # the names of others' keys are not its to know, nor what an operator may change
+            event.actor = entry.actor
+            event.before, event.after = (
+                None if each is None else shown_body(each) for each in (entry.before, entry.after)
+            )
+            event.declared = declared(self.registry, entry)
+        return event

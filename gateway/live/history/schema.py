@@ -1,6 +1,6 @@
 """What the history answers: Structs, which the admin API shows as JSON and OpenAPI describes."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -10,8 +10,9 @@ Number = Annotated[float | None, Meta(description="null: nothing was recorded, o
 
 class HistoryEvent(Struct, kw_only=True):
     """What happened `at` a time, in seconds since 1970. `kind`: `change` by an administrator (`actor`) of `name`, which
-    begins with its kind and a slash; `note` by `actor`, as text; `leader`: the process `name` leads from then on;
-    `backend`: `name` was `not_available` or is `available` again.
+    begins with its kind and a slash, with `before`, `after` and `declared` as in the audit log (the administrator of a
+    group does not read them); `note` by `actor`, as text; `leader`: the process `name` leads from then
+    on; `backend`: `name` was `not_available` or is `available` again.
     """
 
     at: float
@@ -19,6 +20,9 @@ class HistoryEvent(Struct, kw_only=True):
     name: str
     what: str
     actor: str | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    declared: dict[str, Any] | None = None
 
 
 class HistoryPool(Struct, kw_only=True):

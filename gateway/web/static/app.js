@@ -136,8 +136,8 @@ function Theme() {
     applyTheme(event.target.value);
     localStorage.setItem(THEME, event.target.value);
   };
-  return html`<label class="theme">Colours${" "}
-    <select value=${theme} onChange=${choose}>${Object.keys(THEMES).map((each) => html`<option key=${each} value=${each}>${each === "auto" ? "of the system" : each}</option>`)}</select></label>`;
+  return html`<label class="theme"><span class="only-read">Colours</span>
+    <select value=${theme} onChange=${choose}>${Object.keys(THEMES).map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>`;
 }
 
 function applyTheme(theme) {

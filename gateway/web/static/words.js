@@ -134,7 +134,12 @@ const OUTCOMES = { completed: "answered", client_gone: "its client left", backen
 
 const said = (sentences, reason) => (Object.hasOwn(sentences, reason) ? sentences[reason] : plain(reason));
 
-export const bound = (reason) => (reason == null ? "it takes more" : said(BOUNDS, reason));
+/** `reserves`: slots that a backend keeps free, by tier. */
+export const bound = (reason, reserves = null) => {
+  if (reason == null) return "it takes more";
+  const tiers = Object.keys(reserves || {});
+  return reason === "reserved" && tiers.length > 0 ? `what is free there is reserved for tier ${listed(tiers)}` : said(BOUNDS, reason);
+};
 export const wait = (reason) => (reason == null ? NONE : said(WAITS, reason));
 export const order = (policy) => (Object.hasOwn(ORDERS, policy) ? ORDERS[policy] : `the one that the order ${policy} names`);
 export const due = (reason) => (reason == null ? NONE : said(DUES, reason));

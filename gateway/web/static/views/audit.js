@@ -31,7 +31,7 @@ export function Audit({ query }) {
     { id: "replica", label: "At", hide: "wide", value: (each) => each.replica, cell: (each) => html`<span class="name">${each.replica ?? ""}</span>` },
   ];
   return html`<h1>Changes <small class="dim">who changed what, the newest first</small></h1>
-    <form class="bar" key=${String(query)} aria-label="Filters" onSubmit=${show}>
+    <form class="controls" key=${String(query)} aria-label="Filters" onSubmit=${show}>
       <label>Kind <select name="kind">${["", ...KINDS].map((each) => html`<option key=${each} value=${each} selected=${each === kind}>${each || "all"}</option>`)}</select></label>
       ${FIELDS.map(([id, label]) => html`<label key=${id}>${label} <input type="search" name=${id} defaultValue=${filters[id]} placeholder="all" /></label>`)}
       <button>Show</button>${String(query) ? html` <a href=${link("audit")}>Show all</a>` : null}</form>

@@ -9,7 +9,7 @@ import { Remove } from "./making.js";
 import { PhaseLegend, Phases } from "./requests.js";
 import { Settings } from "./settings.js";
 import { Figure, html, link, Table, TenantLink, useLive, usePolled } from "../ui.js";
-import { bound, count, decimal, NONE, percent, seconds, short } from "../words.js";
+import { bound, count, decimal, NONE, percent, plural, seconds, short } from "../words.js";
 
 const POLL_MS = 2000;
 const LIMIT = 1000; // requests in flight that are looked through
@@ -20,9 +20,9 @@ export function Backend({ id }) {
   const [stored, again] = usePolled((signal) => readStored(id, signal), [id], POLL_MS);
   if (state === null) return html`<p class="dim" aria-busy="true">Waiting for the first second…</p>`;
   return html`<p><a href=${link("engines")}>All backends</a></p><div class="bar"><h1>${id} <small class="dim">backend</small></h1>
-      <${Drain} backend=${stored.value?.fields} again=${again} /></div>
+      <${Drain} backend=${stored.value?.fields} again=${again} look="" /></div>
     ${pools.length === 0 ? html`<p>There is no such backend in any pool${stored.value ? html`: <span class="bad">${stored.value.fields.trouble || stored.value.fields.state}</span>` : ""}.</p>` : null}
-    ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${pool.backends[id]} />`)}
+    ${pools.map((pool) => html`<${InPool} key=${pool.id} pool=${pool} backend=${{ ...pool.backends[id], id }} />`)}
     ${pools.length > 0 ? html`<${History} of=${`backend:${id}`} /><${InFlight} id=${id} />` : null}
     ${stored.value ? html`<${Settings} kind="backends" id=${id} settings=${{ ...stored.value, backend: pools[0]?.backends[id] }} now=${[]} again=${again} />
       <${Changes} kind="backends" id=${id} settings=${stored.value} />
@@ -47,7 +47,8 @@ export function slots(backend) {
 
 function InPool({ pool, backend }) {
   return html`<section aria-label=${`In the pool ${pool.id}`}>
-    <div class="verdict"><p><${Health} backend=${backend} />${backend.bound_by == null ? ": it takes more requests." : html`: it takes no more, because ${bound(backend.bound_by)}.`}</p>
+    <div class="verdict"><p><${Health} backend=${backend} />${backend.bound_by == null ? ": it takes more requests." : html`: it takes no more, because ${bound(backend.bound_by, backend.reserves)}.`}</p>
+      <p>${restart(pool, backend)}</p>
       ${slower(backend)}</div>
     <h2>Now <small class="dim">in the pool ${pool.id}</small></h2>
     <dl class="figures">
@@ -62,6 +63,22 @@ function InPool({ pool, backend }) {
       ${backend.full_ratio == null ? null : html`<${Figure} label="took no more, last minute" value=${percent(backend.full_ratio)} note="of the looks at which requests waited" />`}
       ${reserved(backend.reserves)}
     </dl></section>`;
+}
+
+/** Whether it may be restarted now, and what the others take meanwhile. */
+function restart(pool, backend) {
+  const running = backend.in_flight || 0;
+  const others = entries(pool.backends).filter((each) => each.id !== backend.id && each.available && !each.draining);
+  if (running === 0 && (backend.draining || !backend.available)) return html`<strong>It may be restarted:</strong> nothing runs there, and it gets no new requests.`;
+  const ends = `${plural(running, "request")} ${running === 1 ? "runs" : "run"} there and ${running === 1 ? "ends" : "end"} before`;
+  if (backend.draining) return html`<strong>It may be restarted soon:</strong> ${ends}; it gets no new ones.`;
+  if (others.length === 0) return html`<strong>Do not restart it:</strong> no other backend of this pool is available, and every request would wait.`;
+  const slots = others.reduce((sum, each) => sum + each.requests_limit, 0);
+  const free = others.reduce((sum, each) => sum + Math.max(0, each.requests_limit - (each.in_flight || 0)), 0);
+  const queued = pool.queued || 0;
+  const waits = queued > 0 || free < running;
+  return html`<strong>To restart it, drain it first</strong>: ${ends}. Without it ${count(slots)} of ${count(slots + backend.requests_limit)} slots are left, ${count(free)} of them free now${waits
+    ? html`<strong class="warn">, and ${queued > 0 ? `${plural(queued, "request")} ${queued === 1 ? "waits" : "wait"} already` : "more runs here"}: all would wait longer</strong>` : ", which is enough for what runs here"}.`;
 }
 
 /** Slots that are kept free for tiers. */

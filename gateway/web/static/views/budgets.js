@@ -9,7 +9,7 @@ const POLL_MS = 3000;
 const PACE_MS = 60000; // the pace is that of the last minute
 
 /** Which budgets it has, and when each will be spent at the pace of the last minute. `of`: tenant or group. */
-export function Budgets({ of, id }) {
+export function Budgets({ of, id, title = "Budgets" }) {
   const [budgets] = usePolled(async (signal) => (await all("/state/budgets", { signal })).filter((each) => each[of] === id), [of, id], POLL_MS);
   const [seen, setSeen] = useState([]);
   useEffect(() => {
@@ -28,7 +28,7 @@ export function Budgets({ of, id }) {
     { id: "end", label: "At this pace", cell: (each) => spentWhen(each, pace(each, seen)) },
     { id: "renewed", label: "Renewed", cell: (each) => time(each.renewed_at) },
   ];
-  return html`<h2>Budgets</h2><${Table} label="Budgets" columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.unit} ${each.period}`} sort=${{}} />`;
+  return html`<h2>${title}</h2><${Table} label=${title} columns=${columns} rows=${budgets.value} keyOf=${(each) => `${each.key} ${each.unit} ${each.period}`} sort=${{}} />`;
 }
 
 /** An amount of a budget: a number of tokens, or money as text. */

@@ -3,7 +3,7 @@
 import { all, patch, path } from "../api.js";
 import { mayChange } from "../session.js";
 import { Make } from "./making.js";
-import { entries, Health } from "./now.js";
+import { entries, Health, SLOWER } from "./now.js";
 import { WorkingSets } from "./sessions.js";
 import { attempt, Figure, html, link, Meter, notify, Table, useLive, usePolled } from "../ui.js";
 import { bound, count, NONE, seconds, short, time } from "../words.js";
@@ -27,7 +27,8 @@ export function Engines() {
     { id: "size", label: "The limit is", value: (each) => each.live?.size, cell: (each) => (each.live ? FROM[each.live.size] ?? each.live.size : NONE) },
     { id: "kv", label: "KV tokens", kind: "meter-column", note: "reserved, of its KV cache", value: (each) => each.live?.tokens,
       cell: (each) => (each.live ? html`<${Meter} value=${each.live.tokens} limit=${each.live.tokens_limit} text=${`${short(each.live.tokens)} of ${short(each.live.tokens_limit)}`} />` : NONE) },
-    { id: "bound", label: "Takes no more, because", kind: "wraps", bare: true, value: (each) => each.live?.bound_by, cell: (each) => (each.live ? bound(each.live.bound_by) : NONE) },
+    { id: "token", label: "Time per output token", kind: "number", note: "of one sequence, last minute", value: (each) => each.live?.token_s, cell: (each) => html`<span class=${(each.live?.slow_ratio ?? 1) < SLOWER ? "" : "warn"}>${seconds(each.live?.token_s)}</span>` },
+    { id: "bound", label: "Takes no more, because", kind: "wraps", bare: true, value: (each) => each.live?.bound_by, cell: (each) => (each.live ? bound(each.live.bound_by, each.live.reserves) : NONE) },
     ...(mayChange("backends") ? [{ id: "drain", label: html`<span class="only-read">Drain</span>`, cell: (each) => html`<${Drain} backend=${each.stored} again=${again} />` }] : []),
   ];
   return html`<h1>Engines <small class="dim">${count(rows.length)} backends, and the processes in front of them</small></h1>
@@ -47,7 +48,7 @@ export function Engines() {
 const origin = (stored) => (stored === null ? "discovery" : { declared: "the file", admin: "this API", overridden: "the file, changed here" }[stored.origin]);
 
 /** Takes a backend out of rotation, or back. What runs there goes on. */
-export function Drain({ backend, again }) {
+export function Drain({ backend, again, look = "quiet" }) {
   if (backend === null || backend === undefined || !mayChange("backends")) return null;
   const set = async (draining) => {
     const isDone = await attempt(() => patch(path("backends", backend.id), { draining }));
@@ -55,7 +56,7 @@ export function Drain({ backend, again }) {
     if (isDone) notify(draining ? `${backend.id} gets no new requests. What runs there goes on.` : `${backend.id} gets requests again.`, { undo: () => set(!draining) });
   };
   const label = backend.draining ? "Take back" : "Drain";
-  return html`<button class="quiet" aria-label=${`${label} ${backend.id}`} onClick=${() => set(!backend.draining)}>${label}</button>`;
+  return html`<button class=${look} aria-label=${`${label} ${backend.id}`} onClick=${() => set(!backend.draining)}>${label}</button>`;
 }
 
 /** The processes of this order, and the one that leads. */

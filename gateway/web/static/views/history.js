@@ -5,6 +5,7 @@ import { useEffect } from "preact/hooks";
 import { get, post } from "../api.js";
 import { Plot, timeOfDay } from "../plot.js";
 import { may } from "../session.js";
+import { differenceOf } from "./changes.js";
 import { attempt, html, link, notify, Table, usePolled, useRoute } from "../ui.js";
 import { count, NONE, percent, seconds, short, time } from "../words.js";
 
@@ -130,10 +131,12 @@ function Events({ events, choose, again }) {
     ${may("operator") ? html`<form class="controls" onSubmit=${note}><label>Note <input name="note" maxlength="200" placeholder="deployed 1.2" /></label><button>Add it</button></form>` : null}`;
 }
 
-function said({ kind, name, what, actor }) {
+function said(event) {
+  const { kind, name, what, actor } = event;
   const by = actor ? html` <span class="dim">by ${actor}</span>` : null;
   if (kind === "note") return html`<strong>${name}</strong>${by}`;
-  return html`${name} ${Object.hasOwn(SAID, what) ? SAID[what] : what}${by}`;
+  const words = Object.hasOwn(SAID, what) ? SAID[what] : what;
+  return html`${name} ${kind === "change" && (event.before || event.declared) ? differenceOf({ ...event, kind: name.split("/", 1)[0], action: words }) : words}${by}`;
 }
 
 /** What was of all in one minute. */

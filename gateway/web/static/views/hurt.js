@@ -1,7 +1,8 @@
 // Which tenants are hurt now, and why: one word for each, the gravest, and a sentence.
 
-import { html, link } from "../ui.js";
-import { listed, percent, plural, refusal, seconds, wait } from "../words.js";
+import { all } from "../api.js";
+import { html, link, usePolled } from "../ui.js";
+import { count, listed, percent, plural, refusal, seconds, time, wait } from "../words.js";
 
 const MINUTE = 1; // the window that sentences are about
 /** Of its requests, so many are in time where the 99th percentile is, which is shown beside each target. */
@@ -14,20 +15,40 @@ export const shareOf = (each) => each.share?.[MINUTE] || 0;
 /** Whether it waits although it got less than its due of the last minute. */
 export const isHeldShort = (each) => each.queued > 0 && isShort(shareOf(each), each.due?.[MINUTE]);
 
-/** {word, why} of a row of the live document; null: it is not hurt. `isSpent`: a budget of it is spent. */
-export function hurtOf(each, isSpent = false) {
+/** The budget of which the largest part is used, by tenant and by group: of which tokens or money, and whose. */
+export function mostUsed(budgets) {
+  const most = { tenant: new Map(), group: new Map() };
+  for (const each of budgets) {
+    const ratio = Number(each.limit) ? each.used / each.limit : 1;
+    const [kind, id] = each.tenant ? ["tenant", each.tenant] : ["group", each.group];
+    if (!id || most[kind].get(id)?.ratio >= ratio) continue;
+    const whose = each.key ? `key ${each.key}` : kind === "group" ? `group ${id}` : "";
+    const limit = each.unit === "cost" ? `${each.limit} of cost` : `${count(each.limit)} tokens`;
+    most[kind].set(id, {
+      ratio, isSpent: each.remaining <= 0, of: `${each.unit} per ${each.period}${whose ? `, ${whose.split(" ", 1)[0]}` : ""}`,
+      text: `${whose ? `its ${whose}` : "it"} may use ${limit} per ${each.period}, until ${time(each.renewed_at).slice(0, -3)}`,
+    });
+  }
+  return ({ id, group }) => {
+    const [own, its] = [most.tenant.get(id), most.group.get(group)];
+    return own && !(its?.ratio > own.ratio) ? own : its;
+  };
+}
+
+/** {word, why} of a row of the live document; null: it is not hurt. `used`: the budget of which the most is used. */
+export function hurtOf(each, used = undefined) {
   const { refused = 0, refused_by: by = {} } = each;
   const calls = `${plural(refused, "call")} refused in the last minute`;
-  if (isSpent || by[BUDGET]) return { word: "over budget", why: refused ? calls : "its next call will be refused" };
+  if (used?.isSpent || by[BUDGET]) return { word: "over budget", why: `${refused ? calls : "its next call will be refused"}${used ? `: ${used.text}` : ""}` };
   if (refused) {
     const reasons = Object.entries(by).sort(([, a], [, b]) => b - a).map(([reason]) => refusal(reason));
     return { word: "refused", why: `${calls}${reasons.length > 0 ? `: ${listed(reasons, 2)}` : ""}` };
   }
+  const waits = each.queued > 0 ? `${plural(each.queued, "request")} ${each.queued === 1 ? "waits" : "wait"}, the oldest for ${seconds(each.oldest_wait_s)}` : "";
   if (each.attainment_ratio != null && each.attainment_ratio < IN_TIME) {
-    return { word: "late", why: `${percent(each.attainment_ratio)} of its requests were in time in the last 15 min` };
+    return { word: "late", why: `${percent(each.attainment_ratio)} of its requests were in time in the last 15 min${waits && each.waits ? `; ${waits}: ${wait(each.waits)}` : ""}` };
   }
-  if (each.queued > 0 && (OWN_LIMITS.includes(each.waits) || isHeldShort(each))) {
-    const waits = `${plural(each.queued, "request")} ${each.queued === 1 ? "waits" : "wait"}, the oldest for ${seconds(each.oldest_wait_s)}`;
+  if (waits && (OWN_LIMITS.includes(each.waits) || isHeldShort(each))) {
     const cause = OWN_LIMITS.includes(each.waits) ? wait(each.waits) : `it got ${percent(shareOf(each))} in the last minute, and ${percent(each.due?.[MINUTE])} is due`;
     return { word: "held", why: `${waits}: ${cause}` };
   }
@@ -40,10 +61,19 @@ export const gravity = (hurt) => (hurt === null ? null : GRAVEST.length - GRAVES
 export const Hurt = ({ hurt }) => (hurt === null ? null : html`<span class="hurt" title=${hurt.why}>${hurt.word}</span>`);
 
 const SAID_MAX = 3;
+const BUDGETS_MS = 10000;
+
+/** The budgets of tenants that are over one, as `mostUsed`: they are asked for while any is. */
+export function useUsed(tenants) {
+  const isOver = tenants.some((each) => each.refused_by?.[BUDGET]);
+  const [budgets] = usePolled(async (signal) => (isOver ? all("/state/budgets", { signal }) : []), [isOver], isOver ? BUDGETS_MS : 0);
+  return mostUsed(budgets.value || []);
+}
 
 /** Which tenants of a pool are hurt and why, as a sentence; the gravest first. */
-export function whoIsHurt(tenants) {
-  const hurt = tenants.map((each) => ({ id: each.id, ...hurtOf(each) })).filter((each) => each.word);
+export function WhoIsHurt({ tenants }) {
+  const used = useUsed(tenants);
+  const hurt = tenants.map((each) => ({ id: each.id, ...hurtOf(each, used(each)) })).filter((each) => each.word);
   if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.</p>`;
   hurt.sort((a, b) => gravity(b) - gravity(a) || a.id.localeCompare(b.id));
   const said = hurt.slice(0, SAID_MAX).map(({ id, word, why }, at) => html`${at > 0 ? "; " : ""}<a class="name" href=${link("tenant", id)}>${id}</a> is <strong>${word}</strong> (${why})`);

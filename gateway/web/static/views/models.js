@@ -9,17 +9,19 @@ import { Changes } from "./changes.js";
 import { Make, Remove, Sure } from "./making.js";
 import { byReason, entries } from "./now.js";
 import { amountOf, namesOf, partsOf, Settings } from "./settings.js";
-import { count, NONE } from "../words.js";
+import { Unserved, unservedOf, useServed } from "./unserved.js";
+import { count, listed, NONE } from "../words.js";
 
 const POLL_MS = 10000;
 
 export function Models() {
   const [aliases] = usePolled((signal) => all("/aliases", { signal }), [], POLL_MS);
   const [prices] = usePolled((signal) => all("/prices", { signal }), [], POLL_MS);
+  const served = useServed();
   return html`<h1>Models</h1>
     <h2>Aliases <small class="dim">names that clients use, and the models that they stand for</small></h2>
     ${aliases.error ? html`<p class="bad" role="alert">${aliases.error.message}</p>` : null}
-    ${aliases.value ? html`<${Table} label="Aliases" columns=${ALIAS_COLUMNS} rows=${aliases.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
+    ${aliases.value ? html`<${Table} label="Aliases" columns=${aliasColumns(served)} rows=${aliases.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
     <${Make} kind="aliases" view="alias" title="Make an alias" inputs=${[
       { name: "id", label: "Name", placeholder: "chat" },
       { name: "models", label: "Models, in order", placeholder: "large, small", value: namesOf },
@@ -37,9 +39,9 @@ export function Models() {
 const AMOUNTS = FIELDS.periods.filter((field) => field.isAmount)
   .map(({ name, label, example, isRequired }) => ({ name, label, placeholder: example || "as prompt", isOptional: !isRequired, value: amountOf }));
 
-const ALIAS_COLUMNS = [
+const aliasColumns = (served) => [
   { id: "id", label: "Alias", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("alias", each.id)}>${each.id}</a>` },
-  { id: "models", label: "Models, in order", kind: "text", value: (each) => each.models.join(", "), cell: (each) => html`<span class="name">${each.models.join(", ")}</span>` },
+  { id: "models", label: "Models, in order", kind: "text", value: (each) => each.models.join(", "), cell: (each) => html`<span class="name">${each.models.join(", ")}</span>${unservedOf(each, served).length > 0 ? html` <span class="bad">no backend serves ${listed(unservedOf(each, served))}</span>` : null}` },
   { id: "split", label: "Split by weight", kind: "text", cell: (each) => partsOf(each.split) || NONE },
   { id: "shadow", label: "Copies to", kind: "text", value: (each) => each.shadow?.model, cell: (each) => each.shadow?.model ?? NONE },
 ];
@@ -65,7 +67,7 @@ export function Alias({ id }) {
   const [settings, again] = usePolled(readEntry("aliases", id), [id], POLL_MS);
   return html`<p><a href=${link("models")}>All models</a></p><h1>${id} <small class="dim">alias</small></h1>
     ${settings.error ? html`<p class="bad" role="alert">${settings.error.message}</p>` : null}
-    ${settings.value ? html`<${PassedOn} alias=${id} />` : null}
+    ${settings.value ? html`<${Unserved} only=${id} /><${PassedOn} alias=${id} />` : null}
     ${settings.value ? html`<${Settings} kind="aliases" id=${id} settings=${settings.value} now=${[]} again=${again} />` : null}
     <${Changes} kind="aliases" id=${id} settings=${settings.value} />
     ${settings.value ? html`<${Remove} kind="aliases" id=${id} settings=${settings.value} loses="Clients that use this name get 404 then." leads=${link("models")} />` : null}`;

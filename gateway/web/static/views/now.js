@@ -3,7 +3,8 @@
 import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { History } from "./history.js";
-import { Hurt, hurtOf, isHeldShort, isShort, shareOf, whoIsHurt } from "./hurt.js";
+import { Unserved } from "./unserved.js";
+import { Hurt, hurtOf, isHeldShort, isShort, shareOf, WhoIsHurt } from "./hurt.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
 import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
@@ -43,7 +44,7 @@ export function byReason(...many) {
   const counts = {};
   for (const [reason, number] of many.flatMap((each) => Object.entries(each || {}))) counts[reason] = (counts[reason] || 0) + number;
   const some = Object.entries(counts).filter(([, number]) => number > 0);
-  return [some.map(([reason, number]) => `${count(number)} ${refusal(reason)}`).join(", "), some.reduce((sum, [, number]) => sum + number, 0)];
+  return [some.map(([reason, number]) => (some.length > 1 ? `${count(number)} ${refusal(reason)}` : refusal(reason))).join(", "), some.reduce((sum, [, number]) => sum + number, 0)];
 }
 
 function Pool({ name, pool }) {
@@ -75,7 +76,8 @@ function Pool({ name, pool }) {
 /** Which tenants are hurt; who gets the most and why that is right; which backend is the bottleneck: as sentences. */
 function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
-    ${whoIsHurt(tenants)}
+    <${WhoIsHurt} tenants=${tenants} />
+    <${Unserved} />
     <p>${mostServed(tenants, tiers)}</p>
     <p>${gapOf(tiers, tenants)}</p>
     <p>${bottleneck(backends, pool.bottleneck)}</p>
@@ -136,10 +138,10 @@ function bottleneck(backends, found) {
   if (found == null) return html`${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
   const others = found.full.length - 1;
   const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
-  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by)}.${rest}${slowest(backends, found.backend)}`;
+  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by, backends.find((each) => each.id === found.backend)?.reserves)}.${rest}${slowest(backends, found.backend)}`;
 }
 
-const SLOWER = 2; // so many times the time per output token is said (gateway/live/bottleneck.py)
+export const SLOWER = 2; // so many times the time per output token is said (gateway/live/bottleneck.py)
 const tokenS = (each) => each.token_s ?? each.step_measured_s;
 
 /** That one backend is much slower than another, which full slots do not say. */
@@ -248,7 +250,7 @@ export function Health({ backend: each }) {
 /** Why a backend takes no more now, and how much of the last minute it took no more while requests waited. */
 function takesNoMore(each) {
   const ratio = each.full_ratio;
-  return html`${bound(each.bound_by)}${ratio ? html` <span class="dim">· took no more in ${percent(ratio)} of the last min</span>` : null}`;
+  return html`${bound(each.bound_by, each.reserves)}${ratio ? html` <span class="dim">· took no more in ${percent(ratio)} of the last min</span>` : null}`;
 }
 
 function Backends({ backends }) {

@@ -37,7 +37,7 @@ export function Requests({ query }) {
       <nav class="tabs" aria-label="State of requests">${STATES.map(([id, label]) => html`<a key=${id} class="chip" href=${address({ state: id })} aria-current=${id === state ? "page" : undefined}>${label}</a>`)}</nav>
       <${Find} />
     </div>
-    <form class="bar" key=${asked} aria-label="Filters" onSubmit=${show}>
+    <form class="controls" key=${asked} aria-label="Filters" onSubmit=${show}>
       ${FILTERS.filter(({ of }) => !of || of === state).map(({ id, label, options }) => html`<label key=${id}>${label} ${options
         ? html`<select name=${id}><option value="">all</option>${options.map(([value, text]) => html`<option key=${value} value=${value} selected=${value === filters[id]}>${text}</option>`)}</select>`
         : html`<input type="search" name=${id} defaultValue=${filters[id]} placeholder="all" />`}</label>`)}

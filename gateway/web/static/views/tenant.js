@@ -8,7 +8,8 @@ import { Changes } from "./changes.js";
 import { History } from "./history.js";
 import { Keys } from "./keys.js";
 import { Remove } from "./making.js";
-import { dueBy, WaitCause } from "./now.js";
+import { hurtOf, useUsed } from "./hurt.js";
+import { byReason, dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
 import { count, COUNTED, due, NONE, percent, seconds, short } from "../words.js";
 import { TenantSessions } from "./sessions.js";
@@ -36,6 +37,7 @@ export function Tenant({ id, setting }) {
     ${settings.error?.status === 404 ? null : html`<${History} of=${`tenant:${id}`} />`}
     ${settings.value ? html`<${Settings} kind="tenants" id=${id} settings=${settings.value} now=${pools.map(([, pool]) => pool.tenants[id])} again=${again} wanted=${setting} />` : null}
     <${Budgets} of="tenant" id=${id} />
+    ${settings.value?.fields.group && ownGroup() === null ? html`<${Budgets} of="group" id=${settings.value.fields.group} title="Budgets of its group" />` : null}
     <${Keys} tenant=${id} />
     ${may("viewer") ? html`<${Changes} kind="tenants" id=${id} settings=${settings.value} />` : null}
     ${settings.value ? html`<${Remove} kind="tenants" id=${id} settings=${settings.value} loses="Its keys go with it, and its queued requests are rejected." leads=${link("now")} />` : null}`;
@@ -86,7 +88,10 @@ function Latency({ label, values, targetMs }) {
 }
 
 function InPool({ name, tenant, envelope }) {
+  const used = useUsed([tenant]);
+  const hurt = hurtOf(tenant, used(tenant));
   return html`<section aria-label=${`In the pool ${name}`}>
+    ${hurt === null ? null : html`<p class="verdict"><strong class="bad">It is ${hurt.word}:</strong> ${hurt.why}.</p>`}
     <h2>Now <small class="dim">in the pool ${name}</small></h2>
     <dl class="figures">
       <${Figure} label="requests queued" value=${count(tenant.queued || 0)} note=${tenant.waits == null ? "" : html`<${WaitCause} tenant=${tenant} />`} />
@@ -97,7 +102,7 @@ function InPool({ name, tenant, envelope }) {
       <${Latency} label="TPOT" values=${tenant.tpot_s} targetMs=${envelope.tpot_ms} />
       <${Figure} label="requests in time, last 15 min" value=${percent(tenant.attainment_ratio)} />
       <${Figure} label="prompt tokens from a cache, last 15 min" value=${percent(tenant.cached_ratio)} />
-      <${Figure} label="refused in the last minute" value=${count(tenant.refused || 0)} tone=${tenant.refused ? "warn" : ""} />
+      <${Figure} label="refused in the last minute" value=${count(tenant.refused || 0)} tone=${tenant.refused ? "warn" : ""} note=${byReason(tenant.refused_by)[0]} />
     </dl>
     <dl class="shares">${WINDOWS.map((label, at) => html`<dt key=${`t${label}`}>Got / due, ${label}</dt>
       <dd key=${`d${label}`}><${ShareBar} got=${tenant.share?.[at]} due=${tenant.due?.[at]} waits=${tenant.queued > 0} /></dd>`)}</dl>

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { all } from "../api.js";
-import { gravity, Hurt, hurtOf } from "./hurt.js";
+import { gravity, Hurt, hurtOf, mostUsed } from "./hurt.js";
 import { Make } from "./making.js";
 import { entries } from "./now.js";
 import { html, link, Meter, ShareBar, Table, TenantLink, useLive, usePolled } from "../ui.js";
@@ -20,16 +20,6 @@ async function readStored(signal) {
   return { settings, used: mostUsed(budgets), days: new Map(days.map((each) => [each.tenant, each.last_used_on])), tiers, groups };
 }
 
-/** The budget of which a tenant has used the largest part, by tenant. */
-function mostUsed(budgets) {
-  const most = new Map();
-  for (const each of budgets) {
-    const ratio = Number(each.limit) ? each.used / each.limit : 1;
-    if (each.tenant && !(most.get(each.tenant)?.ratio >= ratio)) most.set(each.tenant, { ratio, isSpent: each.remaining <= 0, of: `${each.unit} per ${each.period}` });
-  }
-  return most;
-}
-
 /** A row for every tenant that has settings, called in the days that are kept, or is in the live document. */
 function rowsOf(stored, pools) {
   const live = new Map();
@@ -38,10 +28,10 @@ function rowsOf(stored, pools) {
   const ids = new Set([...settings.keys(), ...(stored?.days.keys() ?? []), ...live.keys()]);
   return [...ids].map((id) => {
     const now = live.get(id) || [];
-    const used = stored?.used.get(id);
     const { tier = DEFAULT_TIER, group = null } = settings.get(id) || now[0] || {};
+    const used = stored?.used({ id, group });
     const sum = (name) => now.reduce((total, each) => total + (each[name] || 0), 0);
-    const hurts = (now.length > 0 ? now : [{}]).map((each) => hurtOf(each, used?.isSpent)).filter((each) => each !== null);
+    const hurts = (now.length > 0 ? now : [{}]).map((each) => hurtOf(each, used)).filter((each) => each !== null);
     return {
       id, tier, group, used, queued: sum("queued"), in_flight: sum("in_flight"), share: now.reduce((most, each) => Math.max(most, each.share?.[MINUTE] ?? 0), 0),
       busiest: now.reduce((most, each) => (most === null || (each.share?.[MINUTE] ?? 0) > (most.share?.[MINUTE] ?? 0) ? each : most), null),

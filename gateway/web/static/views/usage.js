@@ -99,7 +99,7 @@ function Answer({ asked, address, found, again }) {
     { id: "output", label: "Output", card: "Output tokens", note: "tokens", kind: "number", hide: "middle", value: (each) => each.output_tokens, cell: (each) => count(each.output_tokens) },
   ];
   const isByTime = isPeriod || asked.period !== "";
-  return html`<p class="verdict" role="status">${sentence(asked, found, { name, part, whole, amount })}</p>
+  return html`<p class="verdict" role="status">${sentence(asked, found, { name, part, whole, amount, address })}</p>
     <dl class="figures">
       <${Figure} label="cost" value=${total.cost === null ? NONE : `${amount(total)} ${currency}`} />
       <${Figure} label="requests" value=${count(total.requests)} />
@@ -114,13 +114,14 @@ function Answer({ asked, address, found, again }) {
 }
 
 /** What was spent, and on whom the most of it. */
-function sentence({ by, period }, { total, items }, { name, part, whole, amount }) {
+function sentence(asked, { total, items }, { name, part, whole, amount, address }) {
+  const { by, period } = asked;
   if (total.requests === 0) return "Nothing was used on these days.";
   const spent = total.cost === null ? `${count(whole)} tokens were used` : `${amount(total)} ${total.currency} were spent`;
   const most = items.reduce((best, each) => (best === null || part(each) > part(best) ? each : best), null);
   const on = by === "day" || by === "month" ? "on" : "by";
   const where = period ? `, ${most.period}` : "";
-  return html`<strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${where}.`;
+  return html`<strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${where}${by === "group" && !name(most) ? html`: <a href=${address(within(asked, most))}>see its tenants</a>` : ""}.`;
 }
 
 /** The address of what a row is made of. */
