@@ -46,6 +46,8 @@ def test_a_list_has_all_tenants_and_is_searched_and_sorted(visit, gateway):
     expect(row(page, "idle")).to_contain_text("gold")
     expect(row(page, "passer-by")).to_contain_text("in the last 15 min")
     expect(row(page, "red/a")).to_contain_text(re.compile(r"[\d.]+ % tokens per day"), timeout=30_000)
+    beyond = "(all) => all.filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert table(page).locator("td.meter-column").evaluate_all(beyond) == 0, "no figure is above the next column"
     search = page.get_by_label("Search")
     for text, found in (("gold", ["idle", "red/a"]), ("red", ["red/a"]), ("nosuch", [])):
         search.fill(text)

@@ -60,7 +60,7 @@ export function Usage({ query }) {
 function Question({ asked, address }) {
   const isPeriod = asked.by === "day" || asked.by === "month";
   const shown = ownGroup() === null ? BY : BY.filter(([id]) => id !== "group");
-  return html`<div class="bar">
+  return html`<div class="controls">
       <nav class="tabs" aria-label="Sums by">${shown.map(([id, label]) => html`<a key=${id} class="chip" href=${address({ by: id, ...(id === "day" || id === "month" ? { period: "" } : {}) })} aria-current=${id === asked.by ? "page" : undefined}>${label}</a>`)}</nav>
       ${isPeriod ? null : html`<nav class="tabs" aria-label="Sums per">${PERIODS.map(([id, label]) => html`<a key=${id} class="chip" href=${address({ period: id })} aria-current=${id === asked.period ? "page" : undefined}>${label}</a>`)}</nav>`}
       <nav class="tabs" aria-label="Days">${Object.entries(SPANS).map(([label, span]) => {
