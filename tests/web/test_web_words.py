@@ -154,6 +154,17 @@ def test_a_tenant_over_the_budget_of_its_group_says_so_on_its_view_and_in_the_li
     expect(page.locator("section .verdict")).to_contain_text(said)
 
 
+def test_a_list_that_is_empty_says_what_an_entry_is_for(visit, loaded, keys):
+    visitor = visit(loaded)
+    nothing = {"items": [], "next_cursor": None}
+    visitor.page.route(re.compile("/admin/v1/(groups|aliases|prices)"), lambda route: route.fulfill(json=nothing))
+    page = visitor.sign_in(keys["operator"], "#/groups")
+    expect(page.get_by_role("region", name="Groups")).to_contain_text("Make one for a team")
+    visitor.see("models")
+    expect(page.get_by_role("region", name="Aliases")).to_contain_text("to have a second choice")
+    expect(page.get_by_role("region", name="Prices")).to_contain_text("Usage has the cost of its calls")
+
+
 def test_quantiles_of_latencies_say_how_exact_they_are(looking):
     page = looking(a_pool(tenants={"chat": a_tenant(ttft_s=[0.3, 1.2])}))
     expect(page.get_by_role("columnheader", name=re.compile("^TTFT"))).to_contain_text("±9 %")

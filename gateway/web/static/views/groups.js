@@ -35,7 +35,7 @@ export function Groups() {
   const known = tierOptions.some(([id]) => id === "default") ? tierOptions : [["default", "default"], ...tierOptions];
   return html`<h1>Groups <small class="dim">tenants that share their tier as one</small></h1>
     ${groups.error ? html`<p class="bad" role="alert">${groups.error.message}</p>` : null}
-    ${groups.value ? html`<${Table} label="Groups" columns=${columns} rows=${groups.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
+    ${groups.value ? html`<${Table} label="Groups" columns=${columns} rows=${groups.value} empty="There is no group. Make one for a team: its tenants share their tier as one, whatever their number, and have limits together." keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
     <${Make} kind="groups" view="group" title="Make a group" inputs=${[
       { name: "id", label: "Name", placeholder: "research" },
       { name: "tier", label: "Tier", options: known, value: (text) => text || known[0][0] },

@@ -21,14 +21,16 @@ export function Models() {
   return html`<h1>Models</h1>
     <h2>Aliases <small class="dim">names that clients use, and the models that they stand for</small></h2>
     ${aliases.error ? html`<p class="bad" role="alert">${aliases.error.message}</p>` : null}
-    ${aliases.value ? html`<${Table} label="Aliases" columns=${aliasColumns(served)} rows=${aliases.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
+    ${aliases.value ? html`<${Table} label="Aliases" columns=${aliasColumns(served)} rows=${aliases.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }}
+      empty="There is no alias. Make one to replace a model without telling its clients, to have a second choice, or to try a new one with a part of the calls." />` : null}
     <${Make} kind="aliases" view="alias" title="Make an alias" inputs=${[
       { name: "id", label: "Name", placeholder: "chat" },
       { name: "models", label: "Models, in order", placeholder: "large, small", value: namesOf },
     ]} />
     <h2>Prices <small class="dim">of a million tokens</small></h2>
     ${prices.error ? html`<p class="bad" role="alert">${prices.error.message}</p>` : null}
-    ${prices.value ? html`<${Table} label="Prices" columns=${PRICE_COLUMNS} rows=${prices.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} />` : null}
+    ${prices.value ? html`<${Table} label="Prices" columns=${PRICE_COLUMNS} rows=${prices.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }}
+      empty="There is no price list. Make one, and Usage has the cost of its calls, of past days too." />` : null}
     <${Make} kind="prices" view="price" title="Make a price list" inputs=${[
       { name: "id", label: "Model", placeholder: "llama-8b" },
       { name: "currency", label: "Currency", placeholder: prices.value?.[0]?.currency ?? "EUR", value: (text) => text.trim().toUpperCase() || prices.value?.[0]?.currency },
