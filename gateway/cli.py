@@ -1,5 +1,6 @@
 """The command line `fairlead`. Every command imports what it needs when it runs, so that --help is quick."""
 
+import errno
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -130,12 +131,10 @@ def _serve(config: Path | None, host: str | None, port: int | None) -> None:
 
     try:
         run(made_trial(settings) if config is None else settings, config)
-    except (
-        OSError,
-        ValueError,
-        StateFileError,
-        StoreUnavailable,
-    ) as error:  # for example a port that is taken, or no secret
+    except OSError as error:
+        hint = ". Stop what listens there, or set another port" if error.errno == errno.EADDRINUSE else ""
+        _fail(f"{error}{hint}")
+    except (ValueError, StateFileError, StoreUnavailable) as error:  # for example no secret
         _fail(str(error))
 
 

@@ -122,7 +122,9 @@ def lock_state_file(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise StateFileError(f"the state file {path} is in use by another gateway") from error
+        raise StateFileError(
+            f"the state file {path} is in use by another gateway: stop that one, or give this one its own state.file"
+        ) from error
     return descriptor
 
 

@@ -22,6 +22,7 @@ from gateway.admin.command.output import (
     OutputOption,
     print_list,
     print_one,
+    print_state,
 )
 from gateway.options import ConfigOption
 
@@ -185,7 +186,7 @@ def state(
     elif tenants or pool is not None:
         print_list(items(context, "/state/tenants", {"pool": pool}), form, "tenant states")
     else:
-        print_one(ask(context, "GET", "/state").body, form)
+        print_state(ask(context, "GET", "/state").body, form)
 
 
 @app.command()

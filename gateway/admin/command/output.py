@@ -65,6 +65,16 @@ def print_one(thing: Mapping[str, Any], form: OutputForm | None) -> None:
         tables.print_one(thing)
 
 
+def print_state(state: Mapping[str, Any], form: OutputForm | None) -> None:
+    """Print what is queued and runs: tables of pools, tiers and backends."""
+    if form in {OutputForm.JSON, OutputForm.YAML}:
+        print_one(state, form)
+    else:
+        from gateway.admin.command import tables  # noqa: PLC0415
+
+        tables.print_state(state, is_wide=form is OutputForm.WIDE)
+
+
 def print_yaml(thing: object) -> None:
     typer.echo(yaml_of(thing), nl=False)
 

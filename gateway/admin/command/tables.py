@@ -27,10 +27,12 @@ WIDE_COUNTS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "u
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "aliases": ("id", "origin", "models", "split", "sticky"),
     "audit": ("at", "actor", "action", "kind", "name"),
-    "backends": ("id", "state", "in_flight_requests", "requests_limit", "url"),
+    "backend states": ("pool", "backend", "available", "in_flight_requests", "requests_limit"),
+    "backends": ("id", "state", "draining", "in_flight_requests", "url"),
     "budgets": ("tenant", "period", "unit", "used", "limit"),
     "groups": ("id", "origin", "tier", "weight", "in_flight_max"),
     "keys": ("id", "tenant", "role", "label", "last_used_on"),
+    "pool states": ("pool", "queued_requests", "in_flight_requests", "tenants"),
     "pools": ("id", "fairness", "prediction", "placement"),
     "prices": ("id", "origin", "currency", "periods"),
     "requests": ("id", "tenant", "state", "age_s", "waits"),
@@ -38,6 +40,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "resources": ("kind", "id", "origin", "fields"),
     "tenant states": ("tenant", "pool", "queued_requests", "in_flight_requests", "service_per_s"),
     "tenants": ("id", "origin", "tier", "group", "weight"),
+    "tier states": ("pool", "tier", "queued_requests", "in_flight_requests", "slack_s_min"),
     "tiers": ("id", "origin", "weight", "reserve_ratio", "envelope"),
     "usage": ("day", "tenant", "model", "requests", "cost"),
 }
@@ -122,6 +125,25 @@ def print_one(thing: Mapping[str, Any]) -> None:
     for name, value in lists.items():
         Console().print(Text(f"\n{name}", style="bold"))
         print_list(value)
+
+
+def print_state(state: Mapping[str, Any], *, is_wide: bool) -> None:
+    """Print the pools, then the tiers and the backends of each. One cell for all tiers would be thousands of columns
+    wide.
+    """
+    pools = state["pools"]
+    if not state["store_available"]:
+        Console(file=sys.stderr).print("The store is not available.")
+    print_list([_without(pool, ("tiers", "backends")) for pool in pools], "pool states", is_wide=is_wide)
+    for part, plural in (("tier", "tiers"), ("backend", "backends")):
+        rows = [{"pool": pool["pool"], part: name, **each} for pool in pools for name, each in pool[plural].items()]
+        if rows:
+            Console().print()
+            print_list(rows, f"{part} states", is_wide=is_wide)
+
+
+def _without(thing: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in thing.items() if name not in names}
 
 
 def text_of(name: str, value: object) -> str:

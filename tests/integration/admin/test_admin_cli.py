@@ -254,7 +254,7 @@ async def test_on_a_terminal_people_get_tables_and_with_json_machines_get_json(s
     assert ["weight", "2.5"] in [line.split() for line in (await shell("show", "tenants", "alice")).text.splitlines()]
     keys = (await shell("list", "keys")).text
     assert "\x1b" not in keys, "what a label holds is nothing to a terminal"
-    assert "pools" in (await shell("state")).text
+    assert "in_flight_requests" in (await shell("state")).text
     assert (await shell("state", "--json")).json["store_available"]
     assert (await shell("audit", "-o", "wide")).text.splitlines()[1].split()[0] == "3"
 

@@ -178,6 +178,22 @@ async def test_tables_fit_80_columns_and_the_target_may_stand_on_either_side(she
     assert (await shell("get", "tenants", "--json", before=("--url", "http://127.0.0.1:1"))).exit_code == 0
 
 
+async def test_the_state_has_a_line_for_each_pool_tier_and_backend_that_fits_80_columns(shell, monkeypatch):
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    await shell("set", "backends", "b0", "draining=true")
+    lines = (await shell("state")).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    state = (await shown(shell, "/state"))["pools"]
+    names = [line.split()[:2] for line in lines if line]
+    for pool in state:
+        for name in (*pool["tiers"], *pool["backends"]):
+            assert [pool["pool"], name] in names
+    assert "reserved_tokens" not in "".join(lines)
+    assert "reserved_tokens" in (await shell("state", "-o", "wide")).stdout
+    assert [*map(str.split, (await shell("list", "backends")).stdout.splitlines())][1][:3] == ["b0", "healthy", "yes"]
+
+
 @pytest.mark.parametrize("command", [[], ["admin"], ["admin", "get"], ["admin", "usage", "export"], ["top"], ["serve"]])
 def test_h_is_help_everywhere(command):
     short, long = (CliRunner().invoke(app, [*command, option]) for option in ("-h", "--help"))

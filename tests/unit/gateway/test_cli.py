@@ -194,7 +194,7 @@ def test_serve_says_in_one_line_that_its_port_is_taken():
         command = [Path(sys.executable).with_name("fairlead"), "serve", "--port", str(taken.getsockname()[1])]
         result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 1
-    assert "in use" in result.stderr
+    assert "in use. Stop what listens there, or set another port" in result.stderr
     assert "Traceback" not in result.stderr
 
 
