@@ -10,8 +10,9 @@ While the store is unavailable, reads still work and writes raise StoreUnavailab
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from gateway.registry.audit_log import AuditLog
 from gateway.registry.changes import GUARDS, Changes

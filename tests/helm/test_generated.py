@@ -5,7 +5,7 @@ import re
 import runpy
 
 import yaml
-from renderings import CHART
+from renderings import CHART, render
 
 from gateway.config.schema import config_schema
 
@@ -62,3 +62,10 @@ def test_every_value_is_in_the_schema_and_the_other_way_round():
     for name, section in values.items():
         if name != "config" and schema[name].get("additionalProperties") is False and section:
             assert schema[name]["properties"].keys() == section.keys(), name
+
+
+def test_the_chart_takes_the_values_of_the_tutorial():
+    page = (CHART.parent / "docs/tutorials/kubernetes.md").read_text()
+    values = yaml.safe_load(page.partition("# my-values.yaml\n")[2].partition("```")[0])
+    config = yaml.safe_load(render(values)["ConfigMap", "release-fairlead"]["data"]["fairlead.yaml"])
+    assert config["tenants"].keys() == {"chat", "nightly"}
