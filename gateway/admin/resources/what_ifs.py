@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgspec.structs import asdict
-
 from gateway.admin.models.what_ifs import (
     FoundFigures,
     FoundSessions,
@@ -22,7 +20,7 @@ from gateway.admin.problems import AdminProblem, FieldError, field_problem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.aliases import AliasSection
 from gateway.registry.registry import Registry
-from gateway.steering.what_if.changes import PLAYED, Changes, SplitChange
+from gateway.steering.what_if.changes import PLAYED, PlayedChanges, SplitChange
 from gateway.steering.what_if.spec import SessionsChanged
 from gateway.steering.what_if.what_ifs import Asked, NothingRecorded, OneIsRunning, WhatIf, WhatIfs
 from policies.fairness.bounds import BOUNDS
@@ -75,7 +73,7 @@ class WhatIfRoutes:
             raise AdminProblem(409, "no call was recorded in that time") from None
         return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
 
-    def _changes(self, asked: WhatIfChanges) -> Changes:
+    def _changes(self, asked: WhatIfChanges) -> PlayedChanges:
         """What is asked for, of entries that exist. Raises AdminProblem, naming every one that does not."""
         named = {kind: getattr(asked, kind) for kind in PLAYED}
         missing = [
@@ -101,7 +99,7 @@ class WhatIfRoutes:
             entry = self.registry.get("aliases", name)
             if entry is not None and isinstance(entry.section, AliasSection):
                 splits[name] = SplitChange.of(entry.section, alias.split)
-        return Changes(
+        return PlayedChanges(
             engines=asked.engines,
             patches={
                 kind: {name: each.model_dump(mode="json", exclude_unset=True) for name, each in entries.items()}
@@ -129,7 +127,7 @@ def _shown(what_if: WhatIf) -> WhatIfResource:
     return WhatIfResource.model_construct(
         id=what_if.id,
         pool=what_if.pool,
-        sessions=SessionsAsked.model_construct(**asdict(what_if.sessions)),
+        sessions=SessionsAsked.model_construct(**what_if.sessions),
         policy=what_if.policy,
         weights=dict(what_if.weights),
         changes=dict(what_if.changes),

@@ -1,4 +1,4 @@
-"""Changes: what a what-if changes beside the order and weights, and what becomes of its recording and settings.
+"""PlayedChanges: what a what-if changes beside the order and weights, and what becomes of its recording and settings.
 
 Settings are changed by merge patches of their entries, as the admin API's PATCH does. A changed split of an alias moves
 recorded calls between the alias's models: under `sticky: call` as few as give the new weights, else those of the
@@ -39,7 +39,7 @@ class SplitChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class PlayedChanges:
     """`engines`: so many more, or fewer (below 0). `patches`: merge patches by kind and id. `splits`: by alias."""
 
     engines: int = 0

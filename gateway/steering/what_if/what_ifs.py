@@ -20,9 +20,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 import orjson
+from msgspec.structs import asdict
 
 from gateway.others import Others
-from gateway.steering.what_if.changes import Changes
+from gateway.steering.what_if.changes import PlayedChanges
 from gateway.steering.what_if.spec import SESSIONS_AS_THEY_ARE, EngineSpec, InsteadSpec, SessionsChanged, WhatIfSpec
 
 KNOWN: Final = "what-if"  # a service
@@ -58,7 +59,7 @@ class Asked:
 
 @dataclass(slots=True)
 class WhatIf:
-    """One what-if and its result. `changes` are in the form of the admin API. `progress` is from 0 to 1. `asked_at` is
+    """One what-if and its result. `changes` are in the form of the admin API, and `sessions` of SessionsChanged. `progress` is from 0 to 1. `asked_at` is
     the time at which a reader asked for it last, on its process's clock.
     """
 
@@ -68,7 +69,7 @@ class WhatIf:
     weights: Mapping[str, float]
     minutes: int
     changes: Mapping[str, Any]
-    sessions: SessionsChanged
+    sessions: Mapping[str, Any] = field(default_factory=dict)
     state: Literal["running", "done", "failed", "stopped"] = "running"
     progress: float = 0.0
     found: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class WhatIfs:
         """What `end` of another process asks of this one; nothing where it does not run here."""
         return b"ended" if self._end(body.decode(), "it was stopped") else b""
 
-    async def ask(self, asked: Asked, changes: Changes) -> WhatIf:
+    async def ask(self, asked: Asked, changes: PlayedChanges) -> WhatIf:
         """Begin a simulation; without a `pool`, of the pool with most calls. Raises NothingRecorded, OneIsRunning."""
         pool = asked.pool
         self._raise_if_running()
@@ -140,7 +141,13 @@ class WhatIfs:
             instead = (await asyncio.to_thread(lambda: _by_pool(changes.calls(lines), pools))).get(pool, [])
         self._raise_if_running()  # while the calls were gathered
         what_if = WhatIf(
-            secrets.token_hex(8), pool, asked.policy, asked.weights, asked.minutes, asked.changes, asked.sessions
+            secrets.token_hex(8),
+            pool,
+            asked.policy,
+            asked.weights,
+            asked.minutes,
+            asked.changes,
+            asdict(asked.sessions),
         )
         self._kept[what_if.id] = what_if
         while len(self._kept) > KEPT_MAX:
@@ -230,7 +237,7 @@ class _Played:
 
     calls: Sequence[bytes]
     instead: Sequence[bytes] | None
-    changes: Changes
+    changes: PlayedChanges
 
 
 def _written(
@@ -254,7 +261,7 @@ def _written(
         trace=str(trace),
         config=str(settings),
         pool=what_if.pool,
-        sessions=what_if.sessions,
+        sessions=SessionsChanged(**what_if.sessions),
         engine=engine,
         policy=what_if.policy,
         weights=dict(what_if.weights),

@@ -118,7 +118,7 @@ async def recorded(workload: Workload) -> bytes:
         callers.cancel()
         await asyncio.gather(callers, return_exceptions=True)
         ((pool, calls),) = _by_pool(lines, dict(what_ifs._pools())).items()
-        what_if = WhatIf("recorded", pool, None, {}, 1)
+        what_if = WhatIf("recorded", pool, None, {}, 1, {})
         _written(folder, what_if, calls, what_ifs._engine_of(pool), what_ifs._config_of(pool))
         return b"\n".join(
             (folder / name).read_bytes().rstrip() for name in ("spec.json", "fairlead.yaml", "calls.jsonl")

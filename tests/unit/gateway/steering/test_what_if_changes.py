@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.aliases import AliasSection
 from gateway.steering.what_if import process
-from gateway.steering.what_if.changes import Changes, SplitChange
+from gateway.steering.what_if.changes import PlayedChanges, SplitChange
 from gateway.steering.what_if.spec import EngineSpec
 from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _Played, _written
 
@@ -52,43 +52,43 @@ def median_ttft_s(answer, tenant):
 
 
 def test_without_changes_both_simulations_are_alike(simulated):
-    answer = simulated(Changes())
+    answer = simulated(PlayedChanges())
     assert answer["replayed"] == answer["instead"]
 
 
 def test_one_engine_more_lets_all_wait_shorter_and_one_fewer_than_one_is_one(simulated):
     for tenant in ("chat", "batch"):
-        now, then = median_ttft_s(simulated(Changes(engines=1)), tenant)
+        now, then = median_ttft_s(simulated(PlayedChanges(engines=1)), tenant)
         assert then < 0.7 * now
-    answer = simulated(Changes(engines=-5))
+    answer = simulated(PlayedChanges(engines=-5))
     assert answer["replayed"] == answer["instead"]
 
 
 def test_engines_that_come_or_go_are_of_the_median_pace():
     unequal = EngineSpec(engines=3, requests_running_max=4, kv_tokens_max=None, paces=[1.0, 1.2, 5.0])
-    assert Changes(engines=1).engine(unequal).paces == [1.0, 1.2, 5.0, 1.2]
-    fewer = Changes(engines=-1).engine(unequal)
+    assert PlayedChanges(engines=1).engine(unequal).paces == [1.0, 1.2, 5.0, 1.2]
+    fewer = PlayedChanges(engines=-1).engine(unequal)
     assert (fewer.engines, fewer.paces) == (2, [1.0, 5.0])
-    assert Changes(engines=1).engine(ENGINE).paces == []
+    assert PlayedChanges(engines=1).engine(ENGINE).paces == []
 
 
 @pytest.mark.parametrize("tier", [{"weight": 9.0}, {"reserve_ratio": 0.75}])
 def test_a_tier_of_a_larger_weight_or_with_a_reserve_waits_shorter(simulated, tier):
-    now, then = median_ttft_s(simulated(Changes(patches={"tiers": {"first": tier}})), "chat")
+    now, then = median_ttft_s(simulated(PlayedChanges(patches={"tiers": {"first": tier}})), "chat")
     assert then < 0.8 * now
 
 
 def test_a_tenant_of_a_group_is_in_the_tier_of_the_group_and_limited_by_it(simulated):
     patches = {"tenants": {"batch": {"group": "loud"}}, "groups": {"loud": {"requests_per_minute_max": 10}}}
-    tenants = simulated(Changes(patches=patches))["instead"]["tenants"]
+    tenants = simulated(PlayedChanges(patches=patches))["instead"]["tenants"]
     assert tenants["batch"]["served"] == 10
     assert tenants["chat"]["served"] == CALLS
-    assert Changes(patches=patches).config(CONFIG)["tenants"]["batch"] == {"group": "loud"}
+    assert PlayedChanges(patches=patches).config(CONFIG)["tenants"]["batch"] == {"group": "loud"}
     assert CONFIG["tenants"]["batch"] == {"tier": "second"}, "what is changed is a copy"
 
 
 def test_a_limit_of_a_tenant_holds_and_spares_the_other(simulated):
-    answer = simulated(Changes(patches={"tenants": {"batch": {"in_flight_max": 1}}}))
+    answer = simulated(PlayedChanges(patches={"tenants": {"batch": {"in_flight_max": 1}}}))
     now, then = median_ttft_s(answer, "chat")
     assert then < 0.7 * now, "it has three of four slots, and had two"
     now, then = median_ttft_s(answer, "batch")
@@ -110,18 +110,18 @@ def by_model(changes, calls):
 def test_a_split_by_lot_moves_as_few_calls_as_give_the_new_weights():
     alias = AliasSection(models=("m", "n"), split={"m": 80, "n": 20})
     calls = [*alias_calls(800, "m"), *alias_calls(200, "n"), a_call(0, "batch")]
-    counts, moves = by_model(Changes(splits={"a": SplitChange.of(alias, {"m": 50, "n": 50})}), calls)
+    counts, moves = by_model(PlayedChanges(splits={"a": SplitChange.of(alias, {"m": 50, "n": 50})}), calls)
     assert counts["m"] == pytest.approx(501, abs=45)
     assert moves == counts["n"] - 200, "none moves back"
-    assert by_model(Changes(splits={"a": SplitChange.of(alias, {"m": 4, "n": 1})}), calls)[1] == 0
-    assert by_model(Changes(splits={"a": SplitChange.of(alias, {"n": 1})}), calls)[0] == {"m": 1, "n": 1000}
+    assert by_model(PlayedChanges(splits={"a": SplitChange.of(alias, {"m": 4, "n": 1})}), calls)[1] == 0
+    assert by_model(PlayedChanges(splits={"a": SplitChange.of(alias, {"n": 1})}), calls)[0] == {"m": 1, "n": 1000}
 
 
 def test_a_sticky_split_moves_whole_tenants():
     alias = AliasSection(models=("m", "n"), split={"m": 1}, sticky="tenant")
     calls = [a_call(number, f"t{number % 40}", alias="a") for number in range(400)]
     lines = b"".join(json.dumps(each).encode() + b"\n" for each in calls)
-    changes = Changes(splits={"a": SplitChange.of(alias, {"m": 1, "n": 1})})
+    changes = PlayedChanges(splits={"a": SplitChange.of(alias, {"m": 1, "n": 1})})
     moved = [json.loads(line) for line in changes.calls(lines).splitlines()]
     models = {(each["tenant"], each["model"]) for each in moved}
     assert len(models) == 40, "each tenant has one model"
@@ -131,7 +131,7 @@ def test_a_sticky_split_moves_whole_tenants():
 def test_calls_that_a_split_sends_to_another_pool_leave_the_simulation(simulated):
     alias = AliasSection(models=("m", "n"))
     calls = [*alias_calls(CALLS, "m"), *[a_call(number, "batch") for number in range(CALLS)]]
-    changes = Changes(splits={"a": SplitChange.of(alias, {"m": 1, "n": 3})})
+    changes = PlayedChanges(splits={"a": SplitChange.of(alias, {"m": 1, "n": 3})})
     lines = b"".join(json.dumps(each).encode() + b"\n" for each in calls)
     moved = _by_pool(changes.calls(lines), {"m": "m", "n": "n"})["m"]
     answer = simulated(changes, calls, moved)
