@@ -8,16 +8,17 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel
 
-from gateway.admin.models import live as live_models
 from gateway.admin.models.backends import StepsResource
+from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
 from gateway.budgets.budgets import Budgets
+from gateway.config.value_types import Name
 from gateway.live.schema import ClusterView
 from gateway.money.amounts import to_text
 from gateway.registry.registry import Registry
@@ -30,6 +31,129 @@ M = TypeVar("M", bound=BaseModel)
 RATE_S = 1.0
 FIRST_LOOK_S = 0.5  # some tens of engine steps, and no longer than a person notices
 RATES_MAX = 100_000  # tenants; beyond that all rates are dropped and measured again
+
+
+class Reserve(Fields):
+    """The capacity held for a tier: its `reserve_ratio`, or the free capacity that it was learned to need, where that
+    is more.
+    """
+
+    sequences: int
+    tokens: int
+
+
+class BackendState(Fields):
+    """The state of one backend. `steps` null: no step time model limits the backend. `foreign_*`: external load.
+    `reserves` are by tier.
+    """
+
+    available: bool
+    in_flight_requests: int
+    requests_limit: int
+    reserved_tokens: int
+    tokens_limit: int | None
+    foreign_requests: int
+    foreign_tokens: int
+    steps: StepsResource | None
+    reserves: dict[str, Reserve]
+
+
+class TierState(Fields):
+    """The state of one tier. `slack_s_min`: the time until the next token of its most urgent request is due; null: no
+    request has an envelope.
+    """
+
+    queued_requests: int
+    in_flight_requests: int
+    slack_s_min: float | None
+    attainment: Attainment
+
+
+class RequestState(Fields):
+    """A request with an envelope. It is queued where `backend` is null; `slack_s` below 0: it is late."""
+
+    request: str
+    tenant: str
+    backend: str | None
+    output_tokens: int
+    slack_s: float
+
+
+class PoolState(Fields):
+    """The state of one pool. `urgent`: the requests whose next token is due soonest, at most 100."""
+
+    pool: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    tenants: int
+    tiers: dict[str, TierState]
+    urgent: list[RequestState]
+    backends: dict[str, BackendState]
+
+
+class LiveState(Fields):
+    store_available: bool
+    pools: list[PoolState]
+
+
+class TenantStateResource(Fields):
+    """The state of one tenant in one pool.
+
+    `service` is the service charged since start, in service units (a price per token); `service_per_s` its recent rate.
+    `rank` orders the tenants of a tier, least first; `key` is its old name. `slack_s_min` is that of the tenant's most
+    urgent request, queued or running.
+    """
+
+    pool: str
+    tenant: str
+    queued_requests: int
+    queued_bytes: int
+    in_flight_requests: int
+    in_flight_tokens: int
+    service: float
+    service_per_s: float
+    counter: float
+    rank: float
+    key: float
+    slack_s_min: float | None
+    attainment: Attainment
+
+
+class BudgetState(Fields):
+    """A budget of tokens, or of cost in the currency of the price lists, whose amounts are text; `key` "": of the
+    whole tenant; with `group`, `tenant` "": of a group. `used` is by calls that have ended, at all gateways that share
+    the state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
+    """
+
+    tenant: str
+    key: str
+    group: str
+    unit: Literal["tokens", "cost"]
+    period: Literal["day", "month"]
+    limit: int | str
+    used: int | str
+    reserved: int | str
+    remaining: int | str
+    renewed_at: int
+
+
+class TenantStatePage(Page):
+    pool: ModelName | None = None
+
+
+class BudgetPage(Page):
+    """The query of budgets. `group`: the group's own budgets, and those of its tenants and their keys."""
+
+    group: Name | None = None
+
+
+class TenantStates(ResourceList):
+    items: list[TenantStateResource]
+
+
+class BudgetStates(ResourceList):
+    items: list[BudgetState]
 
 
 class Rates:
@@ -66,18 +190,18 @@ class LiveRoutes:
     def routes(self) -> Iterator[Route]:
         yield Route(
             method="GET", path="/state", role=Role.VIEWER, summary="Pools and backends as they are now.",
-            run=self.state, answer=live_models.LiveState, live=True,
+            run=self.state, answer=LiveState, live=True,
         )  # fmt: skip
         yield Route(
             method="GET", path="/state/tenants", role=Role.VIEWER,
             summary="Every tenant's queue, counters and rate of service in every pool, by pool and tenant.",
-            run=self.tenants, query=live_models.TenantStatePage, answer=live_models.TenantStates, live=True,
+            run=self.tenants, query=TenantStatePage, answer=TenantStates, live=True,
         )  # fmt: skip
 
         yield Route(
             method="GET", path="/state/budgets", role=Role.VIEWER,
             summary="Budgets of tokens or money: what is used and what is left, by group, tenant and key.",
-            run=self.budgets_left, query=live_models.BudgetPage, answer=live_models.BudgetStates, live=True,
+            run=self.budgets_left, query=BudgetPage, answer=BudgetStates, live=True,
             for_groups=True,
         )  # fmt: skip
         yield Route(
@@ -92,7 +216,7 @@ class LiveRoutes:
         for pool, snapshot in sorted(self.pools.overviews().items()):
             urgency = await urgency_of(self.pools.dispatchers()[pool], list(snapshot.attainment))
             pools.append(
-                live_models.PoolState(
+                PoolState(
                     pool=pool,
                     queued_requests=snapshot.queued_requests,
                     queued_bytes=snapshot.queued_bytes,
@@ -103,10 +227,10 @@ class LiveRoutes:
                     backends={name: _backend(view) for name, view in snapshot.backends.items()},
                 )
             )
-        return AdminAnswer(live_models.LiveState(store_available=self.registry.is_store_available, pools=pools))
+        return AdminAnswer(LiveState(store_available=self.registry.is_store_available, pools=pools))
 
     async def tenants(self, asked: AdminRequest) -> AdminAnswer:
-        query: live_models.TenantStatePage = asked.query
+        query: TenantStatePage = asked.query
         after = tuple((query.cursor or "").partition("\n")[::2])
         rows = [
             (pool, tenant)
@@ -116,7 +240,7 @@ class LiveRoutes:
             if (pool, tenant) > after
         ]
         shown = rows[: query.limit]
-        items: list[live_models.TenantStateResource] = []
+        items: list[TenantStateResource] = []
         for pool in dict.fromkeys(pool for pool, _ in shown):
             dispatcher = self.pools.dispatchers().get(pool)
             slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
@@ -124,18 +248,18 @@ class LiveRoutes:
             items += self._of(pool, shown, slacks_s, unknown)
         more = len(rows) > len(shown)
         return AdminAnswer(
-            live_models.TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
+            TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
         )
 
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
-        query: live_models.BudgetPage = asked.query
+        query: BudgetPage = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
         rows = self.budgets.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
         # Both budgets of a holder are on the same page.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])
         items = [
-            live_models.BudgetState(
+            BudgetState(
                 tenant="" if group_of(row.holder) else row.holder[0], key=row.holder[1], group=group_of(row.holder),
                 unit=row.unit.value, period=row.period,
                 limit=_amount(row, row.limit), used=_amount(row, row.used), reserved=_amount(row, row.reserved),
@@ -146,7 +270,7 @@ class LiveRoutes:
         ]  # fmt: skip
         more = len(holders) > query.limit
         cursor = "\n".join(holders[query.limit - 1]) if more else None
-        return AdminAnswer(live_models.BudgetStates.model_construct(items=items, next_cursor=cursor))
+        return AdminAnswer(BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     def _is_of(self, holder: Holder, group: str | None) -> bool:
         """Whether the holder of a budget is this group, or one of its tenants or their keys. None: any holder is."""
@@ -174,7 +298,7 @@ class LiveRoutes:
 
     def _of(
         self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float], unknown: Collection[str]
-    ) -> Iterator[live_models.TenantStateResource]:
+    ) -> Iterator[TenantStateResource]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()
         views = self.pools.views(pool, names)
         for name in names:
@@ -184,7 +308,7 @@ class LiveRoutes:
                 over_s = FIRST_LOOK_S / 2 if name in unknown else RATE_S
                 rate = self.rates.per_s((pool, name), view.service, now, over_s=over_s)
                 yield _shown(
-                    live_models.TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
+                    TenantStateResource, view, pool=pool, tenant=name, service_per_s=rate, key=view.rank,
                     slack_s_min=slacks_s.get(name), attainment=view.attainment,
                 )  # fmt: skip
 
@@ -199,17 +323,17 @@ def steps_of(view: BackendView) -> StepsResource | None:
     return None if view.steps is None else _shown(StepsResource, view.steps)
 
 
-def _backend(view: BackendView) -> live_models.BackendState:
-    reserves = {tier_id: _shown(live_models.Reserve, reserve) for tier_id, reserve in view.reserves.items()}
+def _backend(view: BackendView) -> BackendState:
+    reserves = {tier_id: _shown(Reserve, reserve) for tier_id, reserve in view.reserves.items()}
     return _shown(
-        live_models.BackendState, view, foreign_requests=view.external_requests, foreign_tokens=view.external_tokens,
+        BackendState, view, foreign_requests=view.external_requests, foreign_tokens=view.external_tokens,
         steps=steps_of(view), reserves=reserves,
     )  # fmt: skip
 
 
-def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, live_models.TierState]:
+def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, TierState]:
     return {
-        tier_id: live_models.TierState(
+        tier_id: TierState(
             queued_requests=tier.queued_requests,
             in_flight_requests=tier.in_flight_requests,
             slack_s_min=None if tier.slack_s_min == inf else tier.slack_s_min,
@@ -219,8 +343,8 @@ def _tiers(urgency: Urgency, attainment: Mapping[str, Attainment]) -> dict[str, 
     }
 
 
-def _urgent(request_id: str, view: RequestView) -> live_models.RequestState:
-    return live_models.RequestState(
+def _urgent(request_id: str, view: RequestView) -> RequestState:
+    return RequestState(
         request=request_id,
         tenant=view.tenant_id,
         backend=view.backend_id,

@@ -59,8 +59,8 @@ class Asked:
 
 @dataclass(slots=True)
 class WhatIf:
-    """One what-if and its result. `changes` are in the form of the admin API, and `sessions` of SessionsChanged. `progress` is from 0 to 1. `asked_at` is
-    the time at which a reader asked for it last, on its process's clock.
+    """One what-if and its result. `changes` are in the form of the admin API, and `sessions` of SessionsChanged.
+    `progress` is from 0 to 1. `asked_at` is the time at which a reader asked for it last, on its process's clock.
     """
 
     id: str
