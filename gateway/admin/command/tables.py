@@ -51,6 +51,8 @@ AMOUNTS = frozenset({"cost"})  # text, aligned as numbers are
 def print_list(items: Iterable[Mapping[str, Any]], kind: str = "", *, is_wide: bool = False) -> None:
     """Print one row per item, with the fields of the kind as columns; with `is_wide` all fields."""
     rows = list(items)
+    if kind == "requests" and not is_wide:  # the sentence says what the other fields are
+        rows = [{**row, "waits": row["waits"] and row["waits"]["text"]} for row in rows]
     if not rows:
         Console(file=sys.stderr).print("There are none.")
         return
