@@ -6,6 +6,7 @@ file. Rules that span sections (a tenant's tier exists, names are unique, reserv
 problems are reported together.
 """
 
+import os
 import re
 import ssl
 from collections import Counter
@@ -128,8 +129,11 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment overrides the file (which is passed as init values); .env files are not read."""
-        return env_settings, init_settings
+        """The environment overrides the file (which is passed as init values); .env files are not read. To look for
+        every field in the environment takes three times as long as to check all values: it is asked where it has any.
+        """
+        is_set = any(name.upper().startswith(ENV_PREFIX) for name in os.environ)
+        return (env_settings, init_settings) if is_set else (init_settings,)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

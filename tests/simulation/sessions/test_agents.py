@@ -263,7 +263,7 @@ class Watched(Scheduler):
 
 
 @pytest.mark.interpreted  # as above
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("told", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_two_tenants_that_wait_for_room_get_the_same_service_within_twice_what_admitted_sessions_may_use(told):
     """W5: 20 sessions against 4, VTC's bound with U' in the place of U."""
     play(cpu(until_s=120.0), Way(gate=True, told=told, make=Watched))

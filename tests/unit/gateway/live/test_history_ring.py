@@ -94,7 +94,7 @@ def test_processes_are_added_up_and_parts_of_a_minute_are_weighted():
     assert spanned(USE, parts, [10.0, 900.0]) == pytest.approx([100 / 910, 100.0, 2.0, 0.4, 2.0, 0.5])
 
 
-@pytest.mark.parametrize(("hours", "bytes_max"), [(8, 2048), (24, 3100)])
+@pytest.mark.parametrize(("hours", "bytes_max"), [(8, 2048), pytest.param(24, 3100, marks=pytest.mark.long)])
 def test_what_a_tenant_takes_that_is_active_for_some_hours(hours, bytes_max):
     """With noise of a tenth from step to step, as a busy tenant has it. At the end both blocks that are written to, and
     not compressed, are full.
