@@ -183,8 +183,10 @@ def test_an_id_that_never_came_is_said_to_be_unknown(visit, loaded, keys):
 
 
 def test_what_if_plays_the_recorded_calls_under_other_weights(visit, loaded, keys):
+    """Of the last minute: a replay of all that the tests before have asked for takes longer with each of them."""
     page = visit(loaded).sign_in(keys["operator"], "#/what-if")
     page.wait_for_timeout(20_000)  # so that enough calls have ended
+    page.get_by_label("Of the last").fill("1")
     page.get_by_label("Change 1 of").select_option(label="nightly")
     page.get_by_label("Value of change 1").fill("3")
     page.get_by_role("button", name="Play it").click()
