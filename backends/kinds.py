@@ -40,9 +40,9 @@ class BackendKind:
     `owners` are prefixes of `owned_by`, `metrics` is the prefix of its metrics' names, `busy` the status of a busy
     answer and a part of its body. `nulls_usage`: it writes `"usage":null` into chunks, but only when usage was asked
     for. `may_refuse_options`: a server of this kind may reject `stream_options`. `has_token_ids`: it reports token ids
-    (`return_token_ids`), and completes a prompt of token ids. `engine_died` is a part of the body of the 500 that it
-    answers when its engine is gone. `stopped` is a part of a whole answer that it did not finish because the server is
-    stopping.
+    (`return_token_ids`), and completes a prompt of token ids. `engine_died` are parts of the bodies of the 500 that it
+    answers when its engine is gone, and while it ends. `stopped` is a part of a whole answer that it did not finish
+    because the server is stopping.
     """
 
     name: str
@@ -50,7 +50,7 @@ class BackendKind:
     nulls_usage: bool = False
     may_refuse_options: bool = False
     has_token_ids: bool = False
-    engine_died: bytes | None = None
+    engine_died: tuple[bytes, ...] = ()
     stopped: bytes | None = None
     owners: tuple[str, ...] = ()
     metrics: str | None = None
@@ -99,7 +99,10 @@ BACKEND_KINDS: Final[Mapping[str, BackendKind]] = {
             name="vllm",
             usage=UsageDetail.ALWAYS,
             has_token_ids=True,
-            engine_died=b"EngineCore encountered an issue",  # v1/engine/exceptions.py
+            engine_died=(
+                b"EngineCore encountered an issue",  # v1/engine/exceptions.py
+                b"cannot schedule new futures after shutdown",  # CPython's, of threads that end before its port does
+            ),
             stopped=b'"finish_reason":"abort"',
             owners=("vllm",),
             metrics="vllm:",

@@ -431,7 +431,7 @@ class Attempt:
             raise BackendRejected(Evidence.BUSY, BUSY_HOLD_S, is_answer=True)
         if status == 503:
             raise BackendRejected(Evidence.BROKEN, BUSY_HOLD_S, is_answer=True)
-        if status == 500 and kind.engine_died is not None and kind.engine_died in body:
+        if status == 500 and any(mark in body for mark in kind.engine_died):
             is_gone = self._stream.is_begun  # a stream that lost it here would have begun
             raise BackendRejected(Evidence.BROKEN, UNREACHABLE_HOLD_S, is_answer=is_gone)
         rejected = status in (400, 422) and kind.may_refuse_options and OPTIONS_MARK in body

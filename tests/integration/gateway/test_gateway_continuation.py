@@ -18,6 +18,9 @@ ABORTED = {
     "choices": [{"index": 0, "message": {"content": "half"}, "finish_reason": "abort"}],
     "usage": {"prompt_tokens": 5, "completion_tokens": 1},
 }
+ENDING = {
+    "error": {"message": "cannot schedule new futures after shutdown", "type": "InternalServerError", "code": 500}
+}
 DIED = {"error": {"message": "EngineCore encountered an issue. See stack trace (above).", "code": 500}}
 
 
@@ -274,13 +277,16 @@ async def test_resends_that_are_off_leave_a_stream_where_it_broke():
         assert any("lost" in reply.events[-1] for reply in replies)
 
 
-@pytest.mark.parametrize(("body", "status"), [(ABORTED, 200), (DIED, 500)], ids=["stopped", "engine died"])
-async def test_a_whole_answer_that_was_not_finished_is_asked_for_again(body, status):
+@pytest.mark.parametrize(
+    ("body", "status"), [(ABORTED, 200), (DIED, 500), (ENDING, 500)], ids=["stopped", "engine died", "vLLM ends"]
+)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_whole_answer_that_was_not_finished_is_asked_for_again(body, status, streams):
     async with (
         scripted(answer(), answer(orjson.dumps(body), status=status)) as backend,
         gateway(vllm_at(backend)) as rig,
     ):
-        reply = await rig.post()
+        reply = await rig.post(call(stream=streams))
         assert reply.status == 200
         assert b"half" not in reply.body
         assert len(backend.calls) == 2
