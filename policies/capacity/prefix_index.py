@@ -101,7 +101,7 @@ class _Holder:
 
     def __init__(self, bit: int, matches: _Answers[int]) -> None:
         self.bit, self.matches = bit, matches
-        self.tokens_max: float = KV_TOKENS_UNKNOWN
+        self.tokens_max = float(KV_TOKENS_UNKNOWN)
         self.tokens, self.size = 0.0, 0  # of all blocks, and their number
         self._by_first: dict[int, _Run] = {}
         self._by_use: OrderedDict[_Run, None] = OrderedDict()  # least recently used first
