@@ -33,7 +33,7 @@ def test_pictures_of_every_view(visit, loaded, keys):
     page.wait_for_timeout(75_000)  # a minute of shares
     take(page, "page-now")
     visitor.see("tenant", "flood")
-    expect(page.locator(".plot canvas")).to_have_count(2)
+    expect(page.locator(".plot canvas").first).to_be_visible()
     page.wait_for_timeout(5_000)
     take(page, "page-tenant")
     visitor.see("tenant", "nightly")
