@@ -70,8 +70,10 @@ tests: $(STAMP) $(NODE)
 	$(FORKED) $(WORKERS) -m "not long and not alone"; many=$$?; \
 	$(BIN)/python -m pytest -m "alone and not long" $$(grep -rl --include=*.py mark.alone tests/integration) && exit $$many
 
-test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image
+test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image; 2,000 seeds
 	$(FORKED) 2 --timeout 900 -m long
+	$(BIN)/python -m tests.simulation.cluster --seeds 1000 --first $(FIRST)
+	$(BIN)/python -m tests.simulation.cluster --seeds 1000 --first $(FIRST) --cuts
 
 test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
 	tests/web/chromium.sh
