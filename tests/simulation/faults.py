@@ -145,10 +145,10 @@ class FaultyWorld(World):
             return
         call.slot = slot
         self._in_flight[call.request.id] = call
-        self._at(now, partial(self._refuse, call))
+        self._at(now, partial(self._refuse, call, slot))
 
-    def _refuse(self, call: SimulatedCall, now: float) -> None:
-        if call.request.id in self._in_flight:
+    def _refuse(self, call: SimulatedCall, slot: Slot, now: float) -> None:
+        if call.request.id in self._in_flight and call.slot is slot:  # and was not sent elsewhere at this instant
             self._come_back(call, now)
 
     def _come_back(self, call: SimulatedCall, now: float) -> None:

@@ -257,7 +257,7 @@ def test_with_every_placement_answers_are_continued(placement):
 
 
 def test_clients_that_leave_while_their_answers_are_cut_leave_nothing_behind():
-    run = FaultyRun("vtc", faults=CUTS, rules=RULES, patience_s=6.0, metrics_lag_s=1.0)
+    run = FaultyRun("vtc", faults=CUTS, rules=RULES, patience_s=4.0, metrics_lag_s=1.0)
     assert any(entry.call == "cancel" for entry in run.entries)
     assert run.interrupted()
 
@@ -278,7 +278,7 @@ def test_a_pool_whose_answers_could_be_continued_decides_as_one_whose_could_not(
 
 @pytest.mark.parametrize("policy", mostly_long(MAIN))
 def test_clients_that_leave_while_engines_die_leave_nothing_behind(policy):
-    run = FaultyRun(policy, faults=[dies, slows], patience_s=6.0, metrics_lag_s=1.0)
+    run = FaultyRun(policy, faults=[dies, slows], patience_s=4.0, metrics_lag_s=1.0)
     gone = [entry for entry in run.finished() if entry.outcome is Outcome.CLIENT_DISCONNECTED]
     assert gone
     assert any(entry.call == "cancel" for entry in run.entries)
