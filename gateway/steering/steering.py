@@ -24,7 +24,6 @@ from policies.step_time.model import StepTimeModel
 
 RECORDED: Final = "recorded"  # a service
 ALIKE: Final = 0.02  # step times that differ by less are those of like backends: learnt models do
-SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
 
 class Steering:
@@ -132,7 +131,6 @@ def _config(sections: Mapping[str, Any], entries: Mapping[str, Sequence[Any]]) -
     found: dict[str, Any] = {name: section.model_dump(mode="json") for name, section in sections.items()}
     for kind, of in entries.items():
         found[kind] = {entry.name: _section(entry.section) for entry in of}
-    found["auth"] = {"mode": "keys", "secret": SECRET}  # as in every configuration with tenants
     return found
 
 

@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "the token that ends a character has its name", "gateway/continuation/token_texts.py",
-        "if self._cut_chars and not name:", "if False:", (CONTINUED,),
+        "if self._cut_chars and not name and not self._is_hidden:", "if False:", (CONTINUED,),
     ),
     Mutant(
         "tokens that are named by their ids stay so", "gateway/continuation/continued.py",
@@ -324,7 +324,7 @@ MUTANTS = (
     ),
     Mutant(
         "it goes back where its blocks are cached", "policies/fleet/fleet.py",
-        "return at_home or self.placement.place(", "return self.placement.place(", (POLICY,),
+        "                if each.id == home and fits(each):", "                if False:", (POLICY,),
     ),
     Mutant(
         "it gives way a few times at most", "policies/pool/preemption.py",

@@ -33,6 +33,7 @@ KEPT_MAX: Final = 10
 RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
 PROCESS: Final = "gateway.steering.what_if.process"
 LINE_BYTES_MAX: Final = 4 << 20
+SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
 log = logging.getLogger(__name__)
 
@@ -251,9 +252,9 @@ def _written(
     trace, settings, spec = folder / "calls.jsonl", folder / "fairlead.yaml", folder / "spec.json"
     trace.write_bytes(b"\n".join(played.calls) + b"\n")
     configured = config()
-    settings.write_bytes(orjson.dumps(configured))  # JSON is YAML
+    settings.write_bytes(_as_file(configured))
     instead = InsteadSpec(trace=None, config=str(folder / "instead.yaml"), engine=played.changes.engine(engine))
-    Path(instead.config).write_bytes(orjson.dumps(played.changes.config(configured)))
+    Path(instead.config).write_bytes(_as_file(played.changes.config(configured)))
     if played.instead is not None:
         instead.trace = str(folder / "instead.jsonl")
         Path(instead.trace).write_bytes(b"\n".join(played.instead) + b"\n")
@@ -269,6 +270,12 @@ def _written(
     )
     spec.write_bytes(msgspec.json.encode(of))
     return spec
+
+
+def _as_file(config: Mapping[str, Any]) -> bytes:
+    """A configuration as a file, which has tenants where keys are checked, and only there. JSON is YAML."""
+    auth = {"auth": {"mode": "keys", "secret": SECRET}} if config["tenants"] else {}
+    return orjson.dumps({**config, **auth})
 
 
 def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:

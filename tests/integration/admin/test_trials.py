@@ -83,8 +83,8 @@ async def test_a_client_that_leaves_ends_the_call_whose_key_is_gone_then(tmp_pat
         body = trial(max_tokens=4000)
         async with api.session.post(f"{api.url}{ROOT}/trials", json=body, headers=headers) as answer:
             assert (await answer.content.readline()).startswith(b"event: text")
-            assert (running(backend), len(keys)) == (1, 1)
-        await until(lambda: running(backend) == 0 and api.rig.idle() and len(keys) == 0)
+            assert (running(backend), len(keys.known)) == (1, 1)
+        await until(lambda: running(backend) == 0 and api.rig.idle() and len(keys.known) == 0)
 
 
 async def test_roles(tmp_path):

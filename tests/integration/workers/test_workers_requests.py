@@ -34,4 +34,5 @@ async def test_worker_0_shows_and_cancels_what_another_worker_holds(tmp_path):
             while found["state"] == "running":
                 await asyncio.sleep(0.1)
                 _, found = await process.admin("GET", path)
-        assert (found["state"], found["happened"]["requests"]) == ("done", 3)
+        assert (found["state"], found["error"]) == ("done", None)
+        assert found["happened"]["requests"] == 3

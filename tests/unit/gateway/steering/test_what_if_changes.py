@@ -26,7 +26,6 @@ def a_call(number, tenant, **given):
 FLOOD = [a_call(number, tenant) for number in range(CALLS) for tenant in ("chat", "batch")]
 TENANTS = {"chat": {"tier": "first"}, "batch": {"tier": "second"}}
 CONFIG = {
-    "auth": {"mode": "keys", "secret": "0123456789abcdef"},
     "tiers": {"first": {}, "second": {}},
     "groups": {"loud": {"tier": "second"}},
     "tenants": TENANTS,
