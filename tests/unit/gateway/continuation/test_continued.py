@@ -254,6 +254,7 @@ async def test_a_backend_is_left_whose_answer_a_stop_string_has_ended():
     merges=st.integers(1, 3),
     bias=st.booleans(),
 )
+@example(prompt="", cuts=[2, 6], merges=3, bias=False)  # the character ends in the next answer, which does not name it
 @example(prompt="{-", cuts=[2], merges=1, bias=True)  # a special token stands between the seam and the character's end
 @example(prompt="{-", cuts=[2], merges=2, bias=True)  # the character ends after the special token, before the seam
 async def test_log_probabilities_after_a_seam_inside_a_character_are_right(prompt, cuts, merges, bias):
