@@ -11,12 +11,11 @@ from pydantic.json_schema import models_json_schema
 
 from gateway.admin.idempotency import HEADER, KEY_PATTERN
 from gateway.admin.problems import PROBLEM_TYPE, ProblemDetails
-from gateway.admin.routes import ROOT, Query, Route
+from gateway.admin.routes import MERGE_PATCH, ROOT, Query, Route
 
 Schema = dict[str, Any]
 
 REF_TEMPLATE = "#/components/schemas/{model}"
-MERGE_PATCH = "application/merge-patch+json"
 
 REFUSALS: Mapping[int, str] = {
     400: "The request cannot be read.",

@@ -15,6 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 
 ROOT = "/admin/v1"
+MERGE_PATCH = "application/merge-patch+json"  # RFC 7396
 BODY_BYTES_MAX = 64 << 10
 
 

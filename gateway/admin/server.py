@@ -21,9 +21,19 @@ from yarl import URL
 from gateway.admin.access.change_rate import ChangeRate
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
-from gateway.admin.openapi import MERGE_PATCH
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
-from gateway.admin.routes import ROOT, AdminAnswer, AdminRequest, Caller, Query, Role, Route, RouteTable, refusal
+from gateway.admin.routes import (
+    MERGE_PATCH,
+    ROOT,
+    AdminAnswer,
+    AdminRequest,
+    Caller,
+    Query,
+    Role,
+    Route,
+    RouteTable,
+    refusal,
+)
 from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
 from gateway.web.files import StaticFiles
