@@ -151,7 +151,7 @@ Gap = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Seconds before
 FirstPrompt = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of the first turn.")]
 AddedTokens = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of a later turn.")]
 OutputTokens = Annotated[str | None, typer.Option(metavar=QUANTILES, help="Tokens of an answer.")]
-SharedTokens = Annotated[int, typer.Option(min=0, help="With which all sessions of a tenant begin.")]
+SharedTokens = Annotated[int | None, typer.Option(min=0, help="With which all sessions of a tenant begin.")]
 StartsWithin = Annotated[float, typer.Option(min=0.0, help="Seconds in which agents start.")]
 TellEnds = Annotated[bool, typer.Option("--tell-ends", help="The last turn of a session says that it is.")]
 
@@ -166,7 +166,7 @@ def agents(
     first_prompt: FirstPrompt = None,
     added: AddedTokens = None,
     output: OutputTokens = None,
-    shared_tokens: SharedTokens = 8192,
+    shared_tokens: SharedTokens = None,
     starts_within_s: StartsWithin = 60.0,
     tell_ends: TellEnds = False,
     seed: Seed = 0,
@@ -178,15 +178,20 @@ def agents(
     """
     import orjson  # noqa: PLC0415
 
-    from gateway.simulate.trace.agents import Agents, read_counts, read_quantiles, trace_lines  # noqa: PLC0415
+    from gateway.simulate.trace.agents import (  # noqa: PLC0415
+        SHARED_TOKENS,
+        Agents,
+        read_counts,
+        read_quantiles,
+        trace_lines,
+    )
 
+    shared = SHARED_TOKENS if shared_tokens is None else shared_tokens
     given = {"turns": turns, "gap_s": gap_s, "first_prompt": first_prompt, "added": added, "output": output}
     try:
         drawn: dict[str, Any] = {name: read_quantiles(text) for name, text in given.items() if text is not None}
         all_agents = [
-            Agents(
-                tenant_id=tenant, sessions=count, shared_tokens=shared_tokens, starts_within_s=starts_within_s, **drawn
-            )
+            Agents(tenant_id=tenant, sessions=count, shared_tokens=shared, starts_within_s=starts_within_s, **drawn)
             for tenant, count in read_counts(agents).items()
         ]
         lines = trace_lines(all_agents, rounds=rounds, seed=seed, tells_ends=tell_ends)

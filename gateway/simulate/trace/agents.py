@@ -22,7 +22,7 @@ TURNS: Final[Quantiles] = ((0.0, 10.0), (0.25, 28.0), (0.5, 43.0), (0.75, 66.0),
 FIRST_PROMPT: Final[Quantiles] = ((0.0, 4_000.0), (0.5, 12_000.0), (1.0, 30_000.0))
 ADDED: Final[Quantiles] = ((0.0, 100.0), (0.5, 300.0), (1.0, 2500.0))
 OUTPUT: Final[Quantiles] = ((0.0, 80.0), (0.5, 280.0), (1.0, 1000.0))
-SHARED_TOKENS: Final = 8192
+SHARED_TOKENS: Final = 8192  # chosen: a system prompt and the tools of one client
 AGENTS_MAX: Final = 10_000  # of a tenant, as typed
 
 

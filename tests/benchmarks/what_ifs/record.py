@@ -23,10 +23,12 @@ from typing import Any
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[3]), str(HERE.parents[2] / "integration")]
 
+import orjson  # noqa: E402
 from admin_rig import Admin, admin  # noqa: E402
 from gateway_rig import FAST, bearer, engine  # noqa: E402
 
-from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _written  # noqa: E402
+from gateway.steering.what_if.changes import PlayedChanges  # noqa: E402
+from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _Played, _written  # noqa: E402
 
 DATA = HERE.parents[1] / "data"
 SECONDS = 150.0
@@ -112,17 +114,20 @@ async def recorded(workload: Workload) -> bytes:
         )
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(callers), SECONDS)
-        steering = api.rig.gateway.steering
+        steering = api.rig.gateway.operators.steering
         what_ifs = steering.what_ifs
         lines = await steering._recorded.lines(str(RECORDED_S).encode())  # the load goes on
         callers.cancel()
         await asyncio.gather(callers, return_exceptions=True)
         ((pool, calls),) = _by_pool(lines, dict(what_ifs._pools())).items()
         what_if = WhatIf("recorded", pool, None, {}, 1, {})
-        _written(folder, what_if, calls, what_ifs._engine_of(pool), what_ifs._config_of(pool))
-        return b"\n".join(
-            (folder / name).read_bytes().rstrip() for name in ("spec.json", "fairlead.yaml", "calls.jsonl")
-        )
+        played = _Played(calls, None, PlayedChanges())
+        _written(folder, what_if, played, what_ifs._engine_of(pool), what_ifs._config_of(pool))
+        spec = orjson.loads((folder / "spec.json").read_bytes()) | {
+            "instead": None
+        }  # which names a file of this folder
+        kept = [(folder / name).read_bytes().rstrip() for name in ("fairlead.yaml", "calls.jsonl")]
+        return b"\n".join([orjson.dumps(spec), *kept])
 
 
 def _callers(api: Admin, client: Client, headers: dict[str, str], rng: Random) -> Iterator[Any]:
