@@ -68,10 +68,10 @@ class LoopbackScheduler:
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
         self._pass_to(now)
-        self._follower.tokens(request_id, usage, now)
-        own = self._follower.own(request_id)
+        own = self._follower.requests.find(request_id)
         if own is not None and own.dispatch is not None:
-            self._follower._tell(own, now)  # instead of when rule 11 says so
+            self._follower.usage.used(own, usage, now)
+            self._follower.usage.tell(own, now)  # instead of when rule 11 says so
         self._take_in(now)
 
     def finished(
@@ -91,7 +91,7 @@ class LoopbackScheduler:
             case Cancelled():
                 self._follower.cancel(fact.request_id)
             case Spent():
-                self._follower.spent(POOL, fact)
+                self._follower.reports.spent(POOL, fact)
             case _:
                 if isinstance(fact, TenantsChanged):
                     self._registry.update((tenant.id, tenant) for tenant in fact.changed)
@@ -129,17 +129,17 @@ class LoopbackScheduler:
         return self.led.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
-        own = self._follower.own(request_id)
+        own = self._follower.requests.find(request_id)
         return None if own is None else self.led.waits_for(wire_id(FOLLOWER, own.number), now)
 
     def wait_views(self, request_ids: Iterable[str], now: float) -> Mapping[str, WaitView]:
-        owns = {each: own for each in request_ids if (own := self._follower.own(each)) is not None}
+        owns = {each: own for each in request_ids if (own := self._follower.requests.find(each)) is not None}
         found = self.led.wait_views([wire_id(FOLLOWER, own.number) for own in owns.values()], now)
         wire_ids = {each: wire_id(FOLLOWER, own.number) for each, own in owns.items()}
         return {each: found[id_] for each, id_ in wire_ids.items() if id_ in found}
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
-        own = self._follower.own(request_id)
+        own = self._follower.requests.find(request_id)
         return None if own is None else self.led.prefilled(wire_id(FOLLOWER, own.number), now)
 
     # -- helpers -------------------------------------------------------------------------------------------------

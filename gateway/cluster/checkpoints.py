@@ -116,6 +116,14 @@ class NewestCheckpoint:
         keys = list(self.records)
         return slices((key, body) for key in keys if (body := self.records.get(key)) is not None)
 
+    def parts(self) -> Iterator[CheckpointPart]:
+        """Yield what tells all of it, in order."""
+        begins = True
+        for records in self.whole():
+            yield CheckpointPart(records, begins=begins)
+            begins = False
+        yield CheckpointPart({}, self.mark, at=self.at)
+
     def encoding(self) -> Iterator[bytes]:
         """Encode the checkpoint of now, piece by piece; the last one is the whole, as `told` takes it."""
         whole = Whole(self.mark, self.at, [])

@@ -87,7 +87,7 @@ class Member:
         on, because no other member can.
         """
         if self.leader is not None and not self.is_standalone:
-            self.leader.resign(now, returns=bool(self.follower.requests()))
+            self.leader.resign(now, returns=bool(self.follower.requests))
             self._step_down(self.leader, now, stops=True)
         elif self.candidate is not None:
             self.candidate.stands = False
@@ -215,8 +215,7 @@ class Member:
 
     def wakeup(self, now: float) -> float:
         """When `tick` is due although nothing came."""
-        due = self.follower.due()
-        times = [inf if due is None else due]
+        times = [self.follower.due()]
         if self.candidate is not None:
             times.append(self.candidate.wakeup())
         if self.leader is not None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from gateway.cluster.follower.follower import STEP_S
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
+from gateway.cluster.follower.usage_telling import STEP_S
 from gateway.cluster.leader.pool_order import PoolOrder
 from gateway.scheduling.deciding import Decides, Deciding, QueueWatch
 from gateway.shared_order.order import SharedOrder
@@ -39,7 +39,7 @@ class SharedDeciding(Deciding):
     def ask_why(self, request_id: str, watch: QueueWatch) -> None: ...
 
     def dispatched(self, request_id: str, watch: QueueWatch) -> None:
-        own = self._order.member.follower.own(request_id)
+        own = self._order.member.follower.requests.find(request_id)
         if own is not None and own.dispatch is not None:
             if own.dispatch.lift > 0:
                 watch.lifted(own.dispatch.lift)

@@ -176,7 +176,7 @@ class SharedOrder:
 
     def lacks(self, backend_ids: frozenset[str]) -> None:
         """Tell the leader that this process cannot reach these backends, which it may name (rule 8)."""
-        self.member.follower.unreachable(backend_ids, self._loop.time())
+        self.member.follower.out_of_reach.are(backend_ids)
         self.soon()
 
     def soon(self) -> None:
@@ -247,7 +247,7 @@ class SharedOrder:
         if not self._is_started:
             return
         now, member, follower = self._loop.time(), self.member, self.member.follower
-        brings_all = follower.is_usage_due(now)
+        brings_all = follower.usage.is_due(now)
         for dispatcher in self._dispatchers.values():
             dispatcher.report(now, brings_all=brings_all)
         self._look_at_buffers(now)

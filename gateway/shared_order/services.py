@@ -264,7 +264,7 @@ class Peers(Others):
         return self._order.followers()
 
     def scheduler_id(self, request_id: str) -> str:
-        own = self._order.member.follower.own(request_id)
+        own = self._order.member.follower.requests.find(request_id)
         return "" if own is None else wire_id(self.name, own.number)
 
     def tell(self, service: str, body: bytes, name: str | None = None) -> None:

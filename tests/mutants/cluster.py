@@ -12,7 +12,9 @@ import sys
 from tests.mutants.sources import Mutant, run_chosen
 
 TESTS = "tests/simulation/test_cluster.py::"
-FOLLOWER, LINK, TELLING = (f"gateway/cluster/follower/{name}.py" for name in ("follower", "leader_link", "telling"))
+FOLLOWER, LINK, REPORTS, TELLING = (
+    f"gateway/cluster/follower/{name}.py" for name in ("follower", "leader_link", "leader_reports", "telling")
+)
 LEADER, ORDER, JOURNAL, STREAM = (
     f"gateway/cluster/leader/{name}.py" for name in ("leader", "pool_order", "pool_journal", "checkpoint_stream")
 )
@@ -217,13 +219,13 @@ MUTANTS = (
         "is_new = entry > self.entry", "is_new = True", SEEDS,
     ),
     Mutant(
-        "a leader is told the log", FOLLOWER,
+        "a leader is told the log", REPORTS,
         "Telling(self.log, ", "Telling((), ", SEEDS,
     ),
     Mutant(
-        "an end is logged while a leader decides", FOLLOWER,
+        "an end is logged while a leader decides", REPORTS,
         "        self.log.add(pool, entry)\n",
-        "        if self.link.leader is None:\n            self.log.add(pool, entry)\n", SEEDS,
+        "        if self._link.leader is None:\n            self.log.add(pool, entry)\n", SEEDS,
     ),
     Mutant(
         "a rejection of what may have been dispatched is told", FOLLOWER,
@@ -270,15 +272,15 @@ MUTANTS = (
         "for _ in range(SLICE_MAX):", "for _ in range(10**6):", TOLD,
     ),
     Mutant(
-        "entries of a log are told in their order", FOLLOWER,
+        "entries of a log are told in their order", REPORTS,
         "if self._telling is not None and not self._telling.has_told_log:", "if False:", TOLD,
     ),
     Mutant(
-        "nothing is said of a request before it was told", FOLLOWER,
+        "nothing is said of a request before it was told", REPORTS,
         "        if self._telling is not None:\n            self._telling.arrived(own)\n            return\n", "", TOLD,
     ),
     Mutant(
-        "an end is told with its request where that was not told", FOLLOWER,
+        "an end is told with its request where that was not told", REPORTS,
         "return own.known_on == self._joins", "return True", TOLD,
     ),
     Mutant(

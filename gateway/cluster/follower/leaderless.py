@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Final
 
-from gateway.cluster.follower.own_request import OwnRequest
+from gateway.cluster.follower.member_requests import OwnRequest
 
 LEADERLESS_S_MAX: Final = 5.0  # rule 24
 REFUSED_MAX: Final = 100  # at once
@@ -35,9 +36,9 @@ class Leaderless:
         if self._since is not None:
             heappush(self._waiting, (self._until(self._since, own), own.number, own))
 
-    def due(self) -> float | None:
-        """When a request has waited too long, perhaps; None: no time is known."""
-        return self._waiting[0][0] if self._waiting else None
+    def due(self) -> float:
+        """When a request has waited too long, perhaps; inf: no time is known."""
+        return self._waiting[0][0] if self._waiting else inf
 
     def overdue(self, now: float) -> list[OwnRequest]:
         """Requests that have waited too long; one that has ended or runs may be among them."""

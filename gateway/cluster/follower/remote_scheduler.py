@@ -35,7 +35,7 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 
 class RemoteScheduler:
     """One pool, with the interface of a Scheduler and its views. Its driver calls `Member.tick` before `poll` where
-    frames came, and brings all usages up to date whenever `Follower.is_usage_due`.
+    frames came, and brings all usages up to date whenever `UsageTelling.is_due`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
@@ -59,10 +59,12 @@ class RemoteScheduler:
         self._follower.submit(self._pool, request, now)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
-        own = self._follower.own(request_id)
-        if own is not None and own.usage is None and own.dispatch is not None and usage.output_tokens:
+        own = self._follower.requests.find(request_id)
+        if own is None or own.dispatch is None:
+            return
+        if own.usage is None and usage.output_tokens:
             self._prefills.took(own.dispatch.backend_id, usage.prompt_tokens, now - own.dispatched_at)
-        self._follower.tokens(request_id, usage, now)
+        self._follower.usage.used(own, usage, now)
 
     def told(self, fact: Fact) -> None:
         match fact:
@@ -71,7 +73,7 @@ class RemoteScheduler:
             case Cancelled():
                 self._follower.cancel(fact.request_id)
             case Spent():
-                self._follower.spent(self._pool, fact)
+                self._follower.reports.spent(self._pool, fact)
             case TenantsChanged():
                 self._tenants_changed(fact)
             case _:
@@ -108,7 +110,7 @@ class RemoteScheduler:
         """Of all members at the leader; elsewhere the counts of the member's own requests."""
         if self.led is not None:
             return self.led.snapshot(now, tenant_ids)
-        own = [each for each in self._follower.requests().values() if each.pool == self._pool]
+        own = [each for each in self._follower.requests if each.pool == self._pool]
         tenants: dict[str, TenantView] = {}
         for tenant_id in {each.request.tenant_id for each in own} if tenant_ids is None else tenant_ids:
             of = [each for each in own if each.request.tenant_id == tenant_id]
@@ -134,7 +136,7 @@ class RemoteScheduler:
         return {} if pool is None else pool.service
 
     def counter(self, tenant_id: str) -> float:
-        """Elsewhere 0: lifts come with the Dispatch (`Follower.own(request_id).dispatch`)."""
+        """Elsewhere 0: lifts come with the Dispatch (`OwnRequest.dispatch`)."""
         return 0.0 if self.led is None else self.led.counter(tenant_id)
 
     def waits_for(self, request_id: str, now: float) -> Wait | None:
@@ -147,7 +149,7 @@ class RemoteScheduler:
 
     def prefilled(self, request_id: str, now: float) -> Usage | None:
         """Estimated by the time since the dispatch."""
-        own = self._follower.own(request_id)
+        own = self._follower.requests.find(request_id)
         if own is None or own.dispatch is None:
             return None
         if own.request.produced_tokens:
@@ -194,7 +196,7 @@ class LeadersLimits:
         leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
         if leader is not None and self._pool in leader.pools:
             return leader.pools[self._pool].tenants.rate_limits(of, now)
-        told = self._member.follower.limits(self._pool, of)
+        told = self._member.follower.decided.limits(self._pool, of)
         if now - self._asked.get(of, -inf) >= LIMITS_S:
             self._asked[of] = now
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from gateway.cluster.follower.own_request import OwnRequest
+from gateway.cluster.follower.member_requests import OwnRequest
 from gateway.cluster.wire import Ended, Spend
 
 SLICE_MAX: Final = 100

@@ -14,6 +14,7 @@ import gc
 import time
 from heapq import heappop, heappush
 from itertools import count, pairwise
+from math import inf
 
 from gateway.cluster.checkpoints import Mark, NewestCheckpoint
 from gateway.cluster.follower.follower import Follower
@@ -173,7 +174,7 @@ class Cluster:
         for each in sent:
             self.at(done_at + WIRE_S, self.arrived, name, each)
         due = follower.due()
-        if due is not None and (process.wakes_at <= self.now or due < process.wakes_at):
+        if due < inf and (process.wakes_at <= self.now or due < process.wakes_at):
             process.wakes_at = max(due, done_at + LOOP_S)
             self.at(process.wakes_at, self.follow, name)
 

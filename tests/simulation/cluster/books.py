@@ -4,7 +4,7 @@ from collections import defaultdict
 from itertools import combinations
 from math import inf
 
-from gateway.cluster.follower.follower import PROGRESS_S
+from gateway.cluster.follower.usage_telling import PROGRESS_S
 from gateway.cluster.promise import SILENCE_S_MAX
 from policies.facts import (
     Adopted,

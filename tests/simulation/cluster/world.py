@@ -189,7 +189,7 @@ class ClusterWorld:
         """Whether every request has ended, and that was told."""
         alive = [node for node in self.nodes.values() if node.is_alive]
         ended = all(client.ended or not self.nodes[client.node].is_alive for client in self.clients)
-        has_ended = ended and not any(node.member.follower.requests() for node in alive)
+        has_ended = ended and not any(len(node.member.follower.requests) for node in alive)
         return has_ended and (self.leading is None or all(self.has_told_all(node) for node in alive))
 
     @property
@@ -203,7 +203,7 @@ class ClusterWorld:
         follower, leading = node.member.follower, self.leading
         if leading is None or follower.link.leader != leading.name or node.name not in joined(leading.member.leader):
             return False
-        return leading.member.leader._senders[node.name].entry >= follower.log.number
+        return leading.member.leader._senders[node.name].entry >= follower.reports.log.number
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class ClusterWorld:
         if member.leader is not None and self.now >= node.measures_at:
             self._measure(node)
         for _ in range(8):
-            if node.member.follower.is_usage_due(local):
+            if node.member.follower.usage.is_due(local):
                 for client in node.clients.values():
                     if client.run is not None and (usage := client.run.usage(self.now)) is not None:
                         node.remote.tokens(client.request.id, usage, local)
@@ -511,8 +511,8 @@ class ClusterWorld:
     def _submit(self, node: Node, client: Client) -> None:
         node.clients[client.request.id] = client
         node.remote.submit(client.request, node.clock.of(self.now))
-        number = node.member.follower._numbers.get(client.request.id, 0)
-        client.wire_id = wire_id(node.name, number)
+        own = node.member.follower.requests.find(client.request.id)
+        client.wire_id = wire_id(node.name, 0 if own is None else own.number)
 
     def _leave(self, node: Node, client: Client) -> None:
         if client.ended or client.request.id not in node.clients:
@@ -536,7 +536,7 @@ class ClusterWorld:
         elif isinstance(action, Preempt):
             self._preempt(node, client, action.cause)
         elif action.backend_id in node.unreachable:
-            node.member.follower.failed(action.backend_id, node.clock.of(self.now))
+            node.member.follower.out_of_reach.failed(action.backend_id, node.clock.of(self.now))
             client.waits_since = self.now
             node.remote.told(Returned(node.clock.of(self.now), action.request_id))
         else:

@@ -114,7 +114,7 @@ class Replicas:
         return actions
 
     def next_wakeup(self) -> float:
-        due = [at for each in self.followers.values() if (at := each.due()) is not None]
+        due = [each.due() for each in self.followers.values()]
         at = min([*due, self.leader.wakeup(self._now), self._under_way[0][0] if self._under_way else inf])
         return max(at, self._now + TICK_S)
 

@@ -125,7 +125,7 @@ def test_a_tenant_that_the_registry_does_not_know_yet_is_waited_for():
 def test_one_followers_failed_call_closes_the_backend_for_it_alone_and_asks():
     cluster = Cluster()
     cluster.wishes(object)
-    cluster.followers["m2"].failed("gpu", cluster.now)
+    cluster.followers["m2"].out_of_reach.failed("gpu", cluster.now)
     cluster.exchange()
     assert cluster.wishes(AskBackends) == [AskBackends(("gpu",))]
     cluster.submit("m1", "r")
@@ -320,10 +320,10 @@ def test_what_ended_after_the_last_checkpoint_is_charged_by_the_next_leader_and_
     cluster = Cluster()
     cluster.later(1.0)
     finished(cluster, "m1", "early", Usage(10, 0, 5))
-    cluster.followers["m1"].spent("p", Spent(cluster.now, "A", Usage(3, 0, 0)))
+    cluster.followers["m1"].reports.spent("p", Spent(cluster.now, "A", Usage(3, 0, 0)))
     cluster.later(1.25)  # a checkpoint has these
     finished(cluster, "m1", "late", Usage(10, 0, 7))
-    cluster.followers["m1"].spent("p", Spent(cluster.now, "A", Usage(1, 0, 0)))
+    cluster.followers["m1"].reports.spent("p", Spent(cluster.now, "A", Usage(1, 0, 0)))
     cluster.exchange()
     for _ in range(2):  # the second one has no newer checkpoint but its predecessor's first
         takes_over(cluster)
@@ -339,7 +339,7 @@ def test_what_a_member_took_back_or_was_delivered_while_it_was_alone_counts_when
     follower = cluster.followers["m2"]
     follower.lost(cluster.now)
     cluster.leader.lost("m2", cluster.now)
-    preempted, interrupted = follower.own("preempted"), follower.own("interrupted")
+    preempted, interrupted = follower.requests.find("preempted"), follower.requests.find("interrupted")
     preempted.request = replace(preempted.request, preemptions=1)
     interrupted.request = replace(interrupted.request, produced_tokens=3)
     interrupted.usage = Usage(10, 0, 3)
@@ -417,7 +417,7 @@ def test_what_ran_while_its_link_was_gone_is_charged_once():
     cluster.submit("m2", "r")
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
     follower.lost(cluster.now)
-    follower.tokens("r", Usage(10, 0, 7), cluster.now)
+    follower.usage.used(follower.requests.find("r"), Usage(10, 0, 7), cluster.now)
     follower.connected(cluster.now)
     cluster.exchange()
     assert used(cluster) == Usage(10, 0, 7)
@@ -451,7 +451,7 @@ def cut_after(usage, *, told, cluster):
     follower = cluster.followers["m2"]
     follower.submit("p", request, cluster.now)
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
-    follower.tokens("r", told, cluster.now)
+    follower.usage.used(follower.requests.find("r"), told, cluster.now)
     cluster.exchange()
     follower.lost(cluster.now)
     follower.told(Interrupted(cluster.now, "r", usage))
@@ -548,7 +548,7 @@ def test_a_rejection_of_what_another_leader_may_have_dispatched_is_an_end_that_l
         if epoch == 1:
             follower.submit("p", Request("r", "A", "m", 0.0, 10, 20), 0.0)
     follower.received(Frame(2, "p", (Refused(1, Reason.RATE_LIMITED, 1.0),)), 0.0)
-    assert [entry.number for _, entry in follower.log] == [1]
+    assert [entry.number for _, entry in follower.reports.log] == [1]
 
 
 def test_a_preemption_counts_although_what_says_so_was_lost_with_its_connection():
@@ -598,6 +598,7 @@ def test_a_leader_is_blind_where_its_polls_reach_no_backend_at_all(others, steps
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
     cluster.leader.told("p", Measured(cluster.now, replace(down, measured_at=cluster.now)))
     cluster.later(1.25)
-    cluster.followers["m2"].tokens("r", Usage(10, 0, 5), cluster.now)
+    follower = cluster.followers["m2"]
+    follower.usage.used(follower.requests.find("r"), Usage(10, 0, 5), cluster.now)
     cluster.exchange()
     assert bool(cluster.wishes(StepDown)) is steps_down

@@ -1,5 +1,7 @@
 """Many requests are told, taken in and set aside in slices, and decisions go on meanwhile."""
 
+from math import inf
+
 import pytest
 
 from gateway.cluster.checkpoints import NewestCheckpoint
@@ -140,7 +142,7 @@ def test_of_a_request_that_was_not_told_yet_the_leader_hears_how_it_ended():
     cluster = joined(3 * SLICE_MAX)
     last = f"r{3 * SLICE_MAX - 1}"
     cluster.other.cancel(last)
-    cluster.other.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
+    cluster.other.reports.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
     cluster.until(lambda: cluster.has_told_all)
     said = [each for said in cluster.said for each in said]
     assert [(type(each), each.entry) for each in said if isinstance(each, Ended | Spend)] == [(Ended, 1), (Spend, 2)]
@@ -154,7 +156,7 @@ def test_what_ended_before_is_told_by_its_number_though_more_ends_meanwhile():
         cluster.other.cancel(f"r{number}")
     cluster.connect()
     cluster.until(lambda: any(isinstance(each, Ended) for said in cluster.said for each in said))
-    cluster.other.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
+    cluster.other.reports.spent("p", Spent(cluster.now, "A", Usage(1, 0, 1)))
     cluster.until(lambda: cluster.has_told_all)
     entries = [each.entry for said in cluster.said for each in said if isinstance(each, Ended | Spend)]
     assert entries == list(range(1, 3 * SLICE_MAX + 2))
@@ -233,7 +235,7 @@ def test_without_a_leader_requests_are_refused_at_their_deadline_a_few_at_once()
     assert follower.poll("p", LEADERLESS_S_MAX - 0.01) == []
     counts = [len(follower.poll("p", LEADERLESS_S_MAX)) for _ in range(4)]
     assert counts == [REFUSED_MAX] * 3 + [0]
-    assert follower.due() is None
+    assert follower.due() == inf
 
 
 def test_what_the_leader_was_not_told_yet_is_refused_at_its_deadline_by_the_member():
@@ -244,10 +246,10 @@ def test_what_the_leader_was_not_told_yet_is_refused_at_its_deadline_by_the_memb
     cluster.connect()
     while not cluster.other.link.may_decide(cluster.now):
         cluster.step()
-    assert cluster.other._telling is not None, "it has a leader, which knows a part"
+    assert cluster.other.reports.is_telling_all, "it has a leader, which knows a part"
     refused = []
     for _ in range(3 * SLICE_MAX // REFUSED_MAX):
         refused += cluster.other.poll("p", 1.0)
-    known = sum(cluster.other._is_known(own) for own in cluster.other.requests().values())
+    known = sum(cluster.other.reports.has_told(own) for own in cluster.other.requests)
     assert len(refused) + known == 3 * SLICE_MAX
     assert 0 < len(refused) < 3 * SLICE_MAX

@@ -1,11 +1,12 @@
-"""OwnRequest: what a member knows of one request of its clients, enough to tell it all to another leader."""
+"""MemberRequests: what a member knows of the requests of its clients, enough to tell it all to another leader."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
 from gateway.cluster.wire import Dispatched, Ended, Has
 from policies.facts import RunFact
-from policies.types import NO_USAGE, Outcome, Request, Timing, Usage
+from policies.types import NO_USAGE, Dispatch, Outcome, Request, Timing, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -24,13 +25,23 @@ class OwnRequest:
     is_retold: bool = False  # a leader was told of it on joining, so another one may have dispatched it
     known_on: int = 0  # the connection on which the leader was told of it last
 
-    def dispatched(self, message: Dispatched, now: float) -> None:
-        """The leader has sent it to a backend."""
+    def dispatched(self, message: Dispatched, now: float) -> Dispatch:
+        """The leader has sent it to a backend. Returns what is to be carried out."""
         self.dispatch, self.dispatched_at = message, now
         if not self.request.produced_tokens:  # else it is continued, and was charged for that
             self.told = Usage(self.request.prompt_tokens, message.cached_tokens, 0)
             self.usage = None
         self.told_at = -inf
+        return Dispatch(
+            self.request.id,
+            message.backend_id,
+            message.quiet_tokens,
+            message.cached_tokens,
+            message.may_be_preempted,
+            message.backend_number,
+            message.output_tokens,
+            message.expected_tokens,
+        )
 
     def wait_again(self, fact: RunFact, backend_id: str) -> None:
         """It has left this backend."""
@@ -78,3 +89,42 @@ class OwnRequest:
         if self.usage is not None or self.dispatch is None:
             return self.usage
         return Usage(self.request.prompt_tokens, self.dispatch.cached_tokens, 0)
+
+
+class MemberRequests:
+    """All requests of a member's clients that have not ended, the oldest first. Mutable."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, OwnRequest] = {}  # by number
+        self._by_id: dict[str, OwnRequest] = {}
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[OwnRequest]:
+        return iter(self._all.values())
+
+    def __contains__(self, own: OwnRequest) -> bool:
+        return own.number in self._all
+
+    def find(self, request_id: str) -> OwnRequest | None:
+        """The request of this id; None: it has ended."""
+        return self._by_id.get(request_id)
+
+    def numbered(self, number: int) -> OwnRequest | None:
+        """The request of this number; None: it has ended."""
+        return self._all.get(number)
+
+    def arrived(self, pool: str, request: Request, *, is_traced: bool) -> OwnRequest:
+        """A request came, and has the next number."""
+        assert request.id not in self._by_id, "an id is in use once"
+        self._last_number += 1
+        own = OwnRequest(self._last_number, pool, request, is_traced)
+        self._all[own.number] = self._by_id[request.id] = own
+        return own
+
+    def forget(self, own: OwnRequest) -> None:
+        """It has ended."""
+        del self._all[own.number]
+        del self._by_id[own.request.id]

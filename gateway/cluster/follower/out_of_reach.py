@@ -1,0 +1,45 @@
+"""OutOfReach: the backends that a member's process cannot reach, as it tells its leader (rules 8, 27)."""
+
+from collections.abc import Iterable
+from math import inf
+from typing import Final
+
+from gateway.cluster.follower.leader_link import LeaderLink
+from gateway.cluster.wire import Failed, Reach
+
+ASK_AGAIN_S: Final = 1.0  # after a failed call, a backend counts as unreachable for so long
+
+
+class OutOfReach:
+    """Each such backend, and until when it counts as one. Mutable."""
+
+    def __init__(self, link: LeaderLink) -> None:
+        self._link = link
+        self._until: dict[str, float] = {}
+
+    def __contains__(self, backend_id: str) -> bool:
+        return backend_id in self._until
+
+    def failed(self, backend_id: str, now: float) -> None:
+        """A call to this backend failed before an answer (rule 27): for a while it counts as unreachable here."""
+        self._until[backend_id] = now + ASK_AGAIN_S
+        self._link.say("", Failed(backend_id))
+
+    def are(self, backend_ids: Iterable[str]) -> None:
+        """The backends that this process cannot reach, as its shell knows (rule 8)."""
+        self._until = dict.fromkeys(backend_ids, inf)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the leader which they are now."""
+        self._link.say("", Reach(tuple(self._until)))
+
+    def expire(self, now: float) -> None:
+        """Those that have failed long enough ago count as reachable again."""
+        for backend_id in [each for each, until in self._until.items() if until <= now]:
+            del self._until[backend_id]
+            self.tell()
+
+    def due(self) -> float:
+        """When `expire` is; inf: no time is known."""
+        return min(self._until.values(), default=inf)
