@@ -52,7 +52,7 @@ class SharedDeciding(Deciding):
 
     def serves_elsewhere(self, tenant_id: str) -> bool:
         led = self._led()
-        return led is not None and led.serves(tenant_id)
+        return led is not None and led.known.serves(tenant_id)
 
     def _led(self) -> PoolOrder | None:
         """The pool at the leader, where this process leads."""

@@ -15,8 +15,9 @@ TESTS = "tests/simulation/test_cluster.py::"
 FOLLOWER, LINK, REPORTS, TELLING = (
     f"gateway/cluster/follower/{name}.py" for name in ("follower", "leader_link", "leader_reports", "telling")
 )
-LEADER, ORDER, JOURNAL, STREAM = (
-    f"gateway/cluster/leader/{name}.py" for name in ("leader", "pool_order", "pool_journal", "checkpoint_stream")
+LEADER, ORDER, JOURNAL, STREAM, REQUESTS, DECISIONS, JOINING = (
+    f"gateway/cluster/leader/{name}.py"
+    for name in ("leader", "pool_order", "pool_journal", "checkpoint_stream", "pool_requests", "decisions", "joining")
 )
 MEMBER = "gateway/cluster/member.py"
 ELECTION = "gateway/cluster/election.py"
@@ -148,8 +149,8 @@ MUTANTS = (
         "        self.scheduler.told(Restored(now, kept.service))\n", "", SEEDS,
     ),
     Mutant(
-        "limits per minute go on", ORDER,
-        "                self.scheduler.told(WindowsRestored(now, windows))\n", "                pass\n",
+        "limits per minute go on", JOURNAL,
+        "                self._scheduler.told(WindowsRestored(now, windows))\n", "                pass\n",
         directed("killed_leader"),
     ),
     Mutant(
@@ -189,8 +190,8 @@ MUTANTS = (
         "            self.journal.request(id_, known.asked)\n\n", "            pass\n\n", SEEDS,
     ),
     Mutant(
-        "what is decided is written", ORDER,
-        "            self.journal.request(action.request_id, known.asked)\n", "", SEEDS,
+        "what is decided is written", DECISIONS,
+        "            self._journal.request(action.request_id, known.asked)\n", "", SEEDS,
     ),
     Mutant(
         "a turn writes a bounded number of tenants", JOURNAL,
@@ -211,7 +212,7 @@ MUTANTS = (
         "        service = entry.service if entry.is_prepaid else price(prompt, cached, output)\n", SEEDS,
     ),
     Mutant(
-        "what a checkpoint lacks of a running request is charged", ORDER,
+        "what a checkpoint lacks of a running request is charged", JOINING,
         "asked, has.backend_id, charged or NO_USAGE)", "asked, has.backend_id, has.usage or NO_USAGE)", SEEDS,
     ),
     Mutant(
@@ -232,31 +233,32 @@ MUTANTS = (
         "if own.told is not None or own.is_retold:", "if False:", LEADING,
     ),
     Mutant(
-        "what a member that is given up was charged is remembered", ORDER,
-        "        self._charged[id_] = self._give_up(id_, known, now)\n",
-        "        self._give_up(id_, known, now)\n", SEEDS,
+        "what a member that is given up was charged is remembered", REQUESTS,
+        "        self.keep_charged({id_: self.give_up(id_, known, now)})\n",
+        "        self.give_up(id_, known, now)\n", SEEDS,
     ),
     # What a connection that broke leaves behind.
     Mutant(
-        "requests of a lost member are parked", ORDER,
-        "            self.journal.tenant(known.asked.tenant_id)\n            self.scheduler.told(Parked(now, id_))\n",
+        "requests of a lost member are parked", REQUESTS,
+        "            self._journal.tenant(known.asked.tenant_id)\n            self._scheduler.told(Parked(now, id_))\n",
         "            pass\n", directed("broken_links"),
     ),
     Mutant(
-        "a request that is read after its connection's end is parked", ORDER,
-        "if sender.is_away:  # its connection was lost before this was taken in", "if False:", LEADING,
+        "a request that is read after its connection's end is parked", REQUESTS,
+        "if known.sender.is_away:  # its connection was lost before this was taken in", "if False:", LEADING,
     ),
     Mutant(
-        "a Dispatch that did not arrive is taken back", ORDER,
+        "a Dispatch that did not arrive is taken back", JOINING,
         "elif has.backend_id is None and known.backend_id is not None:", "elif False:", SEEDS,
     ),
     Mutant(
-        "a request that no leader has taken in asks for admission", ORDER,
-        "if not has_arrived and id_ not in self._charged:", "if False:", SEEDS,
+        "a request that no leader has taken in asks for admission", JOINING,
+        "if not has_arrived and id_ not in self._charges:", "if False:", SEEDS,
     ),
     Mutant(
-        "a rejection stands", ORDER,
-        "if id_ in self._refused:  # what was decided stays decided", "if False:", directed("broken_links"),
+        "a rejection stands", JOINING,
+        "if self._decisions.repeat(sender, id_):  # what was decided stays decided", "if False:",
+        directed("broken_links"),
     ),
     # What is told, taken in and set aside in slices.
     Mutant(
@@ -284,7 +286,7 @@ MUTANTS = (
         "return own.known_on == self._joins", "return True", TOLD,
     ),
     Mutant(
-        "what was told in order asks for admission", ORDER,
+        "what was told in order asks for admission", JOINING,
         "has_arrived = has.number <= sender.joined_at",
         "has_arrived = has.number <= max(sender.request, sender.ran)", TOLD,
     ),
@@ -304,7 +306,7 @@ MUTANTS = (
     ),
     # Members that are alone.
     Mutant(
-        "what a member took back while it was alone counts", ORDER,
+        "what a member took back while it was alone counts", JOINING,
         "    return (has.request.preemptions, has.request.produced_tokens) != (\n"
         "        known.asked.preemptions,\n        known.asked.produced_tokens,\n    )\n",
         "    return False\n", LEADING,

@@ -125,7 +125,7 @@ class Ordered:
         self.order = PoolOrder("p", self.scheduler, {"A": Tenant("A")}.get)
         self.tell(Submit(1, request(), 0.0))
         self.id = wire_id("m1", 1)
-        self.known = self.order._known.get(self.id)
+        self.known = self.order.known.get(self.id)
 
     def tell(self, message):
         self.order.take(self.sender, message, 0.0, 0.0)

@@ -288,7 +288,7 @@ class Leader:
         if not self.is_deciding and not self._begin(now):
             return
         self._take_in(now)
-        is_due = any((at := pool.wakeup()) is not None and at <= now for pool in self.pools.values())
+        is_due = any(pool.wakeup() <= now for pool in self.pools.values())
         may_decide = not any(pool.chores.is_urgent for pool in self.pools.values())
         if (
             may_decide and (self._has_news or is_due) and (not self._inbox or now - self._polled_at >= POLL_S)
@@ -340,7 +340,7 @@ class Leader:
 
     def wakeup(self, now: float) -> float:
         """When `turn` is due although nothing came; not later than `now`: at once."""
-        times = [at for pool in self.pools.values() if (at := pool.wakeup()) is not None] if self.is_deciding else []
+        times = [pool.wakeup() for pool in self.pools.values()] if self.is_deciding else []
         if self._is_gathered and (self._inbox or any(pool.chores.is_busy for pool in self.pools.values())):
             times.append(now)
         times += [there.heard_at + SILENCE_S_MAX for there in self._members.values() if there.lost_at is None]
@@ -446,7 +446,7 @@ class Leader:
                 self._failed(there, entry.backend_id, now)
             case Untold():
                 for order in self.pools.values():
-                    order.untold(there.sender, entry.tokens)
+                    order.backends.untold(there.sender, entry.tokens)
 
     def _tell_checkpoint(self, now: float, *, is_last: bool = False) -> None:
         """Tell all members, and each second the store, what has been charged until now."""

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
+from gateway.cluster.leader.kept_charges import KeptCharges
 from gateway.cluster.leader.kept_windows import KeptWindows
 from gateway.cluster.leader.ordered_requests import OrderedRequests
 from gateway.cluster.leader.pool_tenants import PoolTenants
@@ -22,8 +23,9 @@ from gateway.cluster.records import (
 from policies.accounts.checkpoint import SHARED_QUEUE, ServiceCheckpoint
 from policies.admission.rate_window import WINDOW_S
 from policies.admission.scopes import key_scope
+from policies.facts import WindowsRestored
 from policies.scheduler_protocol import SharedSchedulerProtocol
-from policies.types import NO_USAGE, Request, Usage
+from policies.types import NO_USAGE, Request
 
 CHANGES_MAX: Final = 64  # tenants that changed: then they are written, which takes 1 to 3 ms
 REQUESTS_MAX: Final = 1_000  # likewise
@@ -41,7 +43,7 @@ class PoolJournal:
         scheduler: SharedSchedulerProtocol,
         tenants: PoolTenants,
         requests: OrderedRequests,
-        charged: dict[str, Usage],
+        charged: KeptCharges,
     ) -> None:
         """`charged` is what the counters have of requests that are not known now."""
         self._pool, self._scheduler, self._known_tenants = pool, scheduler, tenants
@@ -83,6 +85,15 @@ class PoolJournal:
         """Backends have come or gone, or are available now or no more: requests may move between their queues."""
         if self._is_divided:
             self.all_changed()
+
+    def meets_limits(self, tenant_id: str, key_id: str, now: float) -> None:
+        """A request of this tenant and key is about to meet its limits per minute: tell the Scheduler what the records
+        have of these, and it has not.
+        """
+        if self.kept:
+            windows = self.kept.take(self._known_tenants.scopes(tenant_id, key_id), now)
+            if windows:
+                self._scheduler.told(WindowsRestored(now, windows))
 
     def restored(self, kept: PoolCheckpoint, windows: KeptWindows, now: float) -> None:
         """The pool goes on from this checkpoint, whose records stay."""
@@ -126,7 +137,7 @@ class PoolJournal:
             records |= learnt_record(self._pool, sessions)
         for id_ in self._requests:
             known = self._known.get(id_)
-            usage = self._charged.get(id_) if known is None or known.told == NO_USAGE else known.told
+            usage = self._charged.of(id_) if known is None or known.told == NO_USAGE else known.told
             records |= charged_record(self._pool, id_, usage)
         self._requests.clear()
         return records
