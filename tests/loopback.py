@@ -49,7 +49,6 @@ class LoopbackScheduler:
             make_scheduler=lambda _: self.led,
             tenant_of=self._registry.get,
             waits=dict.fromkeys((LEADER, FOLLOWER), SILENT_S),
-            now=0.0,
         )
         wait_s_max = options.get("wait_s_max", 300.0)
         self._followers = {name: Follower(name, wait_s_max=wait_s_max) for name in (LEADER, FOLLOWER)}
@@ -97,7 +96,7 @@ class LoopbackScheduler:
                     self._registry.update((tenant.id, tenant) for tenant in fact.changed)
                     for tenant_id in fact.removed:
                         self._registry.pop(tenant_id, None)
-                self._leader.told(POOL, fact)
+                self._leader.intake.told(POOL, fact)
         self._take_in(fact.now)
 
     def __getattr__(self, name: str) -> Any:
@@ -151,7 +150,7 @@ class LoopbackScheduler:
             for name, follower in self._followers.items():
                 for frame in follower.link.frames(now):
                     self._carry(name, frame, now)
-            self._leader._notice_silence(now, slept_s)
+            self._leader.members.unheard(now, slept_s)
             self._answer(now)
 
     def _say(self, now: float) -> None:
@@ -165,15 +164,14 @@ class LoopbackScheduler:
         self._say(now)
         leader = self._leader
         if leader.is_deciding:
-            while leader._inbox:
-                for source, (pool, entry, came_at) in leader._inbox.turn():
-                    leader._take(source, pool, entry, came_at, now)
+            while leader.intake:
+                leader.intake.take(now)
 
     def _exchange(self, now: float) -> None:
         """All say what they have to say, until all is said and decided."""
         while True:
             self._say(now)
-            self._leader._has_news = True
+            self._leader.pools.has_news = True
             self._leader.turn(now)
             if not self._answer(now):
                 break

@@ -178,7 +178,7 @@ class Member:
             case Restored():
                 return  # a leader's Schedulers are restored when they are made
         if self.leader is not None:
-            self.leader.told(pool, self.share.of_fact(fact))
+            self.leader.intake.told(pool, self.share.of_fact(fact))
 
     # -- driving ---------------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Member:
         is_alone = self.is_standalone or link.leader is None
         candidate.is_bound = link.granting.is_bound(now) or not is_alone
         candidate.free_epoch = 0 if candidate.is_bound else link.epoch
-        candidate.witnesses = frozenset() if self.leader is None else self.leader.grants.witnesses()
+        candidate.witnesses = frozenset() if self.leader is None else self.leader.members.grants.witnesses()
 
     def _ask_store(self, candidate: Candidate, now: float) -> None:
         candidate.stands = candidate.stands or self._stands_again_at < now < self._stands_again_at + 1.0
@@ -246,8 +246,9 @@ class Member:
             if leader is None or leader.epoch != candidate.led_epoch:
                 self._lead(candidate.led_epoch, now, waits=candidate.waits(now))
             elif leader is not None:
-                by_members = leader.grants.lease_until(candidate.lists())
-                leader.renewed(max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S)))
+                by_members = leader.members.grants.lease_until(candidate.lists())
+                until = max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S))
+                leader.lease_until = max(leader.lease_until, until)
             return
         is_with_others = candidate.is_reached(now) and not candidate.is_refused(now)
         if leader is not None and not self.is_standalone:
@@ -312,10 +313,9 @@ class Member:
             checkpoint=self.checkpoint,
             lease_until=lease_until,
             alone=alone,
-            now=now,
         )
         for pool, loads in self._loads.items():
-            self.leader.told(pool, self.share.of_fact(LoadChanged(now, tuple(loads.values()))))
+            self.leader.intake.told(pool, self.share.of_fact(LoadChanged(now, tuple(loads.values()))))
         self.follower.connected(now)
 
     def _step_down(self, leader: Leader, now: float, *, stops: bool = False) -> None:

@@ -241,7 +241,7 @@ class Announcements:
             news = _news_of(self._backends[backend_id])
             if self._told.get(backend_id) != news:  # cards are equal whatever else their entries say
                 self._told[backend_id] = news
-                leader.share(TOPIC + backend_id, _ENCODER.encode(news))
+                leader.members.share(TOPIC + backend_id, _ENCODER.encode(news))
                 self._order.soon()
 
     async def _look(self) -> None:

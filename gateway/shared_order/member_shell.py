@@ -50,7 +50,7 @@ class MemberShell:
     def facts(self) -> int:
         """The facts of members that this process has taken in, in all its leaderships."""
         leader = self.order.leader
-        return self._facts + (0 if leader is None else leader.facts)
+        return self._facts + (0 if leader is None else leader.intake.facts)
 
     def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
         """A new leader's Scheduler of this pool, with what has changed since the start."""
@@ -83,7 +83,7 @@ class MemberShell:
         self.leaderless_since = asyncio.get_running_loop().time() if role is MemberRole.LEADERLESS else None
         before, self._led = self._led, self.order.leader
         if before is not None and before is not self._led:
-            self._facts += before.facts
+            self._facts += before.intake.facts
         if self.work is not None:
             self.work.take_up(role, is_other=before is not self._led)
 

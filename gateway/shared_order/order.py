@@ -300,7 +300,7 @@ class SharedOrder:
         for name, connection in self._followers.items():
             size, oldest_s = connection.unsent(now)
             if size:
-                leader.unsent(name, size, oldest_s)
+                leader.members.unsent(name, size, oldest_s)
 
     def _fulfil(self, wish: Wish) -> None:
         match wish:

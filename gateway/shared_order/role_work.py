@@ -99,7 +99,7 @@ class RoleWork:
     def _share_found(self) -> None:
         discovers_for_all = self._order.place.is_appointed
         if discovers_for_all and self._found and self._order.leader is not None:
-            self._order.leader.share(FOUND, pack(self._found))
+            self._order.leader.members.share(FOUND, pack(self._found))
             self._order.soon()
 
     # -- what followers tell and ask -------------------------------------------------------------------------

@@ -42,8 +42,8 @@ MUTANTS = (
         "if not self.may_decide(now):  # rule 3", "if False:", directed("frozen_follower"),
     ),
     Mutant(
-        "a leader waits for the members of the last list", LEADER,
-        " or self._awaits(now):", ":", LEADING,
+        "a leader waits for the members of the last list", "gateway/cluster/leader/gathering.py",
+        " or self.awaits(now):", ":", LEADING,
     ),
     Mutant(
         "a resigned leader that returns is waited for", "gateway/cluster/election.py",
@@ -296,8 +296,8 @@ MUTANTS = (
         ("tests/unit/gateway/cluster/test_wire.py",),
     ),
     Mutant(
-        "no decision is made before a lost member's requests are parked", LEADER,
-        "may_decide = not any(pool.chores.is_urgent for pool in self.pools.values())", "may_decide = True", TOLD,
+        "no decision is made before a lost member's requests are parked", "gateway/cluster/leader/led_pools.py",
+        "if any(order.chores.is_urgent for order in self._all.values()):", "if False:", TOLD,
     ),
     Mutant(
         "a member that comes back is given up no further", "gateway/cluster/leader/ordered_requests.py",

@@ -85,9 +85,9 @@ class RemoteScheduler:
         if leader is None:
             return
         for tenant in fact.changed:
-            leader.tenant_changed(tenant.id, fact.now)
+            leader.pools.tenant_changed(tenant.id, fact.now)
         for tenant_id in fact.removed:
-            leader.tenant_forgotten(tenant_id, fact.now)
+            leader.pools.tenant_forgotten(tenant_id, fact.now)
         if fact.tiers or fact.tiers_removed or fact.groups or fact.groups_removed:
             self._member.told(self._pool, fact.but(changed=(), removed=()))
 

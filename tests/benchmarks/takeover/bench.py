@@ -97,7 +97,6 @@ class Cluster:
             tenant_of=self.tenants.get,
             waits=dict.fromkeys(self.followers, SILENT_S),
             checkpoint=self.checkpoint,
-            now=0.0,
         )
         self.at(0.0, self.poll_backends)
 
@@ -116,7 +115,7 @@ class Cluster:
         load = BackendLoad(
             "gpu", requests_running_max=RUNNING, requests_running=len(self.running), measured_at=self.now
         )
-        self.leader.told(POOL, LoadChanged(self.now, (load,)))
+        self.leader.intake.told(POOL, LoadChanged(self.now, (load,)))
         self.lead_soon(self.now)
 
     def poll_backends(self):
@@ -193,8 +192,8 @@ class Cluster:
         self.lead_soon(self.now)
 
     def is_taken_in(self):
-        joined = sum(there.is_joined for there in self.leader._members.values()) == len(self.followers)
-        return joined and self.leader.is_deciding and not self.leader._inbox
+        joined = sum(there.is_joined for _, there in self.leader.members) == len(self.followers)
+        return joined and self.leader.is_deciding and not self.leader.intake
 
 
 def main():

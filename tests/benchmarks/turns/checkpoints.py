@@ -53,7 +53,6 @@ class Cluster:
             tenant_of=self.tenants.get,
             waits={"m0": self.now + SILENT_S, "m1": self.now + SILENT_S},
             checkpoint=checkpoint,
-            now=self.now,
         )
 
     def note(self, phase, _info):
@@ -109,7 +108,7 @@ class Cluster:
 
     def measure(self):
         load = BackendLoad("gpu", requests_running_max=10**6, requests_running=0, measured_at=self.now)
-        self.leader.told(POOL, LoadChanged(self.now, (load,)))
+        self.leader.intake.told(POOL, LoadChanged(self.now, (load,)))
 
     def show(self, what):
         print(f"{what}:")

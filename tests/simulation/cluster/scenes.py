@@ -8,7 +8,7 @@ from types import ModuleType
 
 from gateway.cluster import records
 from gateway.cluster.follower import telling
-from gateway.cluster.leader import leader, pool_journal
+from gateway.cluster.leader import intake, pool_journal
 from policies.pool.preemption import InterruptRules
 from policies.types import Tenant
 from tests.simulation.cluster.judges import all_judges
@@ -31,7 +31,7 @@ def scene(seed: int, **given) -> ClusterWorld:
     rng = Random(f"slices {seed}")
     with (
         changed(telling, "SLICE_MAX", rng.choice([1, 2, 5, telling.SLICE_MAX])),
-        changed(leader, "TAKEN_MAX", rng.choice([3, 10, leader.TAKEN_MAX])),
+        changed(intake, "TAKEN_MAX", rng.choice([3, 10, intake.TAKEN_MAX])),
         changed(records, "SLICE_RECORDS", rng.choice([1, 3, records.SLICE_RECORDS])),
         changed(pool_journal, "CHANGES_MAX", rng.choice([1, 3, pool_journal.CHANGES_MAX])),
         changed(pool_journal, "WRITTEN_MAX", rng.choice([2, pool_journal.WRITTEN_MAX])),

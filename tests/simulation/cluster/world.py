@@ -138,7 +138,7 @@ class _Recorder(Recorder):
 
 def joined(leader: Leader) -> set[str]:
     """The members that share the order of this leader now."""
-    return {name for name, there in leader._members.items() if there.is_joined}
+    return {name for name, there in leader.members if there.is_joined}
 
 
 class ClusterWorld:
@@ -203,7 +203,7 @@ class ClusterWorld:
         follower, leading = node.member.follower, self.leading
         if leading is None or follower.link.leader != leading.name or node.name not in joined(leading.member.leader):
             return False
-        return leading.member.leader._senders[node.name].entry >= follower.reports.log.number
+        return leading.member.leader.members.senders[node.name].entry >= follower.reports.log.number
 
     # -- nodes -------------------------------------------------------------------------------------------------
 

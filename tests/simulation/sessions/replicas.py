@@ -66,7 +66,7 @@ class Replicas:
 
         self.leader = Leader(
             epoch, name, make_scheduler=make, tenant_of=self._tenants.get, checkpoint=self.followers[name].checkpoint,
-            waits=dict.fromkeys(self.followers, now + SILENT_S), now=now,
+            waits=dict.fromkeys(self.followers, now + SILENT_S),
         )  # fmt: skip
         for follower in self.followers.values():
             follower.connected(now)
@@ -82,7 +82,10 @@ class Replicas:
         return self.poll(now)
 
     def tokens(self, request_id: str, usage: Usage, now: float) -> None:
-        self._at[request_id].tokens(request_id, usage, now)
+        follower = self._at[request_id]
+        own = follower.requests.find(request_id)
+        if own is not None:
+            follower.usage.used(own, usage, now)
 
     def finished(
         self, request_id: str, outcome: Outcome, now: float, timing: Timing | None = None, usage: Usage | None = None
@@ -94,9 +97,9 @@ class Replicas:
             self._at[fact.request_id].told(fact)
         elif isinstance(fact, LoadChanged):
             loads = tuple(replace(each, measured_at=fact.now) for each in fact.loads)
-            self.leader.told(POOL, LoadChanged(fact.now, loads))
+            self.leader.intake.told(POOL, LoadChanged(fact.now, loads))
         else:
-            self.leader.told(POOL, fact)
+            self.leader.intake.told(POOL, fact)
 
     def poll(self, now: float) -> list[Action]:
         self._now = now

@@ -45,7 +45,6 @@ class Cluster:
             tenant_of=self.tenants.get,
             waits={"m1": now + SILENT_S},
             checkpoint=checkpoint,
-            now=self.now,
         )
         self.parts, self.stored, self.numbers, self.entries = {}, [], {}, {}
         self.held = {"m1": NewestCheckpoint(), "m2": NewestCheckpoint()}
@@ -79,7 +78,7 @@ class Cluster:
 
     def measure(self):
         load = BackendLoad("gpu", requests_running_max=10**6, requests_running=0, measured_at=self.now)
-        self.leader.told("p", LoadChanged(self.now, (load,)))
+        self.leader.intake.told("p", LoadChanged(self.now, (load,)))
         self.turn()
 
     def serve(self, tenant_id, member="m1"):

@@ -58,14 +58,13 @@ class Cluster:
             make_scheduler=self.make,
             tenant_of=self.tenants.get,
             waits=dict.fromkeys(names, SILENT_S),
-            now=self.now,
         )
         self.followers = {name: Follower(name, wait_s_max=10.0) for name in names}
         for follower in self.followers.values():
             follower.connected(self.now)
         self.exchange()
         self.now = 1.0
-        self.leader.told("p", LoadChanged(self.now, (GPU,)))
+        self.leader.intake.told("p", LoadChanged(self.now, (GPU,)))
         self.exchange()
 
     def make(self, _pool):
@@ -134,7 +133,7 @@ def test_one_followers_failed_call_closes_the_backend_for_it_alone_and_asks():
 
 def test_a_member_that_does_not_read_is_dropped_and_one_whose_leader_does_not_read_refuses():
     cluster = Cluster()
-    cluster.leader.unsent("m2", 9 << 20, 0.1)
+    cluster.leader.members.unsent("m2", 9 << 20, 0.1)
     assert cluster.wishes(CloseMember) == [CloseMember("m2", "it does not read")]
     follower = cluster.followers["m2"]
     follower.link.unsent = 0, 1.5
@@ -171,7 +170,7 @@ def test_a_frame_of_another_epoch_is_dropped_and_a_higher_one_ends_a_leadership(
 
 def test_shared_state_reaches_present_members_and_those_that_join_later():
     cluster = Cluster()
-    cluster.leader.share("catalog", b"models")
+    cluster.leader.members.share("catalog", b"models")
     cluster.exchange()
     assert cluster.followers["m2"].shared == {"catalog": b"models"}
     late = cluster.followers["m3"] = Follower("m3", wait_s_max=10.0)
@@ -193,10 +192,10 @@ def test_the_slots_of_a_lost_member_are_free_at_once_by_its_parents_word_or_when
     idle = [BackendLoad("gpu", requests_running_max=2, requests_running=0)]
     if not is_dead:
         cluster.later(LEASE_S - PING_S)
-        cluster.leader.told("p", LoadChanged(cluster.now, tuple(idle)))
+        cluster.leader.intake.told("p", LoadChanged(cluster.now, tuple(idle)))
         assert cluster.actions("m1") == []
         cluster.later(PING_S)
-    cluster.leader.told("p", LoadChanged(cluster.now, tuple(idle)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, tuple(idle)))
     assert [type(action) for action in cluster.actions("m1")] == [Dispatch]
 
 
@@ -209,7 +208,6 @@ def takes_over(cluster):
         tenant_of=cluster.tenants.get,
         waits=dict.fromkeys(cluster.followers, cluster.now + SILENT_S),
         checkpoint=cluster.followers["m2"].checkpoint,
-        now=cluster.now,
     )
     for follower in cluster.followers.values():
         follower.lost(cluster.now)
@@ -220,14 +218,14 @@ def takes_over(cluster):
 def test_a_request_that_a_checkpoint_has_was_admitted_and_one_that_came_later_asks_the_next_leader():
     cluster = Cluster()
     cluster.tenants["A"] = Tenant("A", requests_per_minute_max=2)
-    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     cluster.submit("m1", "x")
     cluster.submit("m1", "y")
     cluster.later(1.0)  # a checkpoint has both, and the limit is reached
     cluster.submit("m1", "z")
     takes_over(cluster)
     assert [(each.request_id, each.reason) for each in cluster.actions("m1")] == [("z", Reason.RATE_LIMITED)]
-    cluster.leader.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
     assert sorted(each.request_id for each in cluster.actions("m1")) == ["x", "y"]
 
 
@@ -240,7 +238,7 @@ def test_a_leaders_death_forgets_no_session_and_breaks_no_turn():
     assert [type(each) for each in cluster.actions("m2")] == [Dispatch]
     before = cluster.scheduler._sessions.ledger
     takes_over(cluster)
-    cluster.leader.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (replace(GPU, measured_at=cluster.now),)))
     cluster.exchange()
     after = cluster.scheduler._sessions.ledger
     assert after is not before
@@ -261,7 +259,7 @@ def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(us
     """Of three members and a limit of 120: of 47 that were used, 73 are left, which is 24 or 25 for each."""
     cluster = Cluster()
     cluster.tenants["A"] = Tenant("A", requests_per_minute_max=120)
-    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     for number in range(used):
         cluster.submit("m1", f"before {number}")
     cluster.later(1.0)  # a checkpoint has them
@@ -273,7 +271,6 @@ def test_a_member_alone_admits_its_part_of_what_is_left_of_a_limit_per_minute(us
         tenant_of=cluster.tenants.get,
         checkpoint=cluster.followers["m2"].checkpoint,
         alone=ReplicaShare(3, 0),
-        now=cluster.now,
     )
     follower = cluster.followers["m2"]
     cluster.leader, cluster.followers = alone, {"m2": follower}
@@ -296,7 +293,6 @@ def test_a_leader_that_is_alone_takes_no_checkpoints():
         tenant_of=cluster.tenants.get,
         checkpoint=newest,
         alone=ReplicaShare(3, 0),
-        now=cluster.now,
     )
     cluster.followers = {"m3": Follower("m3", wait_s_max=60.0)}
     cluster.followers["m3"].connected(cluster.now)
@@ -432,7 +428,7 @@ def test_what_ran_while_its_link_was_gone_is_charged_once():
 
 def test_a_leader_takes_in_what_its_own_process_has_before_it_decides():
     """Else its first Pong ends what that process keeps for a leader: ends that nothing has charged yet."""
-    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, now=0.0)
+    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get)
     follower = Follower("m1", wait_s_max=10.0)
     follower.connected(0.0)
     for _ in range(4):
@@ -478,7 +474,7 @@ def test_a_member_that_was_given_up_returns_with_its_cut_answer_and_nothing_is_c
     cluster = Cluster()
     follower = cut_after(Usage(10, 0, 8), told=Usage(10, 0, 5), cluster=cluster)
     if waits:
-        cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
+        cluster.leader.intake.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     follower.connected(cluster.now)
     assert len(cluster.actions("m2")) == (0 if waits else 1)
     del cluster.followers["m2"]
@@ -508,7 +504,7 @@ def test_a_request_that_is_read_after_its_connections_end_is_dispatched_only_whe
 
 def test_a_request_that_lay_unread_while_its_leader_stood_still_is_as_old_as_its_member_says():
     cluster = Cluster()
-    cluster.leader.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (BackendLoad("gpu", available=False),)))
     follower = cluster.followers["m2"]
     cluster.submit("m2", "r")
     arrived_at, frames = cluster.now, list(follower.link.frames(cluster.now))
@@ -525,9 +521,7 @@ def test_a_request_that_lay_unread_while_its_leader_stood_still_is_as_old_as_its
 
 
 def test_a_leader_waits_for_the_members_of_the_last_list():
-    leader = Leader(
-        1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, waits={"m1": 2.0, "m2": 2.0}, now=0.0
-    )
+    leader = Leader(1, "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, waits={"m1": 2.0, "m2": 2.0})
     follower = Follower("m1", wait_s_max=10.0)
     follower.connected(0.0)
     for now in (0.0, 0.1, 0.2):
@@ -593,10 +587,10 @@ def test_a_leader_is_blind_where_its_polls_reach_no_backend_at_all(others, steps
     """One that is down is polled again and again; the others, which are polled rarely (`busy_s`), were reached."""
     cluster = Cluster()
     down, other = replace(GPU, available=False), BackendLoad("other", available=others, requests_running=0)
-    cluster.leader.told("p", LoadChanged(cluster.now, (GPU, other)))
+    cluster.leader.intake.told("p", LoadChanged(cluster.now, (GPU, other)))
     cluster.submit("m2", "r")
     assert [type(action) for action in cluster.actions("m2")] == [Dispatch]
-    cluster.leader.told("p", Measured(cluster.now, replace(down, measured_at=cluster.now)))
+    cluster.leader.intake.told("p", Measured(cluster.now, replace(down, measured_at=cluster.now)))
     cluster.later(1.25)
     follower = cluster.followers["m2"]
     follower.usage.used(follower.requests.find("r"), Usage(10, 0, 5), cluster.now)

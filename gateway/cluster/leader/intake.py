@@ -1,0 +1,104 @@
+"""Intake: what the leader was told, by its members and its own process, taken in by arrival (rule 10)."""
+
+from typing import Final
+
+from gateway.cluster.leader.checkpoint_stream import CheckpointStream
+from gateway.cluster.leader.inbox import TAKEN_MAX, Inbox
+from gateway.cluster.leader.led_members import LedMember, LedMembers
+from gateway.cluster.leader.led_pools import LedPools
+from gateway.cluster.leader.sight import Sight
+from gateway.cluster.wire import AnyMessage, Failed, Join, Reach, TellMore, ToldAll, ToldPart, Untold
+from gateway.cluster.wishes import AskBackends, Wish
+from policies.facts import Fact, LoadChanged, Measured
+
+OWN: Final = ""  # the source of facts of the leader's own process
+
+
+class Intake:
+    """What was told and is not taken in, and what becomes of it. Mutable."""
+
+    def __init__(
+        self, leader: str, members: LedMembers, pools: LedPools, stream: CheckpointStream, wishes: list[Wish]
+    ) -> None:
+        """`wishes`: where to wish that backends are measured."""
+        self.facts = 0
+        """Facts of members that were taken in, for metrics."""
+        self.is_blind = False
+        """Whether this process reaches no backend, and others do."""
+        self._leader = leader
+        self._members, self._pools, self._stream, self._wishes = members, pools, stream, wishes
+        self._inbox: Inbox[tuple[str, AnyMessage | Fact, float]] = Inbox()  # with its pool and arrival
+        self._sight = Sight()
+
+    def __len__(self) -> int:
+        return len(self._inbox)
+
+    def told(self, pool: str, fact: Fact) -> None:
+        """What the pool's Scheduler is to be told by this process, when all before it was taken in. Tenants of requests
+        are looked up besides; the caller has checked that policies exist.
+        """
+        match fact:
+            case LoadChanged():
+                self._sight.polled(pool, fact.loads, fact.now, all_of_it=True)
+            case Measured():
+                self._sight.polled(pool, [fact.load], fact.now)
+                if fact.load.available:
+                    for _, there in self._members:
+                        there.failed.discard(fact.load.backend_id)
+        self._pools.made(pool, fact.now)
+        self._inbox.add(OWN, (pool, fact, fact.now), is_barrier=isinstance(fact, LoadChanged | Measured))
+
+    def add(self, member: str, pool: str, message: AnyMessage, now: float) -> None:
+        """A member has told this of a pool; "": of itself."""
+        self._inbox.add(member, (pool, message, now))
+
+    def drop(self, member: str) -> None:
+        """Forget what this member has said and was not taken in: it tells all of it again."""
+        self._inbox.drop(member)
+
+    def take(self, now: float) -> None:
+        """Take in what has come, and what it entails, as much as one turn has time for."""
+        left = self._pools.work(TAKEN_MAX, now)
+        for source, (pool, entry, came_at) in self._inbox.turn(left) if left else ():
+            self._pools.has_news = True
+            if isinstance(entry, Fact):
+                self._pools.made(pool, now).told(entry.but(now=now))
+            elif (there := self._members.find(source)) is not None:
+                self.facts += 1
+                self._stream.taken(there.sender)
+                if pool:
+                    self.is_blind |= source != self._leader and self._sight.is_less_than(entry, now)
+                    self._pools.made(pool, now).take(there.sender, entry, came_at, now)
+                else:
+                    self._take_of_member(there, entry)
+
+    def _take_of_member(self, there: LedMember, entry: AnyMessage) -> None:
+        match entry:
+            case Join():
+                there.sender.joins()
+                there.sender.is_away, there.is_joined = there.lost_at is not None, False
+            case ToldPart():
+                there.say(TellMore())
+            case ToldAll():
+                there.is_joined = there.lost_at is None
+                for order in self._pools.values():
+                    order.chores.end_untold(there.sender)
+                there.sender.all_told()
+            case Reach():
+                there.named = frozenset(entry.unreachable)
+                there.failed.clear()
+                self._reach(there)
+            case Failed():  # rule 27: it is sent nothing there, and the backend is asked now
+                there.failed.add(entry.backend_id)
+                self._wishes.append(AskBackends((entry.backend_id,)))
+                self._reach(there)
+            case Untold():
+                for order in self._pools.values():
+                    order.backends.untold(there.sender, entry.tokens)
+
+    def _reach(self, there: LedMember) -> None:
+        unreachable = there.named | there.failed
+        if unreachable != there.sender.unreachable:
+            there.sender.unreachable = frozenset(unreachable)
+            for order in self._pools.values():
+                order.chores.place_again(there.sender)
