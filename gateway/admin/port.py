@@ -210,7 +210,7 @@ def routes(parts: Parts, hmac_hex: Callable[[str], str], sessions: SessionRoutes
         *LiveRoutes(
             registry=registry,
             pools=parts.pools,
-            budgets=parts.budgets,
+            ledger=parts.budgets.ledger,
             clock=parts.clock,
             cluster_view=parts.cluster_view,
         ).routes(),

@@ -67,7 +67,7 @@ class BudgetReconciler:
         if any(kind == "prices" for kind, _ in changed):
             lists = {each.name: each.section for each in self._registry.entries("prices")}
             self._budgets.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
-            self._budgets.repriced()
+            self._budgets.past.repriced()
 
     async def _recall_deleted_tenants(self) -> None:
         """Recall this month's deleted tenants, also from before this start, because budgets of groups count them."""

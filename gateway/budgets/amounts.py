@@ -16,6 +16,11 @@ class Amounts:
         self._prices = prices
         self._today = today
 
+    @property
+    def priced_by(self) -> str:
+        """The version of the prices of now."""
+        return self._prices.version
+
     def of_usage(self, unit: Unit, of: UsageKey, totals: Totals) -> int:
         """The amount that this usage counts for, in this unit."""
         if unit is Unit.TOKENS:

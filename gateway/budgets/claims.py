@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from gateway.budgets.accounts import Unit, named_tally
-from gateway.budgets.budgets import NOTHING_RESERVED, BudgetClaim, Budgets, Overrun, Reserved, Spent
+from gateway.budgets.budgets import BudgetClaim, Budgets, Overrun
+from gateway.budgets.ledger import NOTHING_RESERVED, Reserved, Spent
 from gateway.others import Others
 from gateway.store.base import StoreFull, StoreUnavailable
 
@@ -24,8 +25,8 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one process has spent and reserved, as Budgets.spent_here says: of all holders, or those that its `claims`
-    are for. Costs are by the prices of version `priced_by`.
+    """What one process has spent and reserved (`BudgetLedger.spent_here`), of all holders, or of those that its
+    `claims` are for. Costs are by the prices of version `priced_by`.
     """
 
     member: str
@@ -74,7 +75,7 @@ class BudgetClaims:
         self._priced_by: dict[str, str] = {}  # by writer: the version of the prices of its costs
         self._reserved: dict[str, Counter[str]] = {}  # by member, by tally
         self._told_at: dict[str, float] = {}  # by member
-        self.budgets.reserved_elsewhere = self._sum = Counter[str]()
+        self.budgets.ledger.reserved_elsewhere = self._sum = Counter[str]()
 
     async def claim(self, claim: BudgetClaim) -> Reserved | Overrun:
         """Reserve what a call is expected to use where its prompt fits, whichever process admits. `Budgets.ended`
@@ -84,7 +85,7 @@ class BudgetClaims:
         over = budgets.spent_by(claim)
         if over is not None:
             return over
-        if not budgets.holders(claim.tenant, claim.key):
+        if not budgets.ledger.holders(claim.tenant, claim.key):
             return NOTHING_RESERVED
         claim = budgets.with_output(claim)
         if not self._others.is_leading:
@@ -119,13 +120,13 @@ class BudgetClaims:
         budgets, claims = self.budgets, tuple(claim for claim, _ in waiting)
         now = asyncio.get_running_loop().time()
         is_whole = now - self._told_all_at >= EXCHANGE_S
-        named = {holder for claim in claims for holder in budgets.holders(claim.tenant, claim.key)}
-        counts = budgets.spent_here(None if is_whole else named)
+        named = {holder for claim in claims for holder in budgets.ledger.holders(claim.tenant, claim.key)}
+        counts = budgets.ledger.spent_here(None if is_whole else named)
         try:
             body = await self._others.ask_leader(
                 "budgets",
                 _pack_counts(
-                    BudgetReport(self._others.name, self._writer, is_whole, budgets.priced_by, *counts, claims)
+                    BudgetReport(self._others.name, self._writer, is_whole, budgets.ledger.priced_by, *counts, claims)
                 ),
             )
         except (StoreUnavailable, StoreFull) as error:
@@ -136,8 +137,8 @@ class BudgetClaims:
         sums = _SUMS.decode(body)
         self._told_all_at = now if is_whole else self._told_all_at
         for writer, spent in sums.spent.items():
-            budgets.spent_elsewhere(writer, spent, sums.priced_by)
-        budgets.reserved_elsewhere = {**({} if is_whole else budgets.reserved_elsewhere), **sums.reserved}
+            budgets.ledger.spent_elsewhere(writer, spent, sums.priced_by)
+        budgets.ledger.reserved_elsewhere = {**({} if is_whole else budgets.ledger.reserved_elsewhere), **sums.reserved}
         _answer(waiting, sums.overruns)
 
     # -- while it leads ----------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ class BudgetClaims:
         self._told_at[report.member] = now
         for member in [each for each, at in self._told_at.items() if now - at > GONE_S]:
             self.gone(member)
-        self.budgets.spent_elsewhere(report.writer, report.spent, report.priced_by)
+        self.budgets.ledger.spent_elsewhere(report.writer, report.spent, report.priced_by)
         self._priced_by[report.writer] = report.priced_by
         spent = self._spent.setdefault(report.writer, {})
         for day, by_holder in report.spent.items():
@@ -170,7 +171,7 @@ class BudgetClaims:
         over = self.budgets.spent_by(claim)
         if over is None:
             tokens, cost = self.budgets.expected(claim)
-            known, tallies = self._reserved[member], self.budgets.tally_names(claim.tenant, claim.key)
+            known, tallies = self._reserved[member], self.budgets.ledger.tally_names(claim.tenant, claim.key)
             expected = {name: tokens if unit is Unit.TOKENS else cost for name, unit in tallies.items()}
             self._reserve(member, {name: known[name] + amount for name, amount in expected.items()})
         return over
@@ -185,8 +186,8 @@ class BudgetClaims:
                     del sums[name]
 
     def _sums_for(self, report: BudgetReport, overruns: tuple[Overrun | None, ...]) -> BudgetSums:
-        named = {holder for claim in report.claims for holder in self.budgets.holders(claim.tenant, claim.key)}
-        spent, reserved = self.budgets.spent_here(None if report.is_whole else named)
+        named = {holder for claim in report.claims for holder in self.budgets.ledger.holders(claim.tenant, claim.key)}
+        spent, reserved = self.budgets.ledger.spent_here(None if report.is_whole else named)
         names = {*self._sum, *reserved} if report.is_whole else set(reserved)
         theirs = self._reserved[report.member]
         others = {name: self._sum[name] - theirs[name] + reserved.get(name, 0) for name in names}
@@ -196,12 +197,12 @@ class BudgetClaims:
             for writer, days in self._spent.items()
             if writer != report.writer
         }
-        return BudgetSums(self.budgets.priced_by, {self._writer: spent, **by_writer}, others, overruns)
+        return BudgetSums(self.budgets.ledger.priced_by, {self._writer: spent, **by_writer}, others, overruns)
 
     def _told_by(self, writer: str, amounts: Mapping[str, int], wanted: set[str] | None) -> dict[str, int]:
         """Those of this writer's amounts that are by the prices of now, of these tallies; None: of all."""
         names = amounts.keys() if wanted is None else wanted & amounts.keys()
-        is_comparable = self._priced_by[writer] == self.budgets.priced_by
+        is_comparable = self._priced_by[writer] == self.budgets.ledger.priced_by
         return {name: amounts[name] for name in names if is_comparable or named_tally(name)[1] is not Unit.COST}
 
 

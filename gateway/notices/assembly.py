@@ -36,7 +36,7 @@ class BudgetNotices:
         """`replica` is the name of this gateway among those that share the state, and `place` the location of its own
         state. Raises ValueError where the secret or the CA of the webhook cannot be read.
         """
-        self._watch = BudgetWatch(budgets, settings.thresholds, budgets.book.today)
+        self._watch = BudgetWatch(budgets.ledger, settings.thresholds, budgets.book.today)
         self._sender: NoticeSender | None = None
         if settings.webhook is not None:
             self._sender = _make_sender(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.budgets.accounts import BudgetUse, Holder, Period, Unit, group_of
-from gateway.budgets.budgets import Budgets
+from gateway.budgets.ledger import BudgetLedger
 from gateway.money.amounts import to_text
 from gateway.observability.metrics.instruments import GROUP_BUDGET, TENANT_BUDGET, Family, Values
 from gateway.observability.metrics.tenant_series import OTHER
@@ -67,9 +67,9 @@ class Notice:
 class BudgetWatch:
     """A watch that finds budgets which reach thresholds. Mutable."""
 
-    def __init__(self, budgets: Budgets, thresholds: Sequence[int], today: Callable[[], str]) -> None:
+    def __init__(self, ledger: BudgetLedger, thresholds: Sequence[int], today: Callable[[], str]) -> None:
         """`thresholds` are percents; `today` gives the day in UTC."""
-        self._budgets = budgets
+        self._ledger = ledger
         self._thresholds = tuple(thresholds)
         self._today = today
         self._found: dict[str, str] = {}  # first days of periods, by id of a notice
@@ -85,12 +85,12 @@ class BudgetWatch:
             starts = {_start(today, period) for period in ("day", "month")}
             self._found = {id_: start for id_, start in self._found.items() if start in starts}
             self._reached.clear()
-        touched = self._budgets.take_touched()
+        touched = self._ledger.take_touched()
         self._groups |= {holder for holder in touched if group_of(holder)}
         notices = [
             notice
             for holder in sorted(touched)
-            for use in self._budgets.uses(holder)
+            for use in self._ledger.uses(holder)
             for notice in self._notices_of(use, today)
         ]
         self._found |= {notice.id: notice.start for notice in notices}
@@ -112,7 +112,7 @@ class BudgetWatch:
         """The used part of the holders' budgets; of several holders with one label, the largest part."""
         values: Values = {}
         for holder, label in labels.items():
-            for use in self._budgets.uses(holder):
+            for use in self._ledger.uses(holder):
                 if use.limit:
                     of = (label, use.unit.value, use.period)
                     values[of] = max(values.get(of, 0.0), use.used / use.limit)

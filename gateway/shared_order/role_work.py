@@ -67,7 +67,9 @@ class RoleWork:
         if is_other:
             self.parts.metrics.schedulers_replaced()
         is_leading = self._order.leader is not None
-        self._management.budgets.cut_off(self._order.member.share.part.replicas if role is MemberRole.STANDALONE else 1)
+        self._management.budgets.ledger.cut_off(
+            self._order.member.share.part.replicas if role is MemberRole.STANDALONE else 1
+        )
         if is_leading:
             self._management.claims.lead()
             self._polls.lead()

@@ -17,7 +17,7 @@ from gateway.admin.models.backends import StepsResource
 from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
-from gateway.budgets.budgets import Budgets
+from gateway.budgets.ledger import BudgetLedger
 from gateway.config.value_types import Name
 from gateway.live.schema import ClusterView
 from gateway.money.amounts import to_text
@@ -182,7 +182,7 @@ class Rates:
 class LiveRoutes:
     registry: Registry
     pools: Pools
-    budgets: Budgets
+    ledger: BudgetLedger
     clock: Callable[[], float]
     cluster_view: Callable[[], ClusterView]
     rates: Rates = field(default_factory=Rates)
@@ -254,7 +254,7 @@ class LiveRoutes:
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
         query: BudgetPage = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
-        rows = self.budgets.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
+        rows = self.ledger.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
         # Both budgets of a holder are on the same page.
         holders = list(dict.fromkeys(row.holder for row in rows))
         shown = set(holders[: query.limit])

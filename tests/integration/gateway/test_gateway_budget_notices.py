@@ -77,7 +77,7 @@ async def test_replicas_that_share_a_redis_tell_once(tmp_path):
                 claims = NoticeClaims(store, replica=name, clock=time.time)
                 webhook = Webhook(hook.url, [SECRET])
                 sender = NoticeSender(webhook, claims, currency=lambda: None, clock=time.time, rng=Random(1))
-                sender.offer(BudgetWatch(budgets, (50, 80, 100), book.today).look())
+                sender.offer(BudgetWatch(budgets.ledger, (50, 80, 100), book.today).look())
                 senders.append(sender)
             deadline = time.monotonic() + PATIENCE_S
             while len(hook.events) < 3:

@@ -206,10 +206,10 @@ async def test_a_budget_that_is_spent_at_one_gateway_is_spent_at_all_within_a_se
         assert (await one.post(headers=bearer(key))).status == 200
         for _ in range(10):
             await one.post(headers=bearer(key))
-        standing = one.gateway._management.budgets.overview()[0]
+        standing = one.gateway._management.budgets.ledger.overview()[0]
         assert standing.used >= 84
         began = time.monotonic()
-        await until(lambda: two.gateway._management.budgets.overview()[0].used == standing.used)
+        await until(lambda: two.gateway._management.budgets.ledger.overview()[0].used == standing.used)
         assert time.monotonic() - began < SEEN_S
         reply = await two.post(headers=bearer(key))
         assert (reply.status, reply.error["reason"]) == (429, "insufficient_quota")

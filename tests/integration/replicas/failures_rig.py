@@ -32,7 +32,7 @@ from network import Network
 from redis_server import RedisServer
 
 from backends.engine.http.server import EngineOptions, EngineServer
-from gateway.budgets.budgets import READ_S
+from gateway.budgets.past import READ_S
 from gateway.store.mirrored_usage import USAGE_PULL_S
 
 SECRET = "0123456789abcdef0123456789abcdef"

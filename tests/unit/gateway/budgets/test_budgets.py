@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.budgets import budgets as module
+from gateway.budgets import past
 from gateway.budgets.accounts import BudgetLimits
 from gateway.budgets.budgets import BudgetClaim, Budgets
 from gateway.budgets.usage import UsageBook
@@ -27,7 +27,7 @@ def budgets(book, store, clock):
 def reserve(budgets, key, prompt, output_max):
     """What a call of alice with this prompt and at most so long an answer has reserved."""
     claim = BudgetClaim("alice", key, "m", prompt, output_max)
-    return budgets.reserve(budgets.with_output(claim) if budgets.holders("alice", key) else claim)
+    return budgets.reserve(budgets.with_output(claim) if budgets.ledger.holders("alice", key) else claim)
 
 
 def call(budgets, book, *, key="k1", prompt=10, output=20):
@@ -40,7 +40,7 @@ def call(budgets, book, *, key="k1", prompt=10, output=20):
 
 
 def used(budgets):
-    return {(each.holder[1], each.period): each.used for each in budgets.overview()}
+    return {(each.holder[1], each.period): each.used for each in budgets.ledger.overview()}
 
 
 async def kept(store, day, tokens, *, writer="before", tenant="alice", key="k1", model="m"):
@@ -121,25 +121,25 @@ async def test_a_budget_that_comes_later_knows_what_was_spent_and_counts_nothing
     call(budgets, book)  # not written yet
     budgets.put(ALICE, BudgetLimits(day=500, month=500))
     assert used(budgets) == {("", "day"): 60, ("", "month"): 60}
-    await budgets._read()
+    await budgets.read()
     assert used(budgets) == {("", "day"): 60, ("", "month"): 90}
     await book.flush()
-    await budgets._read()
+    await budgets.read()
     assert used(budgets) == {("", "day"): 60, ("", "month"): 90}
 
 
 async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_counts_once(book, store, clock):
     budgets = Budgets(book, store, is_shared=True, clock=clock)
     budgets.put(ALICE, BudgetLimits(day=500))
-    await budgets._read()
-    budgets.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}}, "")
+    await budgets.read()
+    budgets.ledger.spent_elsewhere("other", {"2026-11-20": {"alice": 70, "nobody": 5}}, "")
     assert used(budgets) == {("", "day"): 70}
     await kept(store, "2026-11-20", 60, writer="other")
     await kept(store, "2026-11-20", 20, writer="other", key="k2")
-    clock.now_s += module.READ_S
-    await budgets._read()
+    clock.now_s += past.READ_S
+    await budgets.read()
     assert used(budgets) == {("", "day"): 80}
-    budgets.reserved_elsewhere = {"alice": 400}
+    budgets.ledger.reserved_elsewhere = {"alice": 400}
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 21)) is not None
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 20)) is None
 
@@ -152,9 +152,9 @@ async def test_what_is_told_to_others_is_what_they_count(book, store, clock):
         each.put(("alice", "k1"), BudgetLimits(day=500))
     call(one, book)
     reserve(one, "k1", 10, 5)
-    spent, reserved = one.spent_here()
+    spent, reserved = one.ledger.spent_here()
     for _ in range(2):
-        two.spent_elsewhere("one", spent, one.priced_by)
+        two.ledger.spent_elsewhere("one", spent, one.ledger.priced_by)
     assert used(two) == {("", "month"): 30, ("k1", "day"): 30}
     assert reserved == {"alice": 15, "alice\nk1": 15}
 
@@ -163,10 +163,10 @@ async def test_a_store_that_cannot_be_read_is_read_later(budgets, store, caplog)
     await kept(store, "2026-11-20", 10)
     budgets.put(ALICE, BudgetLimits(day=500))
     usage, store.usage = store.usage, _away
-    await budgets._read()
+    await budgets.read()
     assert "cannot be read" in caplog.text
     store.usage = usage
-    await budgets._read()
+    await budgets.read()
     assert used(budgets) == {("", "day"): 10}
 
 
@@ -187,15 +187,15 @@ def test_a_budget_that_is_taken_away_binds_no_call_and_comes_back_with_what_was_
 def test_cut_off_from_others_a_gateway_keeps_to_its_part_of_what_is_left(budgets, book, clock):
     budgets.put(ALICE, BudgetLimits(day=400, month=1_000))
     call(budgets, book, prompt=100, output=0)
-    budgets.reserved_elsewhere = {"alice": 250}
+    budgets.ledger.reserved_elsewhere = {"alice": 250}
     for _ in range(2):
-        budgets.cut_off(3)
-        assert [each.remaining for each in budgets.overview()] == [100, 300]
+        budgets.ledger.cut_off(3)
+        assert [each.remaining for each in budgets.ledger.overview()] == [100, 300]
     call(budgets, book, prompt=90, output=0)
-    budgets.cut_off(3)
+    budgets.ledger.cut_off(3)
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 11)) is not None
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 10)) is None
     clock.now_s += DAY_S
-    assert [each.remaining for each in budgets.overview()] == [134, 210]
-    budgets.cut_off(1)
-    assert [each.remaining for each in budgets.overview()] == [400, 810]
+    assert [each.remaining for each in budgets.ledger.overview()] == [134, 210]
+    budgets.ledger.cut_off(1)
+    assert [each.remaining for each in budgets.ledger.overview()] == [400, 810]

@@ -44,7 +44,7 @@ class Gateway:
 
     def set_prices(self, **prices):
         self.prices.replace(lists(**prices))
-        self.budgets.repriced()
+        self.budgets.past.repriced()
 
     async def call(self, *, model="m", prompt=10, cached=0, output=20):
         """A whole call of alice; None, or the budget that it does not fit into."""
@@ -61,7 +61,7 @@ class Gateway:
     def used(self):
         return {
             (each.unit.value, each.period): each.used / PICOS if each.unit is Unit.COST else each.used
-            for each in self.budgets.overview()
+            for each in self.budgets.ledger.overview()
             if each.holder == ALICE
         }
 
@@ -79,7 +79,7 @@ async def test_calls_spend_what_they_cost_and_are_refused_once_it_is_spent(store
     assert await one.call(prompt=13) is LimitKind.COST_DAY, "24 are left, and 26 are needed"
     assert await one.call(prompt=12) is None
     assert await one.call(prompt=0) is LimitKind.COST_DAY, "an answer is not free"
-    assert all(each.reserved == 0 for each in one.budgets.overview())
+    assert all(each.reserved == 0 for each in one.budgets.ledger.overview())
 
 
 async def test_a_call_without_a_price_or_that_is_free_needs_no_money(store, clock):
@@ -114,7 +114,7 @@ async def test_what_runs_reserves_what_it_is_expected_to_cost(store, clock):
     one.budgets.put(ALICE, money(day=1_000))
     await one.call(prompt=0, output=100)
     assert await one.claims.claim(BudgetClaim("alice", "k1", "m", 500, 1_000)) == (600, 700 * PICOS)
-    (use,) = one.budgets.overview()
+    (use,) = one.budgets.ledger.overview()
     assert (use.used, use.reserved, use.remaining) == (200 * PICOS, 700 * PICOS, 100 * PICOS)
 
 
@@ -125,18 +125,18 @@ async def test_other_prices_correct_what_was_spent_this_month_and_count_nothing_
     clock.now_s += DAY_S
     one = Gateway(store, clock, m=(1, 1, 1))
     one.budgets.put(ALICE, money(day=500, month=500))
-    await one.budgets._read()
+    await one.budgets.read()
     await one.call()
     await one.book.flush()
     await one.call()  # not written yet
     assert one.used() == {("cost", "day"): 60, ("cost", "month"): 90}
     for prices, a_token in (((3, 3, 3), 3), ((0.5, 0.5, 0.5), 0.5), ((1, 1, 1), 1)):
         one.set_prices(m=prices)
-        assert one.budgets.priced_by != one.prices.version
-        await one.budgets._read()
-        assert one.budgets.priced_by == one.prices.version
+        assert one.budgets.ledger.priced_by != one.prices.version
+        await one.budgets.read()
+        assert one.budgets.ledger.priced_by == one.prices.version
         assert one.used() == {("cost", "day"): 60 * a_token, ("cost", "month"): 90 * a_token}
-        await one.budgets._read()
+        await one.budgets.read()
         assert one.used() == {("cost", "day"): 60 * a_token, ("cost", "month"): 90 * a_token}
 
 
@@ -146,21 +146,21 @@ async def test_a_price_that_comes_later_counts_for_what_was_used_before(store, c
     await one.call()
     assert one.used() == {("cost", "day"): 0}
     one.set_prices(m=(1, 1, 1))
-    await one.budgets._read()
+    await one.budgets.read()
     assert one.used() == {("cost", "day"): 30}
 
 
 async def test_a_store_that_is_away_leaves_costs_as_they_were_until_it_is_there(store, clock):
     one = Gateway(store, clock, m=(1, 1, 1))
     one.budgets.put(ALICE, money(day=500))
-    await one.budgets._read()
+    await one.budgets.read()
     await one.call()
     usage, store.usage = store.usage, _away
     one.set_prices(m=(2, 2, 2))
-    await one.budgets._read()
+    await one.budgets.read()
     assert one.used() == {("cost", "day"): 30}
     store.usage = usage
-    await one.budgets._read()
+    await one.budgets.read()
     assert one.used() == {("cost", "day"): 60}
 
 
@@ -175,7 +175,7 @@ async def test_a_month_begins_with_nothing_spent_and_yesterday_has_yesterdays_pr
     periods = [{"prompt": MILLION, "output": 0}, {"valid_from": "2026-11-20", "prompt": 5 * MILLION, "output": 0}]
     one.prices.replace({"m": PriceSection.model_validate({"currency": "EUR", "periods": periods})})
     one.budgets.put(ALICE, money(day=500, month=500))
-    await one.budgets._read()
+    await one.budgets.read()
     assert one.used() == {("cost", "day"): 50, ("cost", "month"): 60}
     clock.now_s += 11 * DAY_S
     assert one.used() == {("cost", "day"): 0, ("cost", "month"): 0}
@@ -231,7 +231,7 @@ async def test_processes_tell_each_other_costs_beyond_64_bits(store, clock):
     assert leader.used() == two.used() == {("cost", "day"): 9 * 10**7}
     one.budgets.reserve(BudgetClaim("alice", "", "m", 10**7))
     await told(first, second)
-    (use,) = two.budgets.overview()
+    (use,) = two.budgets.ledger.overview()
     assert use.reserved == 9 * 10**7 * PICOS
     one.budgets.reserve(BudgetClaim("alice", "", "m", 11 * 10**7))
     await told(first)
@@ -250,6 +250,16 @@ async def test_processes_with_other_prices_believe_each_others_tokens_and_not_th
     assert leader.used() == {("tokens", "day"): 10, ("cost", "day"): 0}
     assert two.used() == {("tokens", "day"): 10, ("cost", "day"): 0}
     leader.set_prices(m=(7, 7, 7))
-    await leader.budgets._read()
+    await leader.budgets.read()
     await told(*followers)
     assert leader.used() == two.used() == {("tokens", "day"): 10, ("cost", "day"): 70}
+
+
+async def test_a_budget_that_is_removed_before_its_costs_are_read_anew_does_not_keep_the_old_prices(store, clock):
+    one = Gateway(store, clock, m=(2, 2, 3))
+    one.budgets.put(ALICE, money(day=500))
+    await one.budgets.read()
+    one.set_prices(m=(4, 4, 6))
+    one.budgets.put(ALICE, BudgetLimits())
+    await one.budgets.read()
+    assert one.budgets.ledger.priced_by == one.prices.version

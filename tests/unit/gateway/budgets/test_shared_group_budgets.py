@@ -33,7 +33,7 @@ class Grouped(Gateway):
         self.budgets.ended(trace)
 
     def of_group(self):
-        return {use.used for use in self.budgets.uses(RESEARCH)}
+        return {use.used for use in self.budgets.ledger.uses(RESEARCH)}
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
@@ -68,14 +68,14 @@ async def test_a_tenant_that_was_deleted_counts_until_the_month_ends_also_where_
     await told(*exchanges)
     for each in (one, two):
         each.budgets.tenant_deleted("alice")
-        await each.budgets._read()
+        await each.budgets.read()
     await told(*exchanges)
     assert [each.of_group() for each in (one, two)] == [{100}] * 2
     clock.now_s += 20 * 86_400.0
     new = Grouped(store, clock)
     new.budgets.put_group("alice", None)
     for each in (one, two):
-        await each.budgets._read()
+        await each.budgets.read()
     (exchange,) = joined(new, two)
     two.end(two.begin("bob", 7))
     await told(exchange)

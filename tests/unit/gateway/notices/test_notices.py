@@ -37,7 +37,7 @@ class Process:
         self.store, self.clock = store, clock
         self.book = UsageBook(store, clock=clock)
         self.budgets = Budgets(self.book, store, is_shared=True, prices=PriceBook(), clock=clock)
-        self.watch = BudgetWatch(self.budgets, thresholds, self.book.today)
+        self.watch = BudgetWatch(self.budgets.ledger, thresholds, self.book.today)
         self.claims = NoticeClaims(store, replica=replica, place=place, clock=clock)
         webhook = Webhook(hook.url, [SECRET])
         self.sender = NoticeSender(webhook, self.claims, currency=lambda: "EUR", clock=clock, rng=Random(1))
