@@ -1,12 +1,18 @@
-"""The --config option that commands share: its value, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder.
+"""Options of commands: those that are the fields of a dataclass, and --config, which commands share.
 
-Importing this file loads no server.
+The value of --config is the given one, else FAIRLEAD_CONFIG, else fairlead.yaml in the current folder. Importing this
+file loads no server.
 """
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar, get_type_hints
 
 import typer
+
+C = TypeVar("C", bound=Callable[..., None])
 
 CONFIG_NAME = "fairlead.yaml"
 
@@ -28,3 +34,28 @@ ConfigOption = Annotated[
         help=f"The YAML file; where none is named, {CONFIG_NAME} of this folder, if there is one.",
     ),
 ]
+
+
+def takes(options: type) -> Callable[[C], C]:
+    """Give a command the fields of this dataclass as options, the required ones first, then its own. It gets them by
+    name, as keywords.
+    """
+    types = get_type_hints(options, include_extras=True)
+    taken = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=types[each.name],
+        )
+        for each in sorted(fields(options), key=lambda each: each.default is not MISSING)
+    ]
+
+    def of(command: C) -> C:
+        own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        positional = [each for each in own if each.kind is not each.KEYWORD_ONLY]
+        signature = inspect.Signature([*positional, *taken, *own[len(positional) :]])
+        vars(command)["__signature__"] = signature  # what typer reads
+        return command
+
+    return of

@@ -22,50 +22,41 @@ from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
 from gateway.config.scheduling import PolicySettings as ConfiguredPolicy
 from gateway.scheduling.assembly import make_scheduler
 from gateway.simulate.exposure import ReportedBound
+from gateway.simulate.options import Holding, PolicyOptions
 from gateway.simulate.run import TriedPolicy
 from policies.accounts.cost import PRICES
 from policies.fairness.bounds import BOUNDS
 from policies.types import Tenant
 
 RUNS_MAX = 64
-HELD = "held"  # of sessions
 WEIGHTS_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """The policies to run, as typed. A field that is empty or None stays as in the configuration."""
+class Choices(PolicyOptions):
+    """The policies that are chosen for a comparison."""
 
-    policies: Sequence[str] = ()
-    predictions: Sequence[str] = ()
-    placements: Sequence[str] = ()
-    sessions: Sequence[str] = ()
-    session_room: float | None = None
-    price: str | None = None
-    share_ratio_max: float | None = None
-    seed: int = 0
-
-    def tried(self, config: Config, pool: str) -> list[TriedPolicy]:
+    def tried(self, config: Config, pool: str, *, seed: int = 0) -> list[TriedPolicy]:
         """All combinations of the choices, each under its own name. Raises ValueError, listing the possible names."""
         kinds = (self.policies, self.predictions, self.placements, self.sessions)
         combinations = list(product(*(names or (None,) for names in kinds)))
         if len(combinations) > RUNS_MAX:
             raise ValueError(f"these are {len(combinations)} combinations, and {RUNS_MAX} are the most")
         base = config.scheduling_of(pool)
-        tried = [self._policy(base, config, combination) for combination in combinations]
+        tried = [self._policy(base, config, combination, seed) for combination in combinations]
         labels = [policy.label for policy in tried]
         if doubles := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"{', '.join(doubles)} would be tried twice")
         return tried
 
-    def _policy(self, base: Scheduling, config: Config, combination: Sequence[str | None]) -> TriedPolicy:
+    def _policy(self, base: Scheduling, config: Config, combination: Sequence[str | None], seed: int) -> TriedPolicy:
         fairness, prediction, placement, sessions = combination
         typed = {"fairness": fairness, "prediction": prediction, "placement": placement, "price": self.price}
         given: dict[str, Any] = {kind: _read(kind, text) for kind, text in typed.items() if text is not None}
         if self.share_ratio_max is not None:
             given["share_ratio_max"] = self.share_ratio_max
         if sessions is not None:
-            given["hold_sessions"] = sessions == HELD
+            given["hold_sessions"] = sessions == Holding.HELD
         try:
             chosen = {name: getattr(base, name) for name in Scheduling.model_fields} | given
             scheduling = SimulatedScheduling.model_validate(chosen)
@@ -74,9 +65,9 @@ class Choices:
             raise ValueError("\n".join(problem.describe(None) for problem in problems)) from None
         varied = (
             fairness or scheduling.fairness.policy,
-            prediction if len(self.predictions) > 1 else None,
-            placement if len(self.placements) > 1 else None,
-            f"sessions {sessions}" if len(self.sessions) > 1 else None,
+            prediction if len(self.predictions or ()) > 1 else None,
+            placement if len(self.placements or ()) > 1 else None,
+            f"sessions {sessions}" if len(self.sessions or ()) > 1 else None,
         )
         return TriedPolicy(
             label=" + ".join(name for name in varied if name),
@@ -87,7 +78,7 @@ class Choices:
                 groups=config.policy_groups(),
                 queue=config.queue,
                 session_room=self.session_room,
-                rng=Random(f"policy {self.seed}"),  # noqa: S311 - a simulation draws lots, not secrets
+                rng=Random(f"policy {seed}"),  # noqa: S311 - a simulation draws lots, not secrets
             ),
             price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),
             price_text=_described(scheduling.price),

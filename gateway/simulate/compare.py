@@ -6,13 +6,13 @@ for all.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from backends.engine.batching import BATCHING
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
 from gateway.config import load_config
 from gateway.simulate.choices import Choices, TenantChoices, read_weights
+from gateway.simulate.options import RunOptions
 from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.run import SimulatedFleet, simulate
 from gateway.simulate.trace.arrivals import LeftOut, Replay
@@ -24,44 +24,21 @@ Progress = Callable[[str, int], Callable[[int], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyComparison:
-    """A comparison of policies on a trace. Its fields have the names of the command line's options."""
+class PolicyComparison(RunOptions, Choices):
+    """A comparison of policies on a trace."""
 
-    trace: Path
-    tenants: str | None = None
-    group_by: str | None = None
-    policies: Sequence[str] = ()
-    predictions: Sequence[str] = ()
-    placements: Sequence[str] = ()
-    sessions: Sequence[str] = ()
-    session_room: float | None = None
-    price: str | None = None
-    share_ratio_max: float | None = None
-    weights: Sequence[str] = ()
-    requests_per_minute_max: int | None = None
-    config: Path | None = None
-    pool: str = ""
-    engine: str = "a10g-llama2-7b"
-    engines: int = 1
-    paces: Sequence[float] = ()  # of each engine: its step times are multiplied by it
-    batching: str = "chunked-prefill"
-    kv_tokens_max: int | None = None
-    block_tokens: int | None = None
-    requests_running_max: int = 256
-    output_tokens_max: int = 1024
-    model: str | None = None
-    speed: float = 1.0
-    seed: int = 0
+    paces: Sequence[float] = ()
+    """Of each engine: its step times are multiplied by it."""
 
     def run(self, progress: Progress) -> tuple[Setting, list[Findings]]:
         """Run every policy. Raises TraceError, ConfigError, OSError; ValueError for an unknown name."""
         config = load_config(self.config, check_files=False)
         choices = TenantChoices(
             configured={tenant.id: tenant for tenant in config.policy_tenants()},
-            weights=read_weights(self.weights),
+            weights=read_weights(self.weights or ()),
             requests_per_minute_max=self.requests_per_minute_max,
         )
-        policies = self._choices().tried(config, self.pool)
+        policies = self.tried(config, self.pool, seed=self.seed)
         trace = Trace(self.trace)
         rule = self.tenants or trace.format.tenants
         tenant_rule(rule, seed=self.seed)
@@ -85,18 +62,6 @@ class PolicyComparison:
             "seed": str(self.seed),
         }
         return Setting(facts), runs
-
-    def _choices(self) -> Choices:
-        return Choices(
-            policies=self.policies,
-            predictions=self.predictions,
-            placements=self.placements,
-            sessions=self.sessions,
-            session_room=self.session_room,
-            price=self.price,
-            share_ratio_max=self.share_ratio_max,
-            seed=self.seed,
-        )
 
     def _fleet(self, trace: Trace) -> SimulatedFleet:
         return SimulatedFleet(

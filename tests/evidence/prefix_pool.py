@@ -86,9 +86,8 @@ class PrefixRun:
             placements=(self.placement,),
             price="extend",
             share_ratio_max=1.0,
-            seed=number,
         )
-        (policy,) = choices.tried(PATIENT, "")
+        (policy,) = choices.tried(PATIENT, "", seed=number)
         coefficients = COEFFICIENTS[ENGINE]
         engines = {
             f"engine-{name}": Engine(

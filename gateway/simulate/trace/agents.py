@@ -11,6 +11,8 @@ from math import exp, log
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from gateway.simulate.options import AgentOptions
+
 Quantiles = tuple[tuple[float, float], ...]
 """Points (part, value) of a distribution, between which the logarithm of the value is linear."""
 
@@ -24,6 +26,8 @@ ADDED: Final[Quantiles] = ((0.0, 100.0), (0.5, 300.0), (1.0, 2500.0))
 OUTPUT: Final[Quantiles] = ((0.0, 80.0), (0.5, 280.0), (1.0, 1000.0))
 SHARED_TOKENS: Final = 8192  # chosen: a system prompt and the tools of one client
 AGENTS_MAX: Final = 10_000  # of a tenant, as typed
+DRAWN: Final = ("turns", "gap_s", "first_prompt", "added", "output")
+"""The options that are quantiles."""
 
 
 def drawn(quantiles: Quantiles, rng: Random) -> float:
@@ -113,15 +117,32 @@ def turns_of(agents: Agents, rng: Random) -> Iterator[PlannedTurn]:
                 break
 
 
-def trace_lines(all_agents: Iterable[Agents], *, rounds: int, seed: int, tells_ends: bool) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a trace in which each agent has so many sessions, one after another. `tells_ends`: the last
-    turn of a session says that it is.
-    """
+def trace_lines(options: AgentOptions) -> Iterator[dict[str, Any]]:
+    """The lines of a trace in which each agent has so many sessions, one after another. Raises ValueError."""
+    texts = {name: getattr(options, name) for name in DRAWN}
+    quantiles: dict[str, Any] = {name: read_quantiles(text) for name, text in texts.items() if text is not None}
+    shared_tokens = SHARED_TOKENS if options.shared_tokens is None else options.shared_tokens
+    return _trace_lines(
+        [
+            Agents(
+                tenant_id=tenant,
+                sessions=count,
+                shared_tokens=shared_tokens,
+                starts_within_s=options.starts_within_s,
+                **quantiles,
+            )
+            for tenant, count in read_counts(options.agents).items()
+        ],
+        options,
+    )
+
+
+def _trace_lines(all_agents: Iterable[Agents], options: AgentOptions) -> Iterator[dict[str, Any]]:
     for agents in all_agents:
         for number in range(agents.sessions):
-            rng = Random(f"agents {seed} {agents.tenant_id} {number}")  # noqa: S311 - a simulation draws lots
+            rng = Random(f"agents {options.seed} {agents.tenant_id} {number}")  # noqa: S311 - a simulation draws lots
             name, in_session = f"{agents.tenant_id}-{number}", 0
-            for turn in takewhile(lambda each: each.session < rounds, turns_of(agents, rng)):
+            for turn in takewhile(lambda each: each.session < options.rounds, turns_of(agents, rng)):
                 in_session = 1 if turn.is_first else in_session + 1
                 is_next = turn.is_first and turn.session > 0
                 yield {
@@ -133,5 +154,5 @@ def trace_lines(all_agents: Iterable[Agents], *, rounds: int, seed: int, tells_e
                     "prompt_tokens": turn.prompt_tokens,
                     "output_tokens": turn.output_tokens,
                     **({"shared_tokens": agents.shared_tokens} if agents.shared_tokens else {}),
-                    **({"final": True} if tells_ends and turn.is_last else {}),
+                    **({"final": True} if options.tell_ends and turn.is_last else {}),
                 }

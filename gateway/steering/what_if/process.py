@@ -21,6 +21,7 @@ from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from gateway.config import ConfigError, load_config
 from gateway.simulate.choices import Choices
 from gateway.simulate.compare import PolicyComparison
+from gateway.simulate.options import Holding
 from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.report.series import LatencyHistogram
 from gateway.simulate.trace.traces import TraceError
@@ -103,8 +104,8 @@ def _run(
     coefficients: StepCoefficients | None,
     *,
     runs_before: int,
-    policies: Sequence[str] = (),
-    weights: Sequence[str] = (),
+    policies: list[str] | None = None,
+    weights: list[str] | None = None,
     sessions: SessionsChanged = SESSIONS_AS_THEY_ARE,
 ) -> tuple[Setting, Findings]:
     """Simulate the calls; `coefficients` None: with the coefficients of the previous run."""
@@ -118,7 +119,7 @@ def _run(
         pool=spec.pool,
         policies=policies,
         weights=weights,
-        sessions=() if sessions.held is None else ("held" if sessions.held else "free",),
+        sessions=None if sessions.held is None else [Holding.HELD if sessions.held else Holding.FREE],
         session_room=sessions.room_ratio,
         engine=MEASURED,
         engines=engine.engines,
