@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
-from gateway.budgets.amounts import CallPricing
+from gateway.budgets.usage import CallPricing
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading

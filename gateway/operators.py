@@ -38,13 +38,13 @@ class OperatorSources:
         trials = Trials(
             parts.handlers.server,
             parts.handlers.keys_beside,
-            operators.steering.ended,
+            operators.steering.ended.find,
             tenant_is_model=self._config.auth.tenant_from == "model",
         )
         demo = Demo(management.registry, trials, self._demo_target)
         operators.live.connect(
             partial(led_dispatchers, self._order, parts.pools),
-            parts.metrics.look,
+            parts.metrics.schedulers.look,
             partial(self._live_sources, demo),
         )
         operators.steering.connect(
@@ -73,7 +73,7 @@ class OperatorSources:
             groups=parts.groups,
             find_tenant=parts.handlers.tenants.find,
             backends=parts.backends,
-            gaps=parts.metrics.gaps,
+            gaps=parts.metrics.schedulers.gaps,
             pace_of=parts.clients.measured_pace,
             ended=ended,
             wall_clock=time.time,

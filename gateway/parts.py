@@ -32,7 +32,7 @@ class OperatorParts:
         return (self.live.ended, self.history.recorder, *self.steering.meters)
 
     async def stop(self) -> None:
-        await self.live.stop()
+        await self.live.feed.stop()
         await self.steering.stop()
 
 

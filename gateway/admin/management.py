@@ -303,7 +303,7 @@ class Administration:
         """The live view at this path and query, as JSON, for a process that follows this one."""
         if self._port is None or not self._members.others.is_leading:
             raise StoreUnavailable("this process does not lead, or its admin port is not open")
-        return await self._port.answer_peer(target.decode())
+        return await self._port.server.answer_peer(target.decode())
 
     async def _ask_leader(self, target: str) -> bytes | None:
         """The view of the process that leads; None: this one does. Raises StoreUnavailable."""

@@ -118,15 +118,15 @@ class AdminPort:
             tenant_keys=parts.tenant_keys,
             clock=parts.clock,
             tokens=tokens,
-            **({} if oidc is None else {"session_of": oidc.caller}),
+            session_of=None if oidc is None else oidc.caller,
         )
         sessions = SessionRoutes(links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
         made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}
-        self._server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made=made), oidc=oidc)
+        self.server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made=made), oidc=oidc)
         address = config.host, config.port
-        self._listener = Listener(self._server, address, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
+        self._listener = Listener(self.server, address, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises OSError where the port is in use."""
@@ -146,10 +146,6 @@ class AdminPort:
     def make_link(self) -> str:
         """The token of a new one-time link for the role admin."""
         return self._links.make(Role.ADMIN)
-
-    async def answer_peer(self, target: str) -> bytes:
-        """The live view for a peer, as in AdminServer.answer_peer."""
-        return await self._server.answer_peer(target)
 
     async def stop(self) -> None:
         self._unsubscribe()

@@ -8,7 +8,8 @@ removed once it runs none of this gateway's requests; until then a new backend o
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,6 @@ from gateway.config.scheduling import Scheduling
 from gateway.config.sections import GroupSection, Section, TenantSection, TierSection
 from gateway.config.step_time import read_configured_step_time
 from gateway.identity.auth import Identity
-from gateway.identity.key_limits import KeyLimitsByTenant
 from gateway.parts import GatewayParts
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Changed, Registry
@@ -209,6 +209,32 @@ class BackendReconciler:
             await upstream.aclose()
         finally:
             self.match()
+
+
+class KeyLimitsByTenant:
+    """The limits of the keys that have any. Mutable."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, str] = {}  # by key
+        self._limits: defaultdict[str, dict[str, policy.KeyLimits]] = defaultdict(dict)  # by tenant and key
+
+    def of(self, tenant_id: str) -> Mapping[str, policy.KeyLimits]:
+        """The limits of a tenant's keys, by id."""
+        return self._limits.get(tenant_id, {})
+
+    def put(self, key_id: str, tenant_id: str | None, limits: policy.KeyLimits | None) -> Collection[str]:
+        """Set the limits of a tenant's key; None: the key has none, or was removed. Returns the tenants whose limits
+        have changed.
+        """
+        before = self._tenants.get(key_id)
+        if before == tenant_id and tenant_id is not None and self.of(tenant_id).get(key_id) == limits:
+            return ()
+        if before is not None:
+            del self._limits[before][key_id], self._tenants[key_id]
+        if tenant_id is None or limits is None:
+            return () if before is None else (before,)
+        self._tenants[key_id], self._limits[tenant_id][key_id] = tenant_id, limits
+        return {tenant_id} if before is None else {before, tenant_id}
 
 
 class Reconciler:

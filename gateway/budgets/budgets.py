@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gateway.budgets.accounts import LIMIT_KINDS, BudgetAccount, BudgetLimits, BudgetTally, Holder
-from gateway.budgets.amounts import Amounts
+from gateway.budgets.accounts import LIMIT_KINDS, Amounts, BudgetAccount, BudgetLimits, BudgetTally, Holder
 from gateway.budgets.ledger import NOTHING_RESERVED, BudgetLedger, Reserved, part_of
 from gateway.budgets.past import PastSpending
 from gateway.budgets.usage import UsageBook

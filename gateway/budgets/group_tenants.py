@@ -17,22 +17,19 @@ class GroupTenants:
     """The group of each tenant that has one. Mutable."""
 
     def __init__(self) -> None:
-        self._group_of: dict[str, str] = {}  # by tenant
+        self.group_of: dict[str, str] = {}  # by tenant, to read only
         self._deleted: dict[str, str] = {}  # tenants that are still in there, with the month
         self._hashes: defaultdict[Holder, int] = defaultdict(int)
-
-    def group_of(self, tenant: str) -> str | None:
-        return self._group_of.get(tenant)
 
     def move(self, tenant: str, group: str | None) -> tuple[Holder | None, Holder | None]:
         """Set the tenant's group; None: it has none. Returns what it left and joined, None where it stays."""
         self._deleted.pop(tenant, None)
-        before = self._group_of.get(tenant)
+        before = self.group_of.get(tenant)
         if before == group:
             return None, None
-        self._group_of.pop(tenant, None)
+        self.group_of.pop(tenant, None)
         if group is not None:
-            self._group_of[tenant] = group
+            self.group_of[tenant] = group
         left, joined = (None if each is None else group_holder(each) for each in (before, group))
         for holder in (left, joined):
             if holder is not None:
@@ -41,7 +38,7 @@ class GroupTenants:
 
     def delete(self, tenant: str, month: str) -> None:
         """The tenant was deleted in this month (like 2026-11), and counts for its group until that ends."""
-        if tenant in self._group_of:
+        if tenant in self.group_of:
             self._deleted[tenant] = month
 
     def deleted_before(self, month: str) -> list[str]:
@@ -50,14 +47,14 @@ class GroupTenants:
 
     def holders(self, tenant: str, key: str) -> tuple[Holder, ...]:
         """The tenant, its key and its group: the holders of budgets that a call may count for."""
-        group = self._group_of.get(tenant)
+        group = self.group_of.get(tenant)
         own: tuple[Holder, ...] = ((tenant, ""), (tenant, key)) if key else ((tenant, ""),)
         return own if group is None else (*own, group_holder(group))
 
     def tenants(self, holders: Collection[Holder]) -> set[str]:
         """The tenants that these holders are, have a key of, or have."""
         own = {tenant for tenant, _ in holders}
-        return own | {tenant for tenant, group in self._group_of.items() if group_holder(group) in holders}
+        return own | {tenant for tenant, group in self.group_of.items() if group_holder(group) in holders}
 
     def hash_of(self, holder: Holder) -> int:
         """A hash of the tenants that a group has now; 0 for another holder."""

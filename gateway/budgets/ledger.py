@@ -8,6 +8,7 @@ believe each other's costs only while they have the same prices.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gateway.budgets.accounts import (
+    Amounts,
     BudgetAccount,
     BudgetUse,
     Holder,
@@ -16,7 +17,6 @@ from gateway.budgets.accounts import (
     named_tally,
     renewal_times_s,
 )
-from gateway.budgets.amounts import Amounts
 from gateway.budgets.group_tenants import GroupTenants
 from gateway.budgets.usage import UsageBook
 from gateway.store.base import Totals, UsageKey
@@ -62,7 +62,7 @@ class BudgetLedger:
         for holder in self.holders(tenant, key):
             for unit, tally in self.accounts[holder].tallies.items():
                 tally.reserved = max(0, tally.reserved + part_of(more, unit))
-        if self.groups.group_of(tenant) is not None or tenant in self.outstanding:
+        if tenant in self.groups.group_of or tenant in self.outstanding:
             before = self.outstanding.pop(tenant, NOTHING_RESERVED)
             now = max(0, before[0] + more[0]), max(0, before[1] + more[1])
             if now != NOTHING_RESERVED:

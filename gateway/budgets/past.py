@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from gateway.budgets.accounts import Holder, Unit
-from gateway.budgets.amounts import Amounts
+from gateway.budgets.accounts import Amounts, Holder, Unit
 from gateway.budgets.ledger import BudgetLedger
 from gateway.budgets.usage import UsageBook
 from gateway.store.base import Store, StoreUnavailable, UsageQuery, UsageRow, usage_rows

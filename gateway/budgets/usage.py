@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
 from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.periodic import Periodic
@@ -135,3 +136,25 @@ class UsageBook:
             await self.flush()
         except StoreUnavailable as error:
             log.warning("usage is not written, and is kept in memory: %s", error)
+
+
+class CallPricing:
+    """Sets the cost of calls that end, before others count them."""
+
+    def __init__(self, prices: PriceBook, today: Callable[[], str]) -> None:
+        """`today` is the day that usage is counted on."""
+        self._prices = prices
+        self._today = today
+
+    def ended(self, trace: CallTrace) -> None:
+        """Set the call's cost, where it was served and its model has a price."""
+        usage = trace.usage
+        if usage is None or trace.tenant_id is None or self._prices.currency is None:
+            return
+        prices = self._prices.prices(trace.model or "", self._today())
+        if prices is None:
+            trace.is_unpriced = True
+        else:
+            cached_tokens = min(usage.cached_tokens, usage.prompt_tokens)
+            trace.cost = prices.cost(usage.prompt_tokens, cached_tokens, usage.output_tokens)
+            trace.currency = self._prices.currency

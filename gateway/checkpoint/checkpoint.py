@@ -68,10 +68,6 @@ class Learning:
             if load.step_time is not None
         ]
 
-    def tokens_per_byte(self) -> Sequence[Ratio]:
-        """The learnt ratios of prompts, the most recent one last."""
-        return self.prompt_tokens.latest()
-
 
 class Checkpoint:
     """The reader and writer of the checkpoint. Mutable; used on one loop."""
@@ -182,7 +178,7 @@ class Checkpoint:
                 self._models.pop(spec.id, None)
             elif before is None or replace(before, at_s=now) != model:
                 self._models[spec.id] = model
-        return LearntModels(self._models, tuple(source.tokens_per_byte()))
+        return LearntModels(self._models, tuple(source.prompt_tokens.latest()))
 
     async def _read(self, name: str, kind: type[K]) -> K | None:
         try:

@@ -58,10 +58,10 @@ class Tokens(Generic[I, T]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock` gives seconds since 1970. Raises ValueError where a file of CA certificates cannot be read."""
-        self._issuers = {each.issuer: _Keys(each, self._forget) for each in issuers}
+        self._remembered: OrderedDict[bytes, tuple[float, T]] = OrderedDict()  # until an issuer changes its keys
+        self._issuers = {each.issuer: _Keys(each, self._remembered.clear) for each in issuers}
         self._read = read
         self._clock = clock
-        self._remembered: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
 
     async def start(self) -> None:
         """Fetch the keys, within a bounded time, and refresh them from then on."""
@@ -101,10 +101,6 @@ class Tokens(Generic[I, T]):
         except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return claims if keys.issuer.issuer == issuer else None
-
-    def _forget(self) -> None:
-        """Clear the cache, because an issuer has changed its keys."""
-        self._remembered.clear()
 
     def _claims(self, token: str, audience: str | None = None) -> tuple[dict[str, Any], "_Keys[I]"]:
         """The claims of a valid token, and the keys of its issuer. Raises PyJWTError; KeyError for an unknown issuer or

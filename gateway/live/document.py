@@ -59,7 +59,7 @@ FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What the document is made of, besides the record. All are read anew each time. `gaps` are by tier of a pool;
+    """What the document is made of, besides the record. All are read anew each time. `gaps` are by pool and tier;
     `pace_of` is how long a backend really takes for a token of one sequence, in seconds, None where that is not known.
     """
 
@@ -70,7 +70,7 @@ class Sources:
     groups: Mapping[str, Group]
     find_tenant: Callable[[str], Tenant | None]
     backends: BackendPool
-    gaps: Callable[[str], Mapping[str, TierGap]]
+    gaps: Mapping[str, Mapping[str, TierGap]]
     pace_of: Callable[[str], float | None]
     ended: EndedView
     wall_clock: Callable[[], float]
@@ -160,7 +160,7 @@ class LiveDocument:
         kept.compare_clocks(self._from.wall_clock(), asyncio.get_running_loop().time())
         tenants = await self._tenants(pool, record, snapshot.now, [each.tenants for each in shares], sums)
         waiting = {tier_id: each.waiting_tenants for tier_id, each in sums.tiers.items()}
-        kept.gaps.saw(self._from.gaps(pool), waiting, snapshot.now)
+        kept.gaps.saw(self._from.gaps.get(pool, {}), waiting, snapshot.now)
         backends = self._backends(snapshot)
         kept.backends.saw(backends, waits=sums.waits_for_backends, now=snapshot.now)
         compared = kept.backends.compared()

@@ -11,12 +11,12 @@ from gateway.live.schema import LiveGroupDocument, LiveGroupPool, LivePageDocume
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The part of one group."""
+    """The part of one group. Equal ones have the same viewers."""
 
     group: str
 
     def of(self, whole: LivePageDocument) -> LiveGroupDocument:
-        """The pools that any tenant of the group uses."""
+        """The pools that any tenant of the group uses; it shares members with the whole."""
         pools = {name: self._pool(pool) for name, pool in whole.pools.items()}
         shown = {name: pool for name, pool in pools.items() if pool.tenants}
         return LiveGroupDocument(at=whole.at, group=self.group, pools=shown)

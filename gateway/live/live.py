@@ -35,7 +35,7 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 class Live:
     """Made on the loop before the parts that it observes: `record` watches the metrics' looks, `ended` is a meter of
-    calls. `connect` it when all are there; `stop` it.
+    calls. `connect` it when all are there; stop its `feed`.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:
@@ -67,9 +67,6 @@ class Live:
         self._measure_gaps = measure_gaps
         self._sources = make_sources(self._elsewhere)
         self._maker = LiveDocument(self.record, self._sources)
-
-    async def stop(self) -> None:
-        await self.feed.stop()
 
     async def document(self) -> LivePageDocument:
         """The present document: the leader's, with `gateway` and `cluster` as this process knows them. Raises

@@ -89,6 +89,7 @@ class View:
         return name in self._declared[kind]
 
     def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """What the configuration file says of this entry; None: nothing."""
         entry = self._declared[kind].get(name)
         return None if entry is None else entry.body
 

@@ -10,9 +10,8 @@ While the store is unavailable, reads still work and writes raise StoreUnavailab
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
 
 from gateway.registry.audit_log import AuditLog
 from gateway.registry.changes import GUARDS, Changes
@@ -37,14 +36,15 @@ class Registry:
     ) -> None:
         """`replica` names this gateway in the audit log; `clock` gives seconds since 1970, also for the log."""
         self._store = store
-        self._view = View(declared)
+        self.view = View(declared)
+        """What is read from memory, to read only."""
         self._cursor = 0
         self._guards: dict[str, int] = {}  # the version of each guard's document
         self._listeners: list[Callable[[Changed], None]] = []
         self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
         self._is_readable = True
         self.audit_log = AuditLog(store, replica, clock)
-        self.changes = Changes(self._view, self.audit_log, guards=self._guards, refresh=self._refresh, take=self._take)
+        self.changes = Changes(self.view, self.audit_log, guards=self._guards, refresh=self._refresh, take=self._take)
 
     async def start(self) -> None:
         """Open and read the store, and start to watch it. Raises StateFileError; StoreUnavailable where there is no
@@ -65,21 +65,17 @@ class Registry:
 
     def get(self, kind: str, name: str) -> Entry | None:
         """The entry of this kind and name; None where there is none."""
-        return self._view.get(kind, name)
-
-    def declared_body(self, kind: str, name: str) -> Mapping[str, Any] | None:
-        """What the configuration file says of this entry; None: nothing."""
-        return self._view.declared_body(kind, name)
+        return self.view.get(kind, name)
 
     def page(
-        self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] = lambda _entry: True
+        self, kind: str, *, after: str = "", limit: int = 100, sees: Callable[[Entry], bool] | None = None
     ) -> list[Entry]:
-        """At most `limit` entries of a kind by name, after the name `after`, of those that `sees` allows."""
-        return list(islice(filter(sees, self._view.behind(kind, after)), limit))
+        """At most `limit` entries of a kind by name, after the name `after`, of those that `sees` allows; None: all."""
+        return list(islice(filter(sees, self.view.behind(kind, after)), limit))
 
     def entries(self, kind: str) -> list[Entry]:
         """All entries of a kind, by name."""
-        return list(self._view.all(kind))
+        return list(self.view.all(kind))
 
     def subscribe(self, listener: Callable[[Changed], None]) -> Callable[[], None]:
         """Call `listener` on the loop after every change; it must not raise or block. Returns a function that
@@ -95,7 +91,7 @@ class Registry:
 
     def redeclare(self, declared: Declared) -> None:
         """Replace the declared entries, after the file was read again."""
-        self._tell(self._view.redeclare(declared))
+        self._tell(self.view.redeclare(declared))
 
     async def _refresh(self) -> None:
         news = await self._store.news(self._cursor)
@@ -113,7 +109,7 @@ class Registry:
             section, problems = (None, []) if document.body is None else read_body(document.kind, document.body)
             if problems:
                 log.error("%s/%s is not understood and left as it was", document.kind, document.name)
-            elif self._view.wrote(document, section):
+            elif self.view.wrote(document, section):
                 changed.add((document.kind, document.name))
         self._tell(frozenset(changed))
 

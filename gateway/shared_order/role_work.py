@@ -65,7 +65,7 @@ class RoleWork:
         if self._is_over:
             return
         if is_other:
-            self.parts.metrics.schedulers_replaced()
+            self.parts.metrics.schedulers.replaced()
         is_leading = self._order.leader is not None
         self._management.budgets.ledger.cut_off(
             self._order.member.share.part.replicas if role is MemberRole.STANDALONE else 1

@@ -14,7 +14,7 @@ from gateway.observability.telemetry import CallObserver
 from gateway.others import Others
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
-from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests, RequestRow
+from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
 from gateway.steering.trials import Trials
 from gateway.steering.what_if.changes import ENGINES_MAX
 from gateway.steering.what_if.recorded_calls import RecordedCalls
@@ -32,7 +32,7 @@ class Steering:
     def __init__(self, others: Others, catalog: Catalog) -> None:
         self._others = others
         self._catalog = catalog
-        self._ended = EndedRequests(others.name, catalog.pool_of_model)
+        self.ended = EndedRequests(others.name, catalog.pool_of_model)
         self._recorded = RecordedCalls()
         others.services[RECORDED] = self._recorded.lines
         self.requests: AllRequests
@@ -41,13 +41,9 @@ class Steering:
         self.trials: Trials
         self._pools: Pools
 
-    def ended(self, request_id: str) -> RequestRow | None:
-        """The request that ended last with this id."""
-        return self._ended.find(request_id)
-
     @property
     def meters(self) -> Sequence[CallObserver]:
-        return (self._ended, self._recorded)
+        return (self.ended, self._recorded)
 
     def connect(
         self,
@@ -66,7 +62,7 @@ class Steering:
         self._recorded.active = active
         self.demo = demo
         self.trials = trials
-        self.requests = AllRequests(OwnRequests(self._others, pools, active, self._ended), self._others)
+        self.requests = AllRequests(OwnRequests(self._others, pools, active, self.ended), self._others)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
             sections = sections_of(pool)

@@ -81,9 +81,9 @@ class PrefixRun:
     def run(self, number: int) -> PrefixOutcome:
         workload = PREFIX_WORKLOADS[self.workload]
         choices = Choices(
-            policies=(self.fairness,),
-            predictions=("none",),
-            placements=(self.placement,),
+            policies=[self.fairness],
+            predictions=["none"],
+            placements=[self.placement],
             price="extend",
             share_ratio_max=1.0,
         )

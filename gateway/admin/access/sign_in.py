@@ -34,10 +34,10 @@ class SignIn:
         tenant_keys: KeyRing[Identity] | None,
         clock: Callable[[], float],
         tokens: "Tokens[AdminIssuer, Caller] | None" = None,
-        session_of: Callable[[Mapping[str, str]], Caller | None] = lambda _headers: None,
+        session_of: Callable[[Mapping[str, str]], Caller | None] | None = None,
     ) -> None:
         """`tenant_keys` None: tenants' keys are not checked. `clock` gives monotonic seconds. `session_of` finds the
-        caller of a browser's session, for a request without a key.
+        caller of a browser's session, for a request without a key; None: browsers have none.
         """
         self._session_of = session_of
         self._tokens = tokens
@@ -53,8 +53,10 @@ class SignIn:
             found = self._tokens.find(token)
             if found is not None:
                 return found
-        if hdrs.AUTHORIZATION not in headers and (found := self._session_of(headers)) is not None:
-            return found
+        if self._session_of is not None and hdrs.AUTHORIZATION not in headers:
+            found = self._session_of(headers)
+            if found is not None:
+                return found
         try:
             key = given_key(headers) or ""
         except Unauthorized:

@@ -60,7 +60,7 @@ class AuditRoutes:
 
 def declared(registry: Registry, entry: AuditEntry) -> dict[str, Any] | None:
     """What the configuration file says now of what was changed, as shown; None: nothing."""
-    body = registry.declared_body(entry.kind, entry.name) if entry.kind in RESOURCE_KINDS else None
+    body = registry.view.declared_body(entry.kind, entry.name) if entry.kind in RESOURCE_KINDS else None
     return None if body is None else shown_body(body)
 
 

@@ -12,7 +12,6 @@ from gateway.config.value_types import NAME_PATTERN
 from gateway.live.group_part import GroupPart
 from gateway.live.live import Live
 from gateway.live.schema import LiveGroupDocument, LivePageDocument
-from gateway.live.stream.audience import DocumentPart
 from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import TooManyViewers
 from gateway.registry.registry import Registry
@@ -68,7 +67,7 @@ class LivePageRoutes:
         return entry is not None and GroupScope(self.registry).sees_group(asked.caller, entry)
 
     async def _stream(
-        self, request: web.BaseRequest, is_allowed: Callable[[], bool], part: DocumentPart | None = None
+        self, request: web.BaseRequest, is_allowed: Callable[[], bool], part: GroupPart | None = None
     ) -> web.StreamResponse:
         try:
             return await self.live.feed.stream(request, HEADERS, is_allowed, part)

@@ -6,11 +6,12 @@ may connect again, and gets the whole of its part.
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.live.changes import Object, sliced_merge_patch
+from gateway.live.group_part import GroupPart
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import PATCH, STATE, Encoded, encode, encoded
 
@@ -25,14 +26,6 @@ COMMENT: Final = b": nothing has changed\n\n"
 BEHIND_MAX: Final = 5
 TENANTS_DEPTH: Final = 3  # of "tenants" in the document: pools, a pool, its tenants
 ALONE_AT: Final = "at"  # a change of this member alone is not worth an event
-
-
-class DocumentPart(Hashable, Protocol):
-    """Which part of the document does a viewer see? Equal ones have the same viewers."""
-
-    def of(self, whole: LivePageDocument) -> Object:
-        """The part of this document; it shares members with it."""
-        ...
 
 
 class Viewer:
@@ -77,7 +70,7 @@ class Viewer:
 class Audience:
     """The viewers of one part. Mutable."""
 
-    def __init__(self, part: DocumentPart | None, now: float) -> None:
+    def __init__(self, part: GroupPart | None, now: float) -> None:
         """`part` None: the whole document. `now`: seconds of the loop's clock."""
         self.viewers: set[Viewer] = set()
         self._part = part

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from gateway.live.group_part import GroupPart
 from gateway.live.schema import LivePageDocument
-from gateway.live.stream.audience import Audience, DocumentPart, Viewer
+from gateway.live.stream.audience import Audience, Viewer
 from gateway.live.stream.events import GZIP_HEAD
 from gateway.store.base import StoreUnavailable
 
@@ -39,7 +40,7 @@ class LiveViewers:
         """`document` makes the present one; it raises StoreUnavailable where the leader does not answer."""
         self._make = document
         self._every_s = every_s
-        self._audiences: dict[DocumentPart | None, Audience] = {}
+        self._audiences: dict[GroupPart | None, Audience] = {}
         self._running: asyncio.Task[None] | None = None
         self._came = asyncio.Event()
         self._document: LivePageDocument | None = None  # the latest
@@ -62,7 +63,7 @@ class LiveViewers:
         request: "web.BaseRequest",
         headers: dict[str, str],
         is_allowed: Callable[[], bool],
-        part: DocumentPart | None = None,
+        part: GroupPart | None = None,
     ) -> "web.StreamResponse":
         """Send events of this part, or of the whole, until the viewer leaves, is dropped, or `is_allowed` no more,
         which is asked at every event. Raises TooManyViewers before anything is sent.
@@ -95,7 +96,7 @@ class LiveViewers:
             viewer.drop()  # what was compressed has no end
         return response
 
-    def _has_room(self, part: DocumentPart | None) -> bool:
+    def _has_room(self, part: GroupPart | None) -> bool:
         """Whether one more may see this part. Viewers of parts leave no viewer of the whole without room."""
         of_it = len(self._audiences[part].viewers) if part in self._audiences else 0
         if part is None:
@@ -103,7 +104,7 @@ class LiveViewers:
         of_whole = len(self._audiences[None].viewers) if None in self._audiences else 0
         return of_it < PART_VIEWERS_MAX and self.viewers - of_whole < VIEWERS_MAX
 
-    def _add(self, viewer: Viewer, part: DocumentPart | None) -> None:
+    def _add(self, viewer: Viewer, part: GroupPart | None) -> None:
         audience = self._audiences.get(part)
         if audience is None:
             audience = self._audiences[part] = Audience(part, asyncio.get_running_loop().time())
@@ -112,7 +113,7 @@ class LiveViewers:
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
 
-    def _remove(self, viewer: Viewer, part: DocumentPart | None) -> None:
+    def _remove(self, viewer: Viewer, part: GroupPart | None) -> None:
         viewers = self._audiences[part].viewers
         viewers.discard(viewer)
         if not viewers:

@@ -20,7 +20,7 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
-from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics, TierGap
+from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics
 from gateway.scheduling.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Metrics:
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
-        self._scheduler_metrics = SchedulerMetrics(
+        self.schedulers = SchedulerMetrics(
             dispatchers,
             series=self.calls.series,
             session_wait=self._histograms.session_wait,
@@ -67,19 +67,7 @@ class Metrics:
 
     def start(self) -> None:
         self._lag.start()
-        self._looking = asyncio.create_task(self._scheduler_metrics.run())
-
-    def schedulers_replaced(self) -> None:
-        """The pools have new Schedulers now, which count from zero."""
-        self._scheduler_metrics.replaced()
-
-    async def look(self, age_s_max: float) -> None:
-        """Look at the schedulers, unless the latest look is younger than `age_s_max` seconds."""
-        await self._scheduler_metrics.look(age_s_max)
-
-    def gaps(self, pool: str) -> Mapping[str, TierGap]:
-        """The service gap of the pool's tiers in which tenants have waited side by side, as last measured."""
-        return self._scheduler_metrics.gaps.get(pool, {})
+        self._looking = asyncio.create_task(self.schedulers.run())
 
     async def serve(self, host: str, port: int, page: "Page | None" = None) -> str:
         """Open a port for the page only, without a key; return its URL. Raises OSError where the port is taken. `page`
@@ -102,7 +90,7 @@ class Metrics:
     async def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, as of now."""
         async with self._writing:
-            await self._scheduler_metrics.look(AGE_S_MAX)
+            await self.schedulers.look(AGE_S_MAX)
             pieces = []
             for piece in self._pieces():
                 pieces.append(piece)
@@ -120,7 +108,7 @@ class Metrics:
             yield generate_latest(_Only(metric))
         for histograms in self._histograms.families():
             yield from _written(histograms.metric, histograms.series(), SLICE_SAMPLES // histograms.samples_per_series)
-        seen = {**self._scheduler_metrics.seen, **self.calls.seen(), **self._lost()}
+        seen = {**self.schedulers.seen, **self.calls.seen(), **self._lost()}
         yield b""
         for family in FAMILIES:
             yield from _written(family.metric, seen.get(family, {}).items(), SLICE_SAMPLES)
