@@ -133,9 +133,8 @@ class Management:
         scheduling, entry = config.scheduling_of(pool), self.registry.get("pools", pool)
         if entry is None or entry.origin == "declared":
             return scheduling
-        assert isinstance(entry.section, PoolSettings), "an entry is of its kind"
         # The admin API's settings of a pool override the file's settings of it as a whole.
-        return config.scheduling.overridden_by(entry.section.scheduling)
+        return config.scheduling.overridden_by(entry.of(PoolSettings).scheduling)
 
     def learn(self, learning: Learning) -> None:
         """Restore the checkpoint, and write it from time to time."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from backends.address_allowlist import AddressAllowlist
 from backends.tls import tls_context_of
@@ -65,8 +65,8 @@ class BudgetReconciler:
 
     def _prices_changed(self, changed: Changed) -> None:
         if any(kind == "prices" for kind, _ in changed):
-            lists = {each.name: each.section for each in self._registry.entries("prices")}
-            self._budgets.prices.replace({name: each for name, each in lists.items() if isinstance(each, PriceSection)})
+            lists = {each.name: each.of(PriceSection) for each in self._registry.entries("prices")}
+            self._budgets.prices.replace(lists)
             self._budgets.past.repriced()
 
     async def _recall_deleted_tenants(self) -> None:
@@ -140,13 +140,13 @@ class BackendReconciler:
         for backend_id in self._backends.backend_ids():
             entry = wanted.get(backend_id)
             is_ours = backend_id in self._urls
-            if is_ours and (entry is None or _backend(entry).url != self._urls[backend_id]):
+            if is_ours and (entry is None or entry.of(ManagedBackend).url != self._urls[backend_id]):
                 self._backends.retire(backend_id)
         for backend_id, entry in wanted.items():
             self._match(backend_id, entry)
 
     def _match(self, backend_id: str, entry: Entry) -> None:
-        section = resolve_files(_backend(entry), self._folder)
+        section = resolve_files(entry.of(ManagedBackend), self._folder)
         if backend_id in self._backends.leaving_ids():
             self._faults[backend_id] = "another backend of this name is leaving"
             return
@@ -173,7 +173,7 @@ class BackendReconciler:
 
     def _add(self, backend_id: str, entry: Entry) -> None:
         """Add a wanted backend. Raises ValueError where it cannot be added."""
-        section = resolve_files(_backend(entry), self._folder)
+        section = resolve_files(entry.of(ManagedBackend), self._folder)
         # The allowlist covers the admin API alone: the operator may declare any address in the file.
         address_allowlist = self._address_allowlist if entry.origin == "admin" else None
         spec = backend_spec(section.model_copy(update={"name": backend_id}), address_allowlist)
@@ -371,8 +371,8 @@ class Reconciler:
             ring.put(name, key.hmac, Identity(key.tenant, models, name), expires_at_s=expires_at_s)
 
     def _aliases_changed(self) -> None:
-        sections = {entry.name: _section(entry, AliasSection) for entry in self._registry.entries("aliases")}
-        self._handlers.aliases.replace({name: each for name, each in sections.items() if each is not None})
+        sections = {entry.name: entry.of(AliasSection) for entry in self._registry.entries("aliases")}
+        self._handlers.aliases.replace(sections)
         self._handlers.aliases_changed()
 
     def _pool_changed(self, name: str) -> None:
@@ -381,13 +381,7 @@ class Reconciler:
 
 def _section(entry: Entry | None, kind: type[S]) -> S | None:
     """The section of an entry; None where there is no entry."""
-    assert entry is None or isinstance(entry.section, kind), "an entry is of its kind"
-    return None if entry is None else cast("S", entry.section)
-
-
-def _backend(entry: Entry) -> ManagedBackend:
-    assert isinstance(entry.section, ManagedBackend), "an entry is of its kind"
-    return entry.section
+    return None if entry is None else entry.of(kind)
 
 
 def _keep(envelopes: dict[str, policy.SloEnvelope], name: str, section: TierSection | TenantSection) -> None:

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from gateway.config.config import Config
 from gateway.config.key_file import KeyRecord
@@ -20,6 +20,8 @@ from gateway.registry.resource_kinds import RESOURCE_KINDS, ApiKey, ManagedBacke
 from gateway.store.base import Document
 
 HMAC_CHARS_IN_NAME = 16
+
+S = TypeVar("S", bound=Section)
 
 Origin = Literal["declared", "admin", "overridden"]
 Declared = Mapping[str, Mapping[str, Section]]
@@ -40,6 +42,11 @@ class Entry:
     etag: str
     body: Mapping[str, Any]
     section: Section
+
+    def of(self, kind: type[S]) -> S:
+        """The section, which is of this class."""
+        assert isinstance(self.section, kind), "an entry is of its kind"
+        return self.section
 
 
 def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:

@@ -6,7 +6,7 @@ configuration file; null in a patch resets a field to it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -27,6 +27,8 @@ OVERLAP_S_MAX = 30 * 86_400
 PART_CHARS_MAX = POOL_CHARS_MAX  # the longest name of what usage is of is a model's
 
 ModelName = PoolName
+FileKind = Literal["tiers", "groups", "tenants", "backends", "pools", "prices", "aliases"]
+"""All kinds but keys, whose secrets are shown once. Each may refer to those before."""
 ExpiresInS = Annotated[
     Annotated[int, Field(ge=1, le=EXPIRY_S_MAX), BeforeValidator(whole)] | None,
     Field(description="seconds from now on; null: never"),
@@ -214,23 +216,7 @@ class AuditPage(Query):
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
-    kind: (
-        Literal[
-            "tenants",
-            "groups",
-            "tiers",
-            "keys",
-            "backends",
-            "pools",
-            "prices",
-            "aliases",
-            "notices",
-            "notes",
-            "requests",
-            "trials",
-        ]
-        | None
-    ) = None
+    kind: Literal[FileKind, "keys", "notices", "notes", "requests", "trials"] | None = None
 
 
 class ResourceList(Fields):
@@ -276,8 +262,6 @@ class AuditList(ResourceList):
 
 # -- files of resources --------------------------------------------------------------------------------------
 
-FileKind = Literal["tiers", "groups", "tenants", "backends", "pools", "prices", "aliases"]
-"""All kinds but keys, whose secrets are shown once."""
 Declared = Annotated[Mapping[str, Mapping[str, JsonValue]], Field(default_factory=dict)]
 
 
@@ -294,8 +278,7 @@ class ResourceFile(Fields):
 
     def entries(self) -> list[tuple[FileKind, str, Mapping[str, JsonValue]]]:
         """Kind, id and fields, in an order in which each may refer to those before."""
-        kinds: tuple[FileKind, ...] = ("tiers", "groups", "tenants", "backends", "pools", "prices", "aliases")
-        return [(kind, name, fields) for kind in kinds for name, fields in getattr(self, kind).items()]
+        return [(kind, name, fields) for kind in get_args(FileKind) for name, fields in getattr(self, kind).items()]
 
 
 class AppliedFile(Fields):

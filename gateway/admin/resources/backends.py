@@ -64,8 +64,7 @@ class BackendRoutes:
             raise field_problem(f"{part}.url", reason, status=409)
 
     def show(self, entry: Entry) -> backend_models.BackendResource:
-        section = entry.section
-        assert isinstance(section, ManagedBackend), "an entry is of its kind"
+        section = entry.of(ManagedBackend)
         there = entry.name in self.backends.backend_ids()
         view = self.pools.backend_view(entry.name)
         return backend_models.BackendResource.model_construct(

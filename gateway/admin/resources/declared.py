@@ -41,10 +41,9 @@ def collections(registry: Registry) -> Iterator[Collection]:
 
 
 def _tenant(registry: Registry, shown: type[BaseModel], entry: Entry) -> BaseModel:
-    section = entry.section
-    assert isinstance(section, TenantSection), "an entry is of its kind"
+    section = entry.of(TenantSection)
     group = None if section.group is None else registry.get("groups", section.group)
     fields = dict(section)
-    if group is not None and isinstance(group.section, GroupSection):
-        fields["tier"] = group.section.tier
+    if group is not None:
+        fields["tier"] = group.of(GroupSection).tier
     return shown.model_construct(id=entry.name, origin=entry.origin, **fields)

@@ -66,8 +66,7 @@ class GroupScope:
         entry = self.registry.get("groups", caller.group)
         if entry is None:
             raise AdminProblem(403, "your group is not there any more")
-        group, given = entry.section, dict(body)
-        assert isinstance(group, GroupSection), "an entry is of its kind"
+        group, given = entry.of(GroupSection), dict(body)
         if before is None:
             given.setdefault("group", caller.group)
             self._check_room("tenants", len(self.tenants_of(caller) or ()))
@@ -79,8 +78,7 @@ class GroupScope:
         if after is None:
             return given  # the registry says why
         assert isinstance(after, TenantSection), "it is a tenant's"
-        now = TenantSection() if before is None else before.section
-        assert isinstance(now, TenantSection), "an entry is of its kind"
+        now = TenantSection() if before is None else before.of(TenantSection)
         for field in NOT_GIVEN:
             if getattr(after, field) != getattr(now, field):
                 raise field_problem(f"body.{field}", "is not a group's to give", status=403)
@@ -114,22 +112,15 @@ class GroupScope:
             budget, value = getattr(group, field), getattr(after, field)
             if budget is None or value is None or value == getattr(now, field):
                 continue
-            others = [
-                entry.section
-                for entry in self.registry.entries("tenants")
-                if isinstance(entry.section, TenantSection)
-                and entry.section.group == after.group
-                and entry.name != name
-            ]
-            left = budget - _sum(getattr(section, field) for section in others)
+            others = [entry.of(TenantSection) for entry in self.registry.entries("tenants") if entry.name != name]
+            left = budget - _sum(getattr(each, field) for each in others if each.group == after.group)
             if value > left:
                 reason = f"must be at most {max(left, 0)}, which the group has left of {budget}"
                 raise field_problem(f"body.{field}", reason, status=409)
 
     def _check_envelope(self, group: GroupSection, now: TenantSection, after: TenantSection) -> None:
         entry = self.registry.get("tiers", group.tier)
-        tier = TierSection() if entry is None else entry.section
-        assert isinstance(tier, TierSection), "an entry is of its kind"
+        tier = TierSection() if entry is None else entry.of(TierSection)
         for field in EnvelopeSection.model_fields:
             least, value = getattr(tier.envelope, field), getattr(after.envelope, field)
             if value is None or value == getattr(now.envelope, field):

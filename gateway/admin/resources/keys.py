@@ -79,7 +79,7 @@ class KeyRoutes:
         scope, days = self._scope, await self._last_days()
 
         def sees(entry: Entry) -> bool:
-            tenant = _key(entry).tenant
+            tenant = entry.of(ApiKey).tenant
             return query.tenant in (None, tenant) and scope.sees_tenant_named(asked.caller, tenant)
 
         found = self.registry.page(KIND, after=query.cursor or "", limit=query.limit + 1, sees=sees)
@@ -112,7 +112,7 @@ class KeyRoutes:
 
     async def patch(self, asked: AdminRequest) -> AdminAnswer:
         entry, patch = self._entry(asked), dict(asked.body)
-        key = _key(entry)
+        key = entry.of(ApiKey)
         given = merged(key.model_dump(mode="json", include=CHANGED), patch)
         change = read_checked(models.KeyChange, given)
         if key.revoked and not change.revoked:
@@ -137,7 +137,7 @@ class KeyRoutes:
         """Create the new key and set the end of the old one, in one transaction."""
         rotation: models.Rotation = asked.body
         entry = self._entry(asked)
-        key = _key(entry)
+        key = entry.of(ApiKey)
         if key.revoked or (key.expires_at is not None and key.expires_at.timestamp() <= self.clock()):
             raise AdminProblem(409, "the key is not valid any more: make a new one")
         inherited = {name: value for name, value in entry.body.items() if name in INHERITED}
@@ -176,14 +176,14 @@ class KeyRoutes:
 
     def _entry(self, asked: AdminRequest) -> Entry:
         entry = self.registry.get(KIND, asked.id)
-        if entry is None or not self._scope.sees_tenant_named(asked.caller, _key(entry).tenant):
+        if entry is None or not self._scope.sees_tenant_named(asked.caller, entry.of(ApiKey).tenant):
             raise AdminProblem(404, "there is no such key")
         return entry
 
 
 def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
     """The key as the API shows it, without its HMAC."""
-    key = _key(entry)
+    key = entry.of(ApiKey)
     return models.KeyResource.model_construct(
         id=entry.name,
         origin=entry.origin,
@@ -194,8 +194,3 @@ def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
         revoked=key.revoked,
         **{name: getattr(key, name) for name in (*KeyHolder.model_fields, *KeySection.model_fields)},
     )
-
-
-def _key(entry: Entry) -> ApiKey:
-    assert isinstance(entry.section, ApiKey), "an entry is of its kind"
-    return entry.section

@@ -88,9 +88,10 @@ class PreviewRoutes:
     async def show(self, asked: AdminRequest) -> AdminAnswer:
         body: PreviewAsked = asked.body
         pools = (await self.live.document()).pools
-        weights = {entry.name: _weight_of(entry.section) for entry in self.registry.entries("tiers")}
+        weights = {entry.name: entry.of(TierSection).weight for entry in self.registry.entries("tiers")}
         weights.setdefault(DEFAULT_TIER.id, DEFAULT_WEIGHT)
-        groups = {entry.name: _group_weight(entry.section) for entry in self.registry.entries("groups")}
+        sections = {entry.name: entry.of(GroupSection) for entry in self.registry.entries("groups")}
+        groups = {name: GroupWeight(each.tier, each.weight) for name, each in sections.items()}
         self._check(body, pools, weights.keys(), groups.keys())
         edit = _edit(body)
         shown = {}
@@ -137,16 +138,6 @@ def _edit(body: PreviewAsked) -> WeightEdit:
 def _named(edits: Mapping[str, BaseModel], field: str, default: Any) -> dict[str, Any]:
     """The value of this field for each edit that sets it; null stands for the default."""
     return {name: getattr(edit, field) or default for name, edit in edits.items() if field in edit.model_fields_set}
-
-
-def _weight_of(section: object) -> float:
-    assert isinstance(section, TierSection), "an entry is of its kind"
-    return section.weight
-
-
-def _group_weight(section: object) -> GroupWeight:
-    assert isinstance(section, GroupSection), "an entry is of its kind"
-    return GroupWeight(section.tier, section.weight)
 
 
 def _shown(share: PreviewedShare) -> SharePreview:

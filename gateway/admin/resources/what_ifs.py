@@ -97,8 +97,8 @@ class WhatIfRoutes:
         splits = {}
         for name, alias in asked.aliases.items():
             entry = self.registry.get("aliases", name)
-            if entry is not None and isinstance(entry.section, AliasSection):
-                splits[name] = SplitChange.of(entry.section, alias.split)
+            if entry is not None:
+                splits[name] = SplitChange.of(entry.of(AliasSection), alias.split)
         return PlayedChanges(
             engines=asked.engines,
             patches={

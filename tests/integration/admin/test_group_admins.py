@@ -108,7 +108,7 @@ ALLOWED = {
 
 
 def routes_of(api):
-    server = api.rig.gateway._administration._port._server
+    server = api.rig.gateway._administration._port.server
     assert isinstance(server, AdminServer)
     return server._table.routes
 
@@ -415,7 +415,7 @@ async def test_it_reads_the_budgets_of_its_group_its_tenants_and_their_keys_and_
 
 async def test_the_leader_is_asked_for_the_budgets_of_its_group_alone(tmp_path):
     async with red(tmp_path) as lead:
-        server, asked = lead.api.rig.gateway._administration._port._server, []
+        server, asked = lead.api.rig.gateway._administration._port.server, []
 
         async def ask_leader(target):
             asked.append(target)

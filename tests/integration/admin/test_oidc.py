@@ -98,7 +98,7 @@ async def test_the_session_ends(tmp_path, provider, monkeypatch):
         browser = Browser(api)
         await browser.sign_in()
         assert await browser.me() == 200
-        api.rig.gateway._administration._port._server._oidc._clock = lambda: time.time() + 1.0
+        api.rig.gateway._administration._port.server._oidc._clock = lambda: time.time() + 1.0
         assert await browser.me() == 401
 
 
