@@ -61,19 +61,21 @@ class TierReserves:
 
     def kept_for_others(self, tier_id: str, now: float) -> TierUse:
         """The unused part of the other tiers' reserves."""
-        kept = TierUse()
+        sequences, tokens = 0, 0.0
         for other_id, reserve in self._configured.items():
             if other_id != tier_id:
                 used = self.used[other_id]
-                kept.sequences += max(0, reserve.sequences - used.sequences)
-                kept.tokens += max(0.0, reserve.tokens - used.tokens)
+                if reserve.sequences > used.sequences:
+                    sequences += reserve.sequences - used.sequences
+                if reserve.tokens > used.tokens:
+                    tokens += reserve.tokens - used.tokens
         for other_id in self._learnt:
             if other_id != tier_id:
                 used, reserve = self.used[other_id], self._configured.get(other_id, NOTHING)
                 free = self._free(other_id, now)
-                kept.sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
-                kept.tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
-        return kept
+                sequences += max(0, free.sequences - max(0, reserve.sequences - used.sequences))
+                tokens += max(0.0, free.tokens - max(0.0, reserve.tokens - used.tokens))
+        return TierUse(sequences, tokens) if sequences or tokens else NOTHING
 
     def own_room(self, tier_id: str, now: float) -> Room:
         """The free part of the tier's own reserve; negative where the tier uses more than its reserve."""

@@ -180,12 +180,14 @@ class Fairness(Protocol):
 class Account(Place):
     """One tenant's account inside an order."""
 
-    __slots__ = ("counter", "is_waiting", "outstanding", "waiting")
+    __slots__ = ("counter", "is_waiting", "outstanding", "rank", "waiting")
 
     def __init__(self, tenant_id: str) -> None:
         super().__init__(tenant_id)
         self.counter = 0.0
         self.outstanding = 0.0
+        self.rank = 0.0
+        """The sum of both, which every change of either sets anew: it is asked for far more often than it changes."""
         self.is_waiting = False
         self.waiting = NOTHING
 
@@ -229,6 +231,7 @@ class Accounts(ABC):
         account = self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
+        account.rank = account.counter + account.outstanding
 
     @abstractmethod
     def joined(self, tenant_id: str, waiting: Waiting) -> None: ...
@@ -259,6 +262,7 @@ class Accounts(ABC):
         account = self._account(tenant_id)
         assert not account.is_waiting, "an account is adopted before its tenant joins"
         account.counter, account.outstanding = record
+        account.rank = record.rank
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
         record = self.service_record(tenant_id)
@@ -297,12 +301,12 @@ class Accounts(ABC):
         if self._is_returning:
             return self._first_level
         least = self._least() if self._waiting else self._last_left
-        return self._first_level if least is None else least.counter + least.outstanding
+        return self._first_level if least is None else least.rank
 
     def _least(self) -> Account:
         """The waiting tenant with the least rank."""
         waiting = (account for account in self._accounts.values() if account.is_waiting)
-        return min(waiting, key=lambda account: account.counter + account.outstanding)
+        return min(waiting, key=lambda account: account.rank)
 
     def _account(self, tenant_id: str) -> Account:
         account = self._accounts.get(tenant_id)

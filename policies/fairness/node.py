@@ -8,6 +8,7 @@ is kept meanwhile.
 """
 
 from collections.abc import Collection, Iterator
+from itertools import chain
 from typing import Optional
 
 from policies.accounts.checkpoint import TierCheckpoint
@@ -140,17 +141,11 @@ class FairNode:
         level.first_such(has_one, {*blocked, first_id})
         return found[0] if found else None
 
-    def heads(self, besides: Collection[str], blocked: Collection[str] = ()) -> Iterator[Request]:
-        """What `pick` gives next, as long as nothing but `besides` and `blocked` changes (Fairness.heads)."""
+    def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        """What `pick` gives next, as long as nothing but `besides` changes (Fairness.heads)."""
         if self.level is None:
-            yield from self.order.heads(besides)
-            return
-        for node_id in self.level.in_order(blocked):
-            node = self.nodes[node_id]
-            for request in node.order.heads(besides) if node.level is None else node.heads(besides):
-                yield request
-                if node_id in blocked:
-                    break
+            return self.order.heads(besides)
+        return chain.from_iterable(self.nodes[each].heads(besides) for each in self.level.in_order(()))
 
     def reweigh(self, weight: float) -> None:
         """Change the node's weight. Its counter stays, and outstanding service counts by the new weight."""

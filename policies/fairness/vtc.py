@@ -25,8 +25,7 @@ _WAITING = attrgetter("waiting")
 RANK_RESOLUTION_RATIO = 1e-12  # a rank that falls by less than this ratio fell by rounding
 
 
-def rank_of(account: Account) -> float:
-    return account.counter + account.outstanding
+rank_of: Callable[[Account], float] = attrgetter("rank")
 
 
 def any_account(account: Account) -> bool:  # noqa: ARG001
@@ -56,21 +55,22 @@ class LeastCounterFirst(Accounts):
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
+        account.rank = account.counter + account.outstanding
         self._last_left = account
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
+        rank = account.rank = account.counter + account.outstanding
         if account.is_waiting:
             entry_key = account.entry_key  # `fell`, inlined
-            if account.counter + account.outstanding < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key):
+            if rank < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key):
                 self._heap.push(account, self._waiting)
 
     def lag(self, tenant_id: str, other_id: str) -> float:
         account, other = self._accounts.get(tenant_id), self._accounts.get(other_id)
-        rank = 0.0 if account is None else account.counter + account.outstanding
-        return (0.0 if other is None else other.counter + other.outstanding) - rank
+        return (0.0 if other is None else other.rank) - (0.0 if account is None else account.rank)
 
     def least(self, passed_over: Collection[str]) -> str | None:
         """The waiting id that has received the least, except those in `passed_over`; None if no other waits."""
@@ -129,17 +129,18 @@ class VirtualTokenCounter(LeastCounterFirst):
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
-        rank, last = account.counter + account.outstanding, self._last_left
-        if self._waiting or self._is_returning or last is None:
-            level = self._rank_level()
-        else:
-            level = last.counter + last.outstanding  # `_rank_level`, inlined, where no tenant waits
-        account.counter += max(0.0, level - rank)
+        last = self._last_left
+        # `_rank_level`, inlined, where no tenant waits
+        level = self._rank_level() if self._waiting or self._is_returning or last is None else last.rank
+        if level > account.rank:
+            account.counter += level - account.rank
         account.counter += service
         account.outstanding += outstanding
+        account.rank = account.counter + account.outstanding
         self._last_left = account
 
     def _lift(self, tenant_id: str) -> None:
         """Lift a tenant that starts to wait."""
         account = self._accounts.get(tenant_id) or self._account(tenant_id)
-        account.counter += max(0.0, self._rank_level() - (account.counter + account.outstanding))
+        account.counter += max(0.0, self._rank_level() - account.rank)
+        account.rank = account.counter + account.outstanding

@@ -19,6 +19,7 @@ from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
 InFlightAt = Callable[[str], Collection[InFlight]]
+ASKED_FEW = 4  # backends: to ask so many costs less than to look up and record which of them refuse
 REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long counts as not serving
 
 
@@ -263,14 +264,18 @@ class Fleet:
         needed = candidates[0].reservation(
             request, tier_id, prompt_tokens=request.prompt_tokens + request.produced_tokens, output_tokens=output_tokens
         )
-        layouts, asked = {candidates[0].layout: needed}, candidates
+        layouts, asked, is_few = {candidates[0].layout: needed}, candidates, False
+        if self.negative_cache.is_used and self._layout is not None and self.kv_rule == "sum":
+            few = self.negative_cache.free.enough(needed, candidates, self.backends.values(), self.with_slot)
+            if len(few) <= ASKED_FEW:
+                asked, is_few = few, True
         search = None
-        if refusals is not None and refusals.refused:
+        if refusals is not None and refusals.refused and not is_few:
             search = refusals.search(needed, reserve_only=is_closed, now=now)
             asked = refusals.worth_asking(candidates, search)
         chosen = self._chosen(request, asked, self._fits(layouts, needed, request, access), home)
         if chosen is None:
-            if refusals is not None:
+            if refusals is not None and not is_few:
                 search = search or refusals.search(needed, reserve_only=is_closed, now=now)
                 refusals.found_none(request, asked, self.with_slot, needed, search, reserve_only=is_closed, now=now)
             return None
@@ -300,35 +305,34 @@ class Fleet:
         tier_id: str,
         output_tokens: float,
         *,
-        is_known: bool,
         is_closed: bool,
         closed: Collection[str],
     ) -> bool:
         """Whether `slot` certainly finds no room for this request: it needs more KV tokens than are free anywhere, or
-        it found none before (`is_known`). False says nothing.
+        it found none before. `output_tokens` is the whole predicted output. False says nothing.
         """
         refusals = self.negative_cache
         if self._layout is None or self.kv_rule != "sum":
             return False  # by other rules room comes with progress, too, which no change reports
+        produced = request.produced_tokens
+        if produced:
+            output_tokens = max(output_tokens, float(produced)) - produced
         if request.choices == 1:
             block, are_shared = self._layout  # `own_tokens`, inlined: a poll asks of all that it passes over
-            prompt = float(request.prompt_tokens + request.produced_tokens)
+            prompt = float(request.prompt_tokens + produced)
             if are_shared and request.prefix:
                 prompt = max(0.0, prompt - len(request.prefix) * request.prefix_block_tokens)
             known = refusals.free.known
             if tier_id in known:
                 most = known[tier_id]
             else:
-                most = refusals.most_free(tier_id, self.backends.values(), self.with_slot)
+                refusals.is_used = True
+                most = refusals.free.most(tier_id, self.backends.values(), self.with_slot)
             tokens = prompt + output_tokens  # to a block, only where it decides
             if tokens > most + 1.0 or ceil(tokens / block) * block > most:
                 return True
-        return (
-            is_known
-            and (is_closed or not closed)
-            and refusals.is_refused_still(
-                request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
-            )
+        return (is_closed or not closed) and refusals.is_refused_still(
+            request, tier_id, output_tokens, self.with_slot, reserve_only=is_closed, now=self.clock.now
         )
 
     def soonest(

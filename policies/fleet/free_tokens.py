@@ -5,10 +5,11 @@ a poll looks at, for one comparison, whatever the number of backends: only backe
 for all requests of a tier.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
 from policies.capacity.backend import BackendCapacity
+from policies.reservation import Reservation
 
 
 class FreeTokens:
@@ -36,16 +37,34 @@ class FreeTokens:
         """The most free tokens at any of all `backends` whose ids are in `with_slot`; infinite where one is idle, which
         takes any request.
         """
+        most = self.known[tier_id] = max(self._at(tier_id, backends, with_slot).values(), default=-inf)
+        return most
+
+    def _at(
+        self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]
+    ) -> Mapping[str, float]:
+        """The free tokens at each of all `backends`, by id; as `most` takes them."""
         changed = self._changed.get(tier_id)
         if changed is None:
             self._free[tier_id] = {}
             changed = self._changed[tier_id] = {each.id: each for each in backends}
         free = self._free[tier_id]
-        for each in changed.values():
-            if each.id not in with_slot:
-                free[each.id] = -inf
-            else:
-                free[each.id] = each.room(tier_id).tokens if each.sequences else inf
-        changed.clear()
-        most = self.known[tier_id] = max(free.values(), default=-inf)
-        return most
+        if changed:
+            for each in changed.values():
+                if each.id not in with_slot:
+                    free[each.id] = -inf
+                else:
+                    free[each.id] = each.room(tier_id).tokens if each.sequences else inf
+            changed.clear()
+        return free
+
+    def enough(
+        self,
+        needed: Reservation,
+        candidates: Iterable[BackendCapacity],
+        backends: Collection[BackendCapacity],
+        with_slot: Collection[str],
+    ) -> list[BackendCapacity]:
+        """The candidates that have as many free tokens as `needed` takes of its own, in the same order."""
+        free, tokens = self._at(needed.tier_id, backends, with_slot), needed.tokens
+        return [each for each in candidates if free[each.id] >= tokens]

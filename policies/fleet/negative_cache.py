@@ -121,11 +121,6 @@ class NegativeCache:
         self.by_request.clear()
         self._changed.clear()
 
-    def most_free(self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]) -> float:
-        """See FreeTokens.most."""
-        self.is_used = True
-        return self.free.most(tier_id, backends, with_slot)
-
     def is_refused_still(
         self,
         request: Request,

@@ -31,10 +31,6 @@ PassedOver = tuple[str, Request]
 """A tenant's next request, which fits nowhere, after the id of its tier."""
 
 
-Refuses = Callable[[Request, str, "BackfillRound"], bool]
-"""Whether a request of this tier certainly has no room; then the round was told (SlotFitting.refuses)."""
-
-
 class BackfillRound:
     """One poll's round over one queue: the backends with room, and the requests that fit at none of them."""
 
@@ -42,16 +38,18 @@ class BackfillRound:
         "_asked_for",
         "_fair_queue",
         "_fleet",
+        "_heads",
         "_held",
         "_held_for",
         "_is_all_held",
         "_is_settled",
+        "_tier_id",
+        "_tier_ids",
         "_too_far",
         "_unreserved",
         "blocked",
         "candidates",
         "closed",
-        "heads",
         "is_closed",
         "now",
         "passed",
@@ -86,35 +84,68 @@ class BackfillRound:
         self._held_for: dict[str, BackendHold] = {}  # the same holds by request
         self._is_all_held = False
         self._is_settled = True  # a backend is held for every passed request, where one was left
-        self.heads: Iterator[Request] | None = None
-        """What is next, of tenants that were not passed over; to be dropped where anything else may have changed."""
+        self._tier_ids: Iterator[str] | None = None  # the tiers that are not blocked and follow; None: to be asked for
+        self._tier_id = ""
+        self._heads: Iterator[Request] | None = None
+        """What is next in this tier, of tenants that were not passed over; None: it is another tier's turn."""
         self._asked_for: Request | None = None  # the request that `_too_far` was computed for
         self._too_far: PassedOver | None = None  # the first request that it may not pass
 
-    def next(self, refuses: Refuses) -> tuple[str, Request] | None:
-        """The next request that is not certainly refused, with its tier."""
-        fair_queue = self._fair_queue
-        while not self.passed_over:
+    def next(self, predict: Callable[[Request], float]) -> PassedOver | None:
+        """The next request that may have room, with its tier. `predict` gives the output that a request is sized by.
+        What certainly has no room is passed over.
+        """
+        fair_queue, still_refuses, passed_over = self._fair_queue, self._fleet.still_refuses, self.passed_over
+        while not passed_over:
             choice = fair_queue.next(self.blocked, ())
-            if choice is None or not refuses(choice[1], choice[0], self):
+            if choice is None or not self.refuses(choice[0], choice[1], predict):
                 return choice
-        while True:
-            if self.heads is None:
-                self.heads = fair_queue.order.root.heads(self.passed_over, self.blocked)
-            request = next(self.heads, None)
-            if request is None:
-                return None
-            tier_id = fair_queue.tenants[request.tenant_id].tenant.tier_id  # `tier_id`, inlined
-            if request.tenant_id in fair_queue.use.by_tenant and not fair_queue.may_go_first(request):
-                self.heads = None  # another search moves what it walks over
-                first = tier_id, request
-                tier_id, request = fair_queue.within_shares(first, self.blocked, self.passed_over)
-            if not refuses(request, tier_id, self):
-                return tier_id, request
+        closed, in_flight = self.closed, fair_queue.use.by_tenant
+        while (heads := self._heads or self._next_heads()) is not None:
+            for head in heads:
+                tier_id, request = self._tier_id, head
+                if head.tenant_id in in_flight and not fair_queue.may_go_first(head):
+                    self.begin_again()  # another search moves what this one walks over
+                    tier_id, request = fair_queue.within_shares((tier_id, head), self.blocked, passed_over)
+                if not still_refuses(request, tier_id, predict(request), is_closed=self.is_closed, closed=closed):
+                    return tier_id, request
+                self.found_none(tier_id, request)
+                if self._heads is None:
+                    break
+            else:
+                self._heads = None
+        return None
+
+    def refuses(self, tier_id: str, request: Request, predict: Callable[[Request], float]) -> bool:
+        """Whether the request, which is next, certainly has no room, so that it is passed over. Where none was refused
+        before, it mostly fits.
+        """
+        fleet = self._fleet
+        if not self.passed_over and not fleet.negative_cache.is_used:
+            return False
+        if not fleet.still_refuses(request, tier_id, predict(request), is_closed=self.is_closed, closed=self.closed):
+            return False
+        self.found_none(tier_id, request)
+        return True
+
+    def begin_again(self) -> None:
+        """The order may be another one: it is asked anew what is next."""
+        self._tier_ids = self._heads = None
+
+    def _next_heads(self) -> Iterator[Request] | None:
+        """What is next in the tier that follows; None: there is none."""
+        root = self._fair_queue.order.root
+        if self._tier_ids is None:
+            assert root.level is not None, "its children are tiers"
+            self._tier_ids = root.level.in_order(self.blocked)
+        tier_id = next(self._tier_ids, None)
+        if tier_id is not None:
+            self._tier_id, self._heads = tier_id, root.nodes[tier_id].heads(self.passed_over)
+        return self._heads
 
     def sent(self, backend: BackendCapacity) -> None:
         """A request was sent to this backend, so that the order is another one."""
-        self.heads = None
+        self.begin_again()
         if backend.id in self._fleet.with_slot:
             self.candidates.filled(backend)
         else:
@@ -157,12 +188,14 @@ class BackfillRound:
         too_far, self._too_far = self._too_far, None
         if too_far is not None:
             self._close(too_far)
-            self.heads = None  # it is asked again
+            self.begin_again()  # it is asked again
             return
         passed = tier_id, request
         self.passed_over.add(request.tenant_id)
         if self.is_closed or not self._fair_queue.order.is_fair or len(self.passed) >= PASSED_MAX:
             self._close(passed)
+            if self._tier_id in self.blocked:
+                self._heads = None
         else:
             self.passed[request.tenant_id] = passed
             self._is_settled = False

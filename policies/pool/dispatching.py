@@ -46,18 +46,20 @@ class Dispatching:
         """
         fleet, dispatched = self._fleet, len(actions)
         asked_max, fitting, now = fleet.asked + self._asked_max, self._slot_fitting, this_round.now
-        slot, refuses = fitting.slot, fitting.refuses
-        this_round.heads = None
+        slot, predict = fitting.slot, fitting.sizing.predict
+        this_round.begin_again()
         # Returned requests were chosen and charged already: they precede any new choice.
         for request_id in list(fair_queue.first):
             request = self._queues.get(request_id)
             tier_id = self._tenants.tier_id(request.tenant_id)
             is_next = fair_queue.competes(request.tenant_id) and tier_id not in this_round.blocked
             if is_next and this_round.candidates and len(actions) < actions_max:
-                entry = None if refuses(request, tier_id, this_round) else slot(request, tier_id, this_round)
+                if this_round.refuses(tier_id, request, predict):
+                    continue
+                entry = slot(request, tier_id, this_round)
                 if entry is not None:
                     self._sent(entry, fair_queue, actions, now)
-        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next(refuses)) is not None:
+        while this_round.candidates and len(actions) < actions_max and (choice := this_round.next(predict)) is not None:
             tier_id, request = choice
             entry = slot(request, tier_id, this_round)
             if entry is not None:

@@ -50,29 +50,6 @@ class SlotFitting:
         self.fleet.set_reserves(tiers)
         self.unreserved = frozenset(tier.id for tier in tiers if not tier.reserve_ratio)
 
-    def refuses(self, request: Request, tier_id: str, this_round: BackfillRound) -> bool:
-        """Whether `slot` certainly finds none for the request, which is next in this round, and the round knows it now.
-        False says nothing.
-        """
-        fleet = self.fleet
-        is_known = request.id in fleet.negative_cache.by_request
-        if not is_known and not this_round.passed_over:
-            return False  # the first one mostly fits
-        output_tokens, produced = self.sizing.predict(request), request.produced_tokens
-        if produced:
-            output_tokens = max(output_tokens, float(produced))
-        if not fleet.still_refuses(
-            request,
-            tier_id,
-            output_tokens - produced,
-            is_known=is_known,
-            is_closed=this_round.is_closed,
-            closed=this_round.closed,
-        ):
-            return False
-        this_round.found_none(tier_id, request)
-        return True
-
     def slot(self, request: Request, tier_id: str, this_round: BackfillRound) -> InFlight | None:
         """Reserve a slot for the request, which is next in this round and not refused; None: it has to wait."""
         output_tokens = self.sizing.predict(request)

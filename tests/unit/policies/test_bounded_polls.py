@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from policies.fairness import FAIRNESS
+from policies.fleet.fleet import Fleet
 from policies.pool.backfill import PASSED_MAX
 from policies.pool.scheduler_parts import DECISIONS_MAX
-from policies.pool.slot_fitting import SlotFitting
 from policies.types import BackendLoad, Dispatch, Reason, SloEnvelope, Tenant, Tier, Usage
 
 BACKENDS = [BackendLoad(f"gpu-{n}", kv_tokens_max=3_000, kv_block_tokens=16, requests_running_max=12) for n in range(8)]
@@ -157,13 +157,13 @@ def test_a_poll_of_an_instant_in_which_all_was_decided_looks_for_no_room(make_po
     for number in range(30):
         pool.send("ABC"[number % 3], f"r{number}", prompt=300, output_max=10)
     assert len(pool.dispatched()) == 3
-    asked, refuses = [], SlotFitting.refuses  # of each request that a round looks at
+    asked, refuses = [], Fleet.still_refuses  # of each request that a round looks at
 
-    def counted(self, request, *args):
+    def counted(self, request, *args, **more):
         asked.append(request.id)
-        return refuses(self, request, *args)
+        return refuses(self, request, *args, **more)
 
-    monkeypatch.setattr(SlotFitting, "refuses", counted)
+    monkeypatch.setattr(Fleet, "still_refuses", counted)
     assert pool.scheduler.poll(pool.now) == []
     assert asked == []
     for tell in (

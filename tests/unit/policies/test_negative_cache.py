@@ -83,21 +83,20 @@ def test_a_request_is_refused_unasked_where_its_blocks_are_more_than_are_free_an
     candidates = fleet.open_at(0.0)
     assert fleet.slot(first, "default", candidates, OPEN, output_tokens=8.0, home="") is not None
     request = Request("r", "A", "m", 0.0, prompt_tokens=576, output_tokens_max=300)
-    told = {"is_known": False, "is_closed": False, "closed": ()}
+    told = {"is_closed": False, "closed": ()}
     assert fleet.still_refuses(request, "default", output_tokens, **told) == is_refused, "592 of 1,008 - 416"
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """How many backends were asked, each time that room was looked for."""
-    found, worth_asking = [], NegativeCache.worth_asking
+    found, chosen = [], Fleet._chosen
 
-    def spied(self, *args, **when):
-        worth = worth_asking(self, *args, **when)
-        found.append(len(worth))
-        return worth
+    def spied(self, request, asked, *args):
+        found.append(len(asked))
+        return chosen(self, request, asked, *args)
 
-    monkeypatch.setattr(NegativeCache, "worth_asking", spied)
+    monkeypatch.setattr(Fleet, "_chosen", spied)
     return found
 
 
@@ -110,7 +109,7 @@ def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, asked):
     asked.clear()
     pool.scheduler.finished("r3", Outcome.COMPLETED, pool.now)
     assert len(pool.dispatched()) == 1
-    assert asked == [1, 1]
+    assert asked == [1]
 
 
 def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked):
