@@ -126,6 +126,16 @@ def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked
     assert len(pool.dispatched()) == len(LOADS)
 
 
+def test_a_request_that_needs_all_that_is_free_is_sent(make_pool):
+    load = BackendLoad("gpu", kv_tokens_max=800, kv_block_tokens=16, requests_running_max=9)
+    pool = make_pool(loads=[load], headroom_ratio_max=1.0)
+    for name in ("first", "second", "third"):
+        pool.send("A", name, prompt=400)
+    assert len(pool.dispatched()) == 2
+    pool.scheduler.finished("first", Outcome.COMPLETED, pool.now)
+    assert len(pool.dispatched()) == 1
+
+
 @pytest.mark.interpreted
 def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(make_pool, monkeypatch):
     pool = make_pool(loads=LOADS)
