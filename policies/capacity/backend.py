@@ -299,7 +299,9 @@ class BackendCapacity:
 
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
-        left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
+        left = self.tokens_max
+        if not self.requests and reservation.tokens > left:
+            left = reservation.tokens
         self._headroom.granted = left, self.external_tokens
         self.requests += 1
         self._sent.add(reservation)
@@ -377,6 +379,8 @@ class BackendCapacity:
         """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
         `release`.
         """
+        if not self._reads_time or self.work.model is not None:
+            return  # the limit knows without
         prompt = max(1, reservation.prompt_tokens - reservation.cached_tokens)  # `prefill_tokens`, inlined
         first, last = reservation.ran_with, self.sequences
         answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)

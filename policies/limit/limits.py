@@ -31,7 +31,9 @@ class Limit(Protocol):
     """A rule for one backend: may it be sent one more request, for which it has a slot and memory?"""
 
     reads_time: bool
-    """Whether the limit depends on the time at which prompts will be computed."""
+    """Whether the limit depends on the time at which prompts will be computed, and, where no model of the steps says
+    when that is, on how long answers took (`answered`).
+    """
 
     def is_full(self, work: EngineWork) -> bool:
         """Whether the limit allows no request at all until a running one ends. Never asked of an idle backend."""
@@ -111,8 +113,6 @@ class ModelLimit:
         return self._by_latency.sequences_max if work.model is None else inf
 
     def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
-        if work.model is not None:
-            return False
         before = self._by_latency.sequences_max
         self._by_latency.answered(answer, slots=slots, is_sized=is_sized)
         return self._by_latency.sequences_max != before

@@ -89,20 +89,28 @@ class _Views:
 class OutputWindow:
     """The last outputs, in order of arrival and in order of size, and a quantile of them. Mutable."""
 
-    __slots__ = ("_ratio", "_sorted", "arrived", "outputs_max", "quantile")
+    __slots__ = ("_oldest", "_ratio", "_sorted", "arrived", "outputs_max", "quantile")
 
     def __init__(self, outputs_max: int, ratio: float) -> None:
         self.outputs_max = outputs_max
-        self.arrived: list[float] = []  # a deque takes 0.7 KB from the start, of each tenant
+        self.arrived: list[float] = []  # in a ring; a deque takes 0.7 KB from the start, of each tenant
         self.quantile = 0.0
         """The output that this ratio of the outputs does not exceed (nearest rank), once there are any."""
         self._ratio = ratio
         self._sorted: list[float] = []
+        self._oldest = -1  # the place of the oldest in `arrived` once that is full, where the next one is put
 
     def add(self, output: float) -> None:
-        arrived, ranked = self.arrived, self._sorted
-        if len(arrived) == self.outputs_max:
-            del ranked[bisect_left(ranked, arrived.pop(0))]
-        arrived.append(output)
+        arrived, ranked, oldest = self.arrived, self._sorted, self._oldest
+        if oldest < 0:
+            arrived.append(output)
+            if len(arrived) == self.outputs_max:
+                self._oldest = 0
+        else:
+            before, arrived[oldest] = arrived[oldest], output
+            self._oldest = (oldest + 1) % self.outputs_max
+            if before == output:
+                return
+            del ranked[bisect_left(ranked, before)]
         insort(ranked, output)
         self.quantile = ranked[ceil(self._ratio * len(ranked)) - 1]
