@@ -11,6 +11,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from aiohttp import hdrs, web
@@ -94,13 +95,17 @@ def content_security_policy(index: str) -> str:
 def _files(bodies: Mapping[str, bytes], policy: str) -> Iterator[tuple[str, StaticFile]]:
     for name, body in sorted(bodies.items()):
         content_type = TYPES.get(Path(name).suffix)
-        if content_type is None:
-            continue
-        compressed = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= COMPRESSED_BYTES_MIN else None
-        # Weak: the same for both encodings (RFC 9110, 8.8.1).
-        etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-        headers = {**HEADERS, hdrs.CONTENT_TYPE: content_type, hdrs.ETAG: etag, hdrs.CONTENT_SECURITY_POLICY: policy}
-        yield PREFIX + name, StaticFile(body, compressed, headers)
+        if content_type is not None:
+            yield PREFIX + name, _file(body, content_type, policy)
+
+
+@lru_cache(maxsize=128)  # once for all ports of this process; the page has 40 files
+def _file(body: bytes, content_type: str, policy: str) -> StaticFile:
+    compressed = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= COMPRESSED_BYTES_MIN else None
+    # Weak: the same for both encodings (RFC 9110, 8.8.1).
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {**HEADERS, hdrs.CONTENT_TYPE: content_type, hdrs.ETAG: etag, hdrs.CONTENT_SECURITY_POLICY: policy}
+    return StaticFile(body, compressed, headers)
 
 
 def _knows(request: web.BaseRequest, etag: str) -> bool:

@@ -13,14 +13,16 @@ import tempfile
 from multiprocessing import connection, forkserver, util
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest import mock
 
 PRELOADED = [
+    "forked",
     "kill_worker",
+    "made_once",
     "gateway.cli",
     "gateway.config.files",
     "gateway.replicas",
+    "gateway.serve",
     "gateway.serve_workers",
     "gateway.workers.parent",
     "backends.engine.http.server",
@@ -39,9 +41,8 @@ def context() -> Any:
     """Of multiprocessing, with the server running."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(PRELOADED)
-    with pytest.MonkeyPatch.context() as patch:
-        # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
         forkserver.ensure_running()
     return made
 

@@ -5,6 +5,7 @@ The page loads them as a module, fields.js, which stands beside its own files.
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,6 +31,7 @@ FORMS: Mapping[str, type[BaseModel]] = {
 BOUNDS = {"minimum": "min", "maximum": "max", "exclusiveMinimum": "above", "exclusiveMaximum": "below"}
 
 
+@cache
 def fields_module() -> bytes:
     """The text of the module fields.js: FIELDS, by the name of the form."""
     forms = {name: list(form_fields(section)) for name, section in FORMS.items()}

@@ -15,35 +15,36 @@ from gateway.config.value_types import MODEL_PATTERN, TENANT_PATTERN, Name, Pool
 from gateway.registry.entries import Entry
 from gateway.registry.registry import Registry
 
+TENANTS = CollectionModels.of(TenantSection, "Tenant", TenantName)
+GROUPS = CollectionModels.of(GroupSection, "Group", Name)
+TIERS = CollectionModels.of(TierSection, "Tier", Name)
+PRICES = CollectionModels.of(PriceSection, "Price", PoolName)
+ALIASES = CollectionModels.of(AliasSection, "Alias", PoolName)
+
 
 def collections(registry: Registry) -> Iterator[Collection]:
     """All of them. The id of a price list is a model, that of an alias the name that clients use."""
     scope, make = GroupScope(registry), partial(Collection, registry=registry, role=Role.OPERATOR)
-    tenants = CollectionModels.of(TenantSection, "Tenant", TenantName)
-    groups = CollectionModels.of(GroupSection, "Group", Name)
-    tiers = CollectionModels.of(TierSection, "Tier", Name)
-    prices = CollectionModels.of(PriceSection, "Price", PoolName)
-    aliases = CollectionModels.of(AliasSection, "Alias", PoolName)
     yield make(
         kind="tenants",
         noun="tenant",
-        models=tenants,
-        show=partial(_tenant, registry, tenants.shown),
+        models=TENANTS,
+        show=partial(_tenant, registry),
         id_pattern=TENANT_PATTERN,
         scope=EntryScope(
             sees=scope.sees_tenant, changes=True, keeps=("group",), name=scope.name_tenant, give=scope.give
         ),
     )
-    yield make(kind="groups", noun="group", models=groups, scope=EntryScope(sees=scope.sees_group))
-    yield make(kind="tiers", noun="tier", models=tiers)
-    yield make(kind="prices", noun="price list", models=prices, id_pattern=MODEL_PATTERN)
-    yield make(kind="aliases", noun="alias", models=aliases, id_pattern=MODEL_PATTERN)
+    yield make(kind="groups", noun="group", models=GROUPS, scope=EntryScope(sees=scope.sees_group))
+    yield make(kind="tiers", noun="tier", models=TIERS)
+    yield make(kind="prices", noun="price list", models=PRICES, id_pattern=MODEL_PATTERN)
+    yield make(kind="aliases", noun="alias", models=ALIASES, id_pattern=MODEL_PATTERN)
 
 
-def _tenant(registry: Registry, shown: type[BaseModel], entry: Entry) -> BaseModel:
+def _tenant(registry: Registry, entry: Entry) -> BaseModel:
     section = entry.of(TenantSection)
     group = None if section.group is None else registry.get("groups", section.group)
     fields = dict(section)
     if group is not None:
         fields["tier"] = group.of(GroupSection).tier
-    return shown.model_construct(id=entry.name, origin=entry.origin, **fields)
+    return TENANTS.shown.model_construct(id=entry.name, origin=entry.origin, **fields)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import time
+from functools import cache
 
 import jwt
 import pytest
@@ -16,11 +17,17 @@ from listening import listening
 AUDIENCE = "fairlead"
 
 
+@cache
+def rsa_key(name):
+    """Made once: it takes as long as a whole test."""
+    return rsa.generate_private_key(65537, 2048)
+
+
 class Provider:
     """Publishes keys, and signs with them."""
 
     def __init__(self):
-        self.private = {"rsa": rsa.generate_private_key(65537, 2048), "ec": ec.generate_private_key(ec.SECP256R1())}
+        self.private = {"rsa": rsa_key("rsa"), "ec": ec.generate_private_key(ec.SECP256R1())}
         self.published = ["rsa", "ec"]
         self.fetches = 0
         self.is_there = True
@@ -132,7 +139,7 @@ async def test_a_token_that_is_not_signed_by_its_issuer_is_refused(api, provider
     tokens = [
         ".".join([*body[:2], ""]),
         ".".join([*body[:2], body[2][:-6] + "AAAAAA"]),
-        provider.token(key=rsa.generate_private_key(65537, 2048)),
+        provider.token(key=rsa_key("another")),
         ".".join([unsigned, body[1], ""]),
         provider.token(algorithm="HS256", key=SECRET * 2),
         provider.token(algorithm="HS256", key=str(public.n)),
@@ -158,7 +165,7 @@ async def test_new_keys_are_known_after_a_refresh_and_old_ones_hold_while_the_is
     monkeypatch.setattr("gateway.identity.tokens.RETRY_S", 0.05)
     issuer = {"issuer": provider.url, "audience": AUDIENCE, "jwks_url": f"{provider.url}/jwks"}
     async with scripted() as backend, admin(tmp_path, backend, jwt={"data": [issuer]}) as api:
-        provider.private["new"], provider.published = rsa.generate_private_key(65537, 2048), ["new"]
+        provider.private["new"], provider.published = rsa_key("new"), ["new"]
         assert await status(api, provider.token("rsa")) == 200
         await asyncio.sleep(0.1)
         assert await status(api, provider.token("new")) == 401

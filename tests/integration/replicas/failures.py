@@ -61,14 +61,21 @@ class Event:
 
 async def kill_leader(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
     await cluster.kill(leader)
-    await load.served(set(cluster.numbers) - {leader})
-    await cluster.start(leader)
-    await load.served()
-    return {leader}
+    load.forget(leader)
+    return await come_back(cluster, load, leader)
 
 
 async def kill_follower(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
-    return await kill_leader(cluster, load, other(cluster, leader), _seconds)
+    follower = other(cluster, leader)
+    await cluster.kill(follower)
+    return await come_back(cluster, load, follower)
+
+
+async def come_back(cluster: Cluster, load: Load, number: int) -> set[int]:
+    await load.served(set(cluster.numbers) - {number})
+    await cluster.start(number)
+    await load.served()
+    return {number}
 
 
 async def terminate_leader(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:

@@ -17,12 +17,13 @@ import re
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import pairwise
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import aiohttp
@@ -33,6 +34,7 @@ from redis_server import RedisServer
 
 from backends.engine.http.server import EngineOptions, EngineServer
 from gateway.budgets.past import READ_S
+from gateway.cluster.checkpoints import CHECKPOINT_S
 from gateway.store.mirrored_usage import USAGE_PULL_S
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -56,6 +58,7 @@ SPENT = -1  # instead of a status: the budget of its tenant is spent
 READY_S = 0.05  # between looks at /readyz, as a balancer does
 PROMPT_PRICE, OUTPUT_PRICE = 1, 2
 CHARGES_S = 0.15  # between looks at what was charged; of one that is killed the last is so old
+FORGOTTEN_S_MAX = 1.5 * CHECKPOINT_S  # what is due comes late at a leader whose machine others use, too
 WINDOW_S = 5.0  # of a ratio: some hundred calls, a fifth of them of weight 1
 AT_ONCE_S = 0.002  # between looks at what runs at the backends
 SHUTDOWN = {"lame_duck_s": 0.6, "drain_s": 10.0}
@@ -261,6 +264,7 @@ class Figures:
     gap_s: float
     idle_s: float
     ratio: float  # of the service of weight 4 to that of weight 1, of all that was answered
+    ratio_kept: float  # the same, less all that a leader may have forgotten to its successor's books
     ratios: tuple[float, float]  # the least and the most of any WINDOW_S
     forgotten_s: float  # what was delivered and not charged, in seconds of all service
     twice: float  # what processes charged and did not deliver, in calls
@@ -289,6 +293,8 @@ class Load:
     cluster: Cluster
     calls: list[Call] = field(default_factory=list)
     charged: float = 0.0
+    forgotten: Counter[str] = field(default_factory=Counter)
+    """Service by tenant that a leader's death may have taken from the books: its tenant gets as much again."""
     among: Iterable[int] | None = None  # the replicas that agree at the end; None: all
     most: Counter[str] = field(default_factory=Counter)
     ready: dict[int, bool] = field(default_factory=lambda: defaultdict(bool))
@@ -382,6 +388,7 @@ class Load:
             max(gaps),
             self.idle_s,
             self._ratio(self._since, self._until),
+            self._ratio(self._since, self._until, less=self.forgotten),
             (min(windows), max(windows)),
             max(0.0, delivered - charged) / per_s,
             max(0.0, charged - delivered) / (14 * PROMPT_PRICE + STREAM_TOKENS * OUTPUT_PRICE),
@@ -390,8 +397,15 @@ class Load:
             {number: tokens - int(sum(spent.values())) for number, spent in booked.items()},
         )
 
-    def _ratio(self, since: float, until: float) -> float:
-        served = Counter[str]()
+    def forget(self, number: int) -> None:
+        """This replica led, and was killed just now: its own calls since its last checkpoint are in no books."""
+        since = time.monotonic() - FORGOTTEN_S_MAX
+        for each in self.calls:
+            if each.replica == number and each.ended_at > since:
+                self.forgotten[each.tenant] += each.service
+
+    def _ratio(self, since: float, until: float, *, less: Mapping[str, int] = MappingProxyType({})) -> float:
+        served = Counter({tenant: -service for tenant, service in less.items()})
         for each in self.calls:
             if since < each.ended_at <= until:
                 served[each.tenant] += each.service

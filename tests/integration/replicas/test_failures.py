@@ -29,7 +29,8 @@ async def test_it_breaks_as_the_table_says(tmp_path, name):
     assert failed <= 2 * CLIENTS * len(may_fail) + BUDGETED_MAX, figures  # those that it had
     assert max(figures.most.values()) <= SLOTS + event.over, figures
     assert event.idle_s is None or figures.idle_s < event.idle_s * MARGIN, figures
-    assert not event.is_shared or figures.ratio == pytest.approx(4, rel=SHARES), figures
+    least, most = sorted((figures.ratio, figures.ratio_kept))
+    assert not event.is_shared or (least < 4 * (1 + SHARES) and most > 4 * (1 - SHARES)), figures
     assert figures.forgotten_s <= MARGIN, figures
     # What failed calls had been sent. And what a leader charged after its last checkpoint is not in the books that the
     # next one goes on from: that one charges it again, while this sum has it of both processes.
