@@ -213,10 +213,10 @@ class Gateway:
         await reloading.watch(self.reload)
 
     def reload(self, config: Config) -> None:
-        """Apply another configuration; the listener keeps its settings. Raises ValueError."""
+        """Apply another configuration. Raises ValueError."""
         if self._administration is None:
             raise ValueError("nothing can be changed without a store")
-        self._administration.reload(config.model_copy(update={"listen": self._config.listen}))
+        self._administration.reload(config.listening_at(self._config.given_address))
 
     async def drain(self) -> None:
         """Answer "not ready" but serve for `lame_duck_s`; then reject new calls and wait for the running ones, for

@@ -121,10 +121,8 @@ def serve(
 def _serve(config: Path | None, host: str | None, port: int | None) -> None:
     settings = _load(config)
     _warn(settings)
-    listen = settings.listen.model_copy(
-        update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    )
-    settings = settings.model_copy(update={"listen": listen})
+    address = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.listening_at(address)
     from gateway.config.trial import made_trial  # noqa: PLC0415
     from gateway.serve import serve as run  # noqa: PLC0415
     from gateway.store.base import StateFileError, StoreUnavailable  # noqa: PLC0415

@@ -119,6 +119,7 @@ class Config(BaseSettings):
 
     _folder: Path = PrivateAttr(default=Path())
     _is_trial: bool = PrivateAttr(default=False)
+    _address: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -161,6 +162,17 @@ class Config(BaseSettings):
     def is_trial(self) -> bool:
         """Whether the gateway is tried out (trial.py): its admin port has no first key and takes any free port."""
         return self._is_trial
+
+    def listening_at(self, address: Mapping[str, Any]) -> Self:
+        """A copy that listens at this address (`host`, `port`; those that are given), whatever its file says."""
+        copy = self.model_copy(update={"listen": self.listen.model_copy(update=dict(address))})
+        copy._address = dict(address)  # noqa: SLF001 - its own
+        return copy
+
+    @property
+    def given_address(self) -> Mapping[str, Any]:
+        """What `listening_at` has set."""
+        return self._address
 
     @property
     def keeps_state(self) -> bool:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from gateway.config import Config
 from gateway.config.key_file import KeyRecord, read_keys
 from gateway.config.problems import Loc, dotted_path
+from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import BackendSection
 from gateway.registry.entries import Declared, declared_by
 
@@ -44,10 +45,33 @@ class Declaration:
         Raises ValueError; then nothing has changed.
         """
         keys = _keys(config)
-        late = sorted(dotted_path(path) for path in _differing(self.config, config) if not _is_live(path))
-        kept = {name: getattr(self.config, name) for name in type(config).model_fields if name not in LIVE_SECTIONS}
+        before = self.config
+        names = sorted(before.pools.keys() | config.pools.keys())
+        differing = list(_differing(before, config))
+        for name in names:
+            of_pool = _differing(_own(before, name), _own(config, name))
+            differing += [("pools", name, "scheduling", *path) for path in of_pool if path[0] not in LIVE_SCHEDULING]
+        kept = {name: getattr(before, name) for name in type(config).model_fields if name not in LIVE_SECTIONS}
+        kept["scheduling"] = _in_force(before.scheduling, config.scheduling)
+        pools = {name: _in_force(_own(before, name), _own(config, name)) for name in names}
+        kept["pools"] = {
+            name: PoolSettings(scheduling=own)
+            for name, own in pools.items()
+            if name in config.pools or own.model_fields_set
+        }
         self.config, self._keys = config.model_copy(update=kept), keys
-        return late
+        return sorted(dotted_path(path) for path in differing if not _is_live(path))
+
+
+def _own(config: Config, pool: str) -> Scheduling:
+    """The pool's own settings, which may be none."""
+    return config.pools.get(pool, PoolSettings()).scheduling
+
+
+def _in_force(before: Scheduling, after: Scheduling) -> Scheduling:
+    """The settings after a change, of which those that wait for the next start are as before."""
+    live = {name: getattr(after, name) for name in after.model_fields_set & LIVE_SCHEDULING}
+    return Scheduling(**live, **{name: getattr(before, name) for name in before.model_fields_set - LIVE_SCHEDULING})
 
 
 def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[Loc]:
@@ -62,7 +86,9 @@ def _differing(before: BaseModel, after: BaseModel, path: Loc = ()) -> Iterator[
 
 def _is_live(path: Loc) -> bool:
     """Whether a change of this field takes effect at once."""
-    return path[0] in LIVE_SECTIONS and (path[0] != "scheduling" or path[1] in LIVE_SCHEDULING)
+    if "scheduling" in path:
+        return path[path.index("scheduling") + 1] in LIVE_SCHEDULING
+    return path[0] in LIVE_SECTIONS
 
 
 def _keys(config: Config) -> list[KeyRecord]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 from forked import FAIRLEAD, fork
-from gateway_rig import CHAT, SLOW, answer, bearer, call, engine, gateway, scripted, snapshots_of, until
+from gateway_rig import CHAT, MODEL, SLOW, answer, bearer, call, engine, gateway, scripted, snapshots_of, until
 
 from backends.discovery import Dns
 from gateway.config.key_file import add_key
@@ -30,6 +30,7 @@ class File:
         (folder / "keys").touch()
         auth = {"mode": "keys", "secret": SECRET, "keys_file": str(folder / "keys")}
         as_the_rig = {
+            "listen": {"port": 0},
             "access_log": {"enabled": False},
             "health": {"idle_s": 0.1, "busy_s": 0.05},
             "shutdown": {"lame_duck_s": 0.0, "drain_s": 5.0},
@@ -139,6 +140,29 @@ async def test_what_cannot_change_while_it_runs_is_said_and_waits(tmp_path, capl
         caplog.clear()
         reloading.ask()  # nothing is different from what is asked for, and it is read all the same
         await until(lambda: "is in force" in caplog.text)
+
+
+async def test_what_waits_for_the_next_start_is_said_whenever_the_file_is_read_and_is_not_shown_as_in_force(
+    tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    file = File(tmp_path)
+    async with engine() as server, file.served(server) as (rig, reloading):
+        before = rig.gateway._scheduling_of(MODEL)
+        pool = {"scheduling": {"fairness": "drr", "preempt_service": 9}}
+        file.write(listen={"port": 0, "show_backend": True}, scheduling={"share_ratio_max": 0.8}, pools={MODEL: pool})
+        late = f"listen.show_backend, pools.{MODEL}.scheduling.preempt_service, scheduling.share_ratio_max"
+        await until(lambda: f"next start: {late}" in caplog.text)
+        now = rig.gateway._scheduling_of(MODEL)
+        assert now.fairness.policy == "drr"
+        assert (now.share_ratio_max, now.preempt_service) == (before.share_ratio_max, before.preempt_service)
+        caplog.clear()
+        reloading.ask()
+        await until(lambda: f"next start: {late}" in caplog.text)
+        caplog.clear()
+        file.write(listen={"port": 0}, scheduling={}, pools={})
+        await until(lambda: "the configuration is in force" in caplog.text)
+        assert "next start" not in caplog.text, "it is as it was at the start"
 
 
 async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
