@@ -173,7 +173,8 @@ class SessionLedger:
             session.used_s += use.engine_s - turn.sent_engine_s
             if usage.output_tokens:
                 self._note_answer(turn, usage, backend, now)
-            session.left_at = use.computed
+            if turn.backend_id == session.backend_id:  # not of a call at another one, whose tokens are counted there
+                session.left_at = use.computed
         self._rest(session, now)
         if self.table.changed is not None:
             self.table.note(session)

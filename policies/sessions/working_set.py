@@ -79,6 +79,8 @@ class WorkingSet:
     def admit(self, session: AgentSession) -> None:
         """Count the session's context from now on."""
         assert not session.is_admitted, "admitted once"
+        if session.backend_id != self.id:
+            session.left_at = self.use.computed
         session.is_admitted, session.backend_id, session.used_s = True, self.id, 0.0
         session.shared_tokens = 0
         for block, part in session.shared:

@@ -428,3 +428,29 @@ def test_a_turn_that_left_while_it_was_held_is_forgotten():
     pool.ledger.left(pool.requests["new"].id, 0.3)
     assert not pool.ledger.held
     assert pool.ledger.next_at() is None
+
+
+def test_a_call_of_a_session_at_another_backend_says_nothing_of_how_long_ago_its_own_has_served_it():
+    pool = Pool(on=False)
+    ledger = pool.ledger
+    ledger.measured(BackendLoad("f", kv_tokens_max=POOL))
+    ledger.working_sets["e"].use.computed = 9 * POOL
+    pool.turn("s0", 1700)  # at "e", whose context it has
+    aside = {name: Request(name, "a", "m", 0.2, 500, 10, program_id="s0") for name in ("one", "other")}
+    for request, backend_id in ((aside["one"], "e"), (aside["other"], "f")):
+        ledger.arrived(request, 0.2)
+        ledger.sent(request, backend_id, 0.2)
+    for request in aside.values():
+        ledger.ended(request.id, Usage(500, 0, 10), 0.3)
+    ledger.is_engaged(1.0)
+    assert pool.state("s0") is SessionState.IDLE, "its context is at 'e' still"
+
+
+def test_a_session_that_moves_has_left_its_new_backend_when_it_was_admitted_there():
+    busy, fresh, session = make_set(), make_set(), make_session()
+    busy.id, busy.use.computed = "busy", 9.0 * POOL
+    fresh.admit(session)
+    fresh.release(session)
+    busy.admit(session)  # its turn is let in, and leaves unsent
+    busy.resize(session)
+    assert busy.lost(1.0, 3600.0) is None
