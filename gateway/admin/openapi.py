@@ -35,9 +35,9 @@ REFUSALS: Mapping[int, str] = {
 def document(routes: Iterable[Route]) -> Schema:
     """Return the OpenAPI document of these routes."""
     routes = list(routes)
-    paths: dict[str, Schema] = {}
+    schemas, paths = _schemas(routes), dict[str, Schema]()
     for route in routes:
-        paths.setdefault(ROOT + route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(ROOT + route.path, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -49,15 +49,16 @@ def document(routes: Iterable[Route]) -> Schema:
         "paths": paths,
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": _schemas(routes),
+            "schemas": schemas,
         },
     }
 
 
-def patch_schema(model: type[BaseModel]) -> Schema:
-    """The schema of a merge patch: any part of the model, where null resets a field to its default (RFC 7396)."""
-    whole = model.model_json_schema(ref_template=REF_TEMPLATE)
-    return _part_of(whole, whole.get("$defs", {}))
+def _patch_schema(model: type[BaseModel], schemas: Schema) -> Schema:
+    """The schema of a merge patch: any part of the model, where null resets a field to its default (RFC 7396).
+    `schemas` has the model by its name, and all that it refers to.
+    """
+    return _part_of(schemas[model.__name__], schemas)
 
 
 def _part_of(whole: Schema, definitions: Schema) -> Schema:
@@ -108,7 +109,7 @@ def _is_answer(model: type[BaseModel], routes: Iterable[Route]) -> bool:
     return all(model not in (route.body, route.merges) for route in routes)
 
 
-def _operation(route: Route) -> Schema:
+def _operation(route: Route, schemas: Schema) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(route),
         "summary": route.summary,
@@ -125,7 +126,8 @@ def _operation(route: Route) -> Schema:
         content = {"application/json": {"schema": _ref(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
     if route.merges is not None:
-        operation["requestBody"] = {"required": True, "content": {MERGE_PATCH: {"schema": patch_schema(route.merges)}}}
+        schema = _patch_schema(route.merges, schemas)
+        operation["requestBody"] = {"required": True, "content": {MERGE_PATCH: {"schema": schema}}}
     return operation
 
 

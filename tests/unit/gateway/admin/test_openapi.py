@@ -1,10 +1,11 @@
 import json
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import Field
 
 from gateway.admin.models.resources import Fields
-from gateway.admin.openapi import document, patch_schema
+from gateway.admin.openapi import document
 from gateway.admin.routes import AdminAnswer, Query, Role, Route
 
 
@@ -23,6 +24,18 @@ class Box(Fields):
     inner: Inner | None = None
 
 
+class Part(Fields):
+    cost: Decimal = Decimal(1)
+
+
+class Whole(Fields):
+    parts: tuple[Part, ...] = ()
+
+
+class Answered(Fields):
+    parts: tuple[Part, ...] = ()
+
+
 class Some(Query):
     limit: Annotated[int, Field(ge=1)] = 10
     cursor: str | None = None
@@ -38,8 +51,13 @@ def operation(**fields):
     return document([route])["paths"]["/admin/v1" + route.path][route.method.lower()]
 
 
+def patch_of(model):
+    described = operation(method="PATCH", merges=model, answer=model)
+    return described["requestBody"]["content"]["application/merge-patch+json"]["schema"]
+
+
 def test_a_patch_may_leave_out_everything_and_null_only_what_has_a_default():
-    schema = patch_schema(Thing)
+    schema = patch_of(Thing)
     assert "required" not in schema
     assert schema["additionalProperties"] is False
     null = {"type": "null"}
@@ -48,7 +66,7 @@ def test_a_patch_may_leave_out_everything_and_null_only_what_has_a_default():
 
 
 def test_an_object_inside_is_merged_too():
-    inner = patch_schema(Box)["properties"]["inner"]["anyOf"][0]
+    inner = patch_of(Box)["properties"]["inner"]["anyOf"][0]
     assert "required" not in inner
     assert {"type": "null"} in inner["properties"]["depth"]["anyOf"]
     assert "anyOf" not in inner["properties"]["width"], "there is no default to go back to"
@@ -73,10 +91,11 @@ def test_an_operation_says_its_role_and_every_way_in_which_it_refuses():
 
 
 def test_every_reference_leads_to_a_schema():
-    route = Route(
-        method="POST", path="/things", role=Role.ADMIN, summary="", run=nothing, body=Thing, answer=Thing, status=201
-    )
-    described = document([route])
-    references = {part.split('"')[0] for part in json.dumps(described["paths"]).split('"#/components/schemas/')[1:]}
+    fields = {"role": Role.ADMIN, "summary": "", "run": nothing}
+    things = Route(method="POST", path="/things", body=Thing, answer=Thing, status=201, **fields)
+    # What its answer says of a part differs from what it takes, so that there are two schemas of that.
+    merged = Route(method="PATCH", path="/wholes", merges=Whole, answer=Answered, **fields)
+    described = document([things, merged])
+    references = {part.split('"')[0] for part in json.dumps(described).split('"#/components/schemas/')[1:]}
     assert references <= set(described["components"]["schemas"])
-    assert {"Thing", "ProblemDetails"} <= references
+    assert {"Thing", "ProblemDetails", "Part-Input", "Part-Output"} <= references
