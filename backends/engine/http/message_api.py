@@ -12,7 +12,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from backends.engine.http.requests import EngineCall
 from backends.engine.http.responses import EngineReply, Json
-from backends.engine.http.wire import EngineLimits, WireError, check_busy, check_model, load, output_limit, validate
+from backends.engine.http.wire import (
+    EngineLimits,
+    WireError,
+    check_busy,
+    check_model,
+    check_output,
+    load,
+    output_limit,
+    validate,
+)
 from backends.engine.text import PromptText, render_chat, text_prompt
 
 
@@ -53,7 +62,7 @@ def parse_message(data: bytes, content_type: str, limits: EngineLimits) -> Engin
         return EngineCall(
             model=body.model,
             prompts=(prompt,),
-            tokens_max=(output_limit(body.max_tokens, prompt, limits, name="max_completion_tokens"),),
+            tokens_max=(check_output(output_limit(body.max_tokens, prompt, limits, name="max_completion_tokens")),),
             stream=bool(body.stream),
             stops=tuple(body.stop_sequences or ()),
         )

@@ -17,6 +17,7 @@ from backends.engine.http.wire import (
     WireError,
     check_busy,
     check_model,
+    check_output,
     invalid,
     load,
     output_limit,
@@ -224,8 +225,7 @@ def _check_values(body: _Body, *, tokens_max: int, top_logprobs: int | None) -> 
         limit = f"n must be at most {CHOICES_MAX}, got {body.n}."
         raise WireError(f"{limit} To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.")
     _check_sampling(body)
-    if tokens_max < 1:
-        raise invalid(f"max_tokens must be at least 1, got {tokens_max}.", "max_tokens", tokens_max)
+    check_output(tokens_max)
     if body.min_tokens < 0:
         raise WireError(f"min_tokens must be greater than or equal to 0, got {body.min_tokens}.")
     if body.min_tokens > tokens_max:

@@ -12,7 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backends.engine.http.requests import EngineCall
 from backends.engine.http.responses import EngineReply, Json
-from backends.engine.http.wire import EngineLimits, WireError, check_busy, check_model, load, output_limit, validate
+from backends.engine.http.wire import (
+    EngineLimits,
+    WireError,
+    check_busy,
+    check_model,
+    check_output,
+    load,
+    output_limit,
+    validate,
+)
 from backends.engine.text import render_chat, text_prompt
 
 STORE_MISSING = (
@@ -70,7 +79,7 @@ def parse_response(
     call = EngineCall(
         model=body.model,
         prompts=(prompt,),
-        tokens_max=(output_limit(body.max_output_tokens, prompt, limits, name="max_output_tokens"),),
+        tokens_max=(check_output(output_limit(body.max_output_tokens, prompt, limits, name="max_output_tokens")),),
         stream=bool(body.stream),
         stops=tuple(stops),
         ignore_eos=body.ignore_eos,

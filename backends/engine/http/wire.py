@@ -130,6 +130,13 @@ def check_busy(sequences: int, limits: EngineLimits) -> None:
         raise WireError(BUSY, kind="Service Unavailable", status=503)
 
 
+def check_output(tokens_max: int) -> int:
+    """Return it. Raises WireError (400) where an answer could have no token."""
+    if tokens_max < 1:
+        raise invalid(f"max_tokens must be at least 1, got {tokens_max}.", "max_tokens", tokens_max)
+    return tokens_max
+
+
 def output_limit(asked: int | None, prompt: PromptText, limits: EngineLimits, *, name: str = "max_tokens") -> int:
     """Return the most tokens of an answer to this prompt: never beyond the model's length."""
     length = limits.max_model_len

@@ -227,3 +227,15 @@ async def test_adapters_are_models_with_a_parent():
         assert [(card["id"], card["parent"]) for card in cards] == [(MODEL, None), ("sql", MODEL), ("poems", MODEL)]
         said = await whole(session, "/v1/chat/completions", {"model": "sql", "messages": HELLO, "max_tokens": 1})
         assert said["model"] == "sql"
+
+
+async def test_an_answer_that_could_have_no_token_is_refused():
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+    async with serving() as (_, session):
+        counted = await whole(session, f"{MESSAGES}/count_tokens", asked)
+    async with serving(max_model_len=counted["input_tokens"]) as (_, session):
+        for body in ({"input": "Hello", "max_output_tokens": 0}, {"input": "Hello"}):
+            refused = await whole(session, RESPONSES, body, 400)
+            assert "max_tokens must be at least 1, got 0." in refused["error"]["message"]
+        refused = await whole(session, MESSAGES, asked | {"max_tokens": 1}, 400)
+        assert "at least 1, got 0." in refused["error"]["message"]
