@@ -1,21 +1,20 @@
 """`fairlead admin`: the admin API from the shell.
 
 Every command is one request (a list: one per page) and prints the response. On a terminal that is a table; elsewhere
-it is JSON, a list as one object per line: as in gh, so that scripts need no option. Fields are given as name=value,
-where a dot goes inside (envelope.ttft_ms=500) and a value is JSON or else text. An error is printed field by field, and
-the exit code is 1.
+it is JSON, a list as one object per line: as in gh, so that scripts need no option. An error is printed field by field,
+and the exit code is 1.
 """
 
-import json
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
 import typer
 
 from gateway.admin.command import declaring, usage
 from gateway.admin.command.asking import Given, ResourceKind, TargetGroup, ask, ask_live, fail, items, prints
+from gateway.admin.command.fields import fields_of
 from gateway.admin.command.output import (
     JsonOption,
     OutputForm,
@@ -24,6 +23,7 @@ from gateway.admin.command.output import (
     print_one,
     print_state,
 )
+from gateway.admin.command.what_if import what_if
 from gateway.options import ConfigOption
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.add_typer(usage.app, name="usage")
 app.command()(prints(declaring.get))
 app.command()(prints(declaring.apply))
 app.command()(declaring.diff)
+app.command()(what_if)
 
 
 KindArgument = Annotated[ResourceKind, typer.Argument(help="What sort of thing.", show_default=False)]
@@ -322,31 +323,6 @@ def link(context: typer.Context) -> None:
 def openapi(context: typer.Context) -> None:
     """Print the OpenAPI document of the API."""
     print_one(ask(context, "GET", "/openapi.json").body, OutputForm.JSON)
-
-
-def fields_of(given: list[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments into an object."""
-    fields: dict[str, Any] = {}
-    for each in given:
-        name, found, text = each.partition("=")
-        if not found:
-            fail(f"'{each}': must be NAME=VALUE, like weight=2")
-        at = fields
-        *path, last = name.split(".")
-        for part in path:
-            at = at.setdefault(part, {})
-            if not isinstance(at, dict):
-                fail(f"'{each}': {part} has a value already")
-        at[last] = _value(text, is_money=last.startswith("cost_") or last == "periods")
-    return fields
-
-
-def _value(text: str, *, is_money: bool) -> Any:
-    """The text parsed as JSON, or the text itself. A value of money does not become a floating-point number."""
-    try:
-        return json.loads(text, parse_float=str if is_money else None)
-    except ValueError:
-        return text
 
 
 def _path(kind: ResourceKind, id_: str) -> str:

@@ -45,6 +45,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "usage": ("day", "tenant", "model", "requests", "cost"),
 }
 """What a list of a kind shows first. Kinds that are not here have all of their columns."""
+RUNS = ("happened", "replayed", "instead")  # of a what-if
+RUN_FIGURES = ("requests", "served", "throughput_tokens_per_s", "ttft_p50_s", "ttft_p99_s")
+TENANT_FIGURES = ("share", "ttft_p50_s", "ttft_p99_s", "served")  # the first two where it is not wide
+OF_PARTS = frozenset({"tenants", "sessions", "refused"})  # a run's figures that are no single number
 AMOUNTS = frozenset({"cost"})  # text, aligned as numbers are
 
 
@@ -104,6 +108,36 @@ def print_sums(total: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], *, i
         Console(file=sys.stderr, highlight=False).print(
             f"{total['unpriced_tokens']:,} tokens have no price, and are in no cost."
         )
+
+
+def print_runs(what_if: Mapping[str, Any], *, is_wide: bool) -> None:
+    """Print the figures of a what-if's runs side by side, then those of each tenant: its share of what is served and
+    its waits, simulated with the asked settings and with the present ones; wide, also as they were measured.
+    """
+    runs = {run: what_if[run] for run in RUNS if what_if[run] is not None}
+    names = [name for name in what_if[RUNS[-1]] if name not in OF_PARTS] if is_wide else RUN_FIGURES
+    cells = [[name, *(text_of(name, run[name]) for run in runs.values())] for name in names]
+    print_rows(["figure", *runs], cells, runs.keys(), None)
+    Console().print()
+    compared = {name: run for name, run in runs.items() if is_wide or name != RUNS[0]}
+    columns = [(figure, run) for figure in TENANT_FIGURES[: None if is_wide else 2] for run in compared]
+    first = next(iter(compared))
+    header = [f"{figure}: {run}" if run == first else run for figure, run in columns]
+    served = {name: sum(each["service"] for each in run["tenants"].values()) for name, run in compared.items()}
+    rows = [
+        [_printable(tenant), *(_figure(compared[run]["tenants"].get(tenant), of, served[run]) for of, run in columns)]
+        for tenant in dict.fromkeys(each for run in compared.values() for each in run["tenants"])
+    ]
+    print_rows(["tenant", *header], rows, header, None if is_wide else header)
+
+
+def _figure(tenant: Mapping[str, Any] | None, name: str, served: float) -> str:
+    """A tenant's figure in a run; its share is of what is `served` to all."""
+    if tenant is None:
+        return EMPTY
+    if name == "share":
+        return f"{tenant['service'] / served:.1%}" if served else EMPTY
+    return text_of(name, tenant[name])
 
 
 def _tokens(row: Mapping[str, Any]) -> int:

@@ -133,9 +133,7 @@ OF_OTHER_CLIENTS = {
     ("POST", "/preview"),  # the page
     ("POST", "/demo"),  # the page
     ("DELETE", "/demo"),  # the page
-    ("POST", "/what-ifs"),  # the page: in a shell there is `fairlead simulate`
-    ("GET", "/what-ifs/{id}"),  # the page
-    ("DELETE", "/what-ifs/{id}"),  # the page
+    ("DELETE", "/what-ifs/{id}"),  # `what-if` that is interrupted: test_what_ifs.py
     ("GET", "/live"),  # `fairlead top`
     ("GET", "/groups/{id}/live"),  # `fairlead top` of a group's administrator
 }
@@ -206,6 +204,8 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
     for command in ("request", "cancel"):
         await shell(command, "never", exit_code=1)
     await shell("try", "x", "tiny", "Say hello.", "--max-tokens", "4")
+    assert (await shell.api.rig.post(headers=bearer(await shell.api.key_for("declared")))).status == 200
+    await shell("what-if", "minutes=1")
     await shell("cluster")
     if "/admin/v1/state/budgets" in document["paths"]:
         await shell("state", "--budgets")

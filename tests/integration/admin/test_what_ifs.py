@@ -2,12 +2,17 @@
 
 import asyncio
 import tempfile
+from types import SimpleNamespace
 
 import orjson
 import pytest
 from admin_rig import admin, within
 from gateway_rig import FAST, bearer, call, engine, until
+from typer.testing import CliRunner
 
+from gateway.admin.command import output
+from gateway.admin.command import what_if as command
+from gateway.cli import app
 from gateway.steering.what_if import what_ifs
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 
@@ -76,6 +81,78 @@ async def test_calls_are_played_under_another_policy_and_weights_beside_what_hap
     assert found["trust"]["factor"] >= 1.0
     assert found["trust"]["is_trusted"] == (found["trust"]["factor"] <= found["trust"]["factor_max"] == 2.0)
     await until(lambda: not list(temporary.iterdir()))  # its files are removed
+
+
+@pytest.fixture
+def shell(api, tmp_path):
+    """Runs `fairlead admin what-if` with these arguments."""
+
+    async def run(*asked, exit_code=0):
+        given = ["admin", "--url", api.url, "--key-file", str(tmp_path / "admin-key"), "what-if", *asked]
+        result = await asyncio.to_thread(CliRunner().invoke, app, given)
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+async def test_a_shell_plays_settings_of_the_whole_and_of_entries_and_prints_them_side_by_side(api, shell, monkeypatch):
+    model = call()["model"]
+    assert (await api.post("/tenants", {"id": "a.b/c"})).status == 201
+    assert (await api.post("/aliases", {"id": "both", "models": [model, "other"]})).status == 201
+    asked = (
+        "engines=1", "policy=fifo", "minutes=10", "sessions.kv_scale=2", "tenants/quiet", "weight=3",
+        "in_flight_max=null", "tenants/a.b/c", "tier=default", "aliases/both", 'split={"other": 1}',
+    )  # fmt: skip
+    ended_one = await shell(*asked)
+    found = orjson.loads(ended_one.stdout)
+    assert found["changes"] == {
+        "engines": 1,
+        "tenants": {"quiet": {"weight": 3.0, "in_flight_max": None}, "a.b/c": {"tier": "default"}},
+        "aliases": {"both": {"split": {"other": 1.0}}},
+    }
+    assert (found["state"], found["policy"], found["minutes"], found["sessions"]["kv_scale"]) == (
+        "done",
+        "fifo",
+        10,
+        2.0,
+    )
+    assert ("Do not trust" in ended_one.stderr) == (not found["trust"]["is_trusted"])
+    assert "state: done" in (await shell("-o", "yaml")).stdout
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    figures, tenants = (await shell("tenants/loud", "requests_per_minute_max=5")).stdout.split("\n\n")
+    assert figures.splitlines()[0].split() == ["figure", "happened", "replayed", "instead"]
+    assert ["served", "30", "30", "11"] in [line.split() for line in figures.splitlines()]
+    header, *rows = tenants.splitlines()
+    assert header.split() == ["tenant", "share:", "replayed", "instead", "ttft_p50_s:", "replayed", "instead"]
+    shares = {row.split()[0]: row.split()[1:3] for row in rows}
+    replayed, instead = (float(each.removesuffix("%")) for each in shares["loud"])
+    assert (replayed > 70, instead < 50) == (True, True), shares
+    wide = (await shell("-o", "wide")).stdout
+    assert "difference_bound" in wide
+    assert "ttft_p99_s: happened" in wide
+
+
+async def test_a_shell_says_what_cannot_be_played_and_ends_what_it_began_when_it_is_interrupted(
+    api, shell, monkeypatch
+):
+    refused = await shell("engines=x", "tiers/none", "weight=2", exit_code=1)
+    assert "changes.engines: must be" in refused.stderr
+    assert "changes.tiers.none: has no settings here" in (await shell("tiers/none", exit_code=1)).stderr
+    assert "there is no such field" in (await shell("weight=2", exit_code=1)).stderr
+    assert "must be NAME=VALUE" in (await shell("tenants", exit_code=1)).stderr
+    assert "speed" in (await shell("policy=vtc:speed=1", exit_code=1)).stderr, "it has failed"
+    assert "policy: is none of" in (await shell("policy=none", exit_code=1)).stderr
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=interrupted))
+    await shell(exit_code=130)
+    what_ifs = api.rig.gateway.operators.steering.what_ifs
+    await until(lambda: not what_ifs._tasks)
+    assert [each.state for each in what_ifs._kept.values()][-1] == "stopped"
 
 
 async def test_one_engine_more_and_a_limit_are_played_and_said(api):
