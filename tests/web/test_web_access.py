@@ -32,6 +32,15 @@ CUT = """() => [...document.querySelectorAll(".scroll")]
   .filter((each) => each.scrollWidth > each.clientWidth + 1)
   .map((each) => `${each.getAttribute("aria-label")}: ${each.scrollWidth} of ${each.clientWidth}`)"""
 
+HEAD_PIXELS_MAX = 76
+# How high it is, and where the link of the present view is; that of all, where a view has none.
+HEAD = """() => {
+  const head = document.querySelector(".head");
+  const now = head.querySelector("[aria-current]") ?? head.querySelector(".brand");
+  const { left, right } = now.getBoundingClientRect();
+  return [head.getBoundingClientRect().height, left, right];
+}"""
+
 
 def wait_for_view(page):
     """Its first second and its first answers are there."""
@@ -97,7 +106,7 @@ def test_the_theme_that_is_chosen_holds_against_the_systems(visit, loaded, keys)
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_view_is_wider_than_the_screen(visit, loaded, keys, width):
-    """And no table is cut at its right edge."""
+    """And no table is cut at its right edge. The head has two lines, in which the present view is seen."""
     visitor = visit(loaded, viewport={"width": width, "height": 900})
     page = visitor.sign_in(keys["operator"])
     for name, route in VIEWS.items():
@@ -106,6 +115,9 @@ def test_no_view_is_wider_than_the_screen(visit, loaded, keys, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         cut = page.evaluate(CUT)
         assert cut == [] or width in SCROLLED, name
+        height, left, right = page.evaluate(HEAD)
+        assert height <= HEAD_PIXELS_MAX, name
+        assert 0 <= left < right <= width, name
 
 
 def test_all_is_reached_and_done_by_keyboard(visit, loaded, keys):

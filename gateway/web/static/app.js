@@ -1,7 +1,7 @@
 // The page: its head, and the view that the address names.
 
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { live } from "./live.js";
 import { onSession, ownGroup, resume, session, signOut } from "./session.js";
 import { html, link, Notices, useLive, useRoute } from "./ui.js";
@@ -111,13 +111,24 @@ function Head({ view }) {
   useLive();
   return html`<header class="head">
     <a class="brand" href=${link("now")}>fairlead</a>
-    <nav aria-label="Views">${views().map(([id, label]) => html`<a key=${id} href=${link(id)} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}</nav>
+    <${Views} view=${view} />
     <${Stream} />
     <span class="where dim">${state?.gateway ? `${state.gateway.name} · ${state.gateway.role} · ${state.gateway.version}` : ""}</span>
     <${Theme} />
     <span class="caller"><span>${session.caller.name} <span class="dim">role ${session.caller.role}${session.caller.group ? `, group ${session.caller.group}` : ""}</span></span>
       <button class="quiet" onClick=${() => signOut()}>Sign out</button></span>
   </header>`;
+}
+
+/** The views. A narrow screen has them in one line that scrolls, with the present one in the middle. */
+function Views({ view }) {
+  const place = useRef(null);
+  useEffect(() => {
+    const strip = place.current;
+    const now = strip.querySelector("[aria-current]");
+    if (now) strip.scrollLeft = now.offsetLeft - (strip.clientWidth - now.offsetWidth) / 2;
+  }, [view]);
+  return html`<nav ref=${place} aria-label="Views">${views().map(([id, label]) => html`<a key=${id} href=${link(id)} aria-current=${view === id ? "page" : undefined}>${label}</a>`)}</nav>`;
 }
 
 /** Whether what is shown is of now; a button stops it, so that it can be read. */

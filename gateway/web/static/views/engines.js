@@ -19,7 +19,7 @@ export function Engines() {
   const rows = [...new Set([...kept.keys(), ...live.keys()])].map((id) => ({ id, stored: kept.get(id) ?? null, live: live.get(id) ?? null }));
   const columns = [
     { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
-    { id: "health", label: "Health", lead: true, bare: true, value: (each) => each.live?.available ?? false, cell: (each) => (each.live ? html`<${Health} backend=${each.live} />` : html`<span class="bad">${each.stored.state}</span> <span class="dim">${each.stored.trouble ?? ""}</span>`) },
+    { id: "health", label: "Health", bare: true, value: (each) => each.live?.available ?? false, cell: (each) => (each.live ? html`<${Health} backend=${each.live} />` : html`<span class="bad">${each.stored.state}</span> <span class="dim">${each.stored.trouble ?? ""}</span>`) },
     { id: "pool", label: "Pool", value: (each) => each.live?.pool ?? each.stored?.pool, cell: (each) => html`<span class="name">${each.live?.pool ?? each.stored?.pool ?? NONE}</span>` },
     { id: "origin", label: "Known by", value: (each) => each.stored?.origin ?? "discovery", cell: (each) => origin(each.stored) },
     { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.live?.requests_limit,

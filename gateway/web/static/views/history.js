@@ -13,6 +13,7 @@ const RANGES = { "15m": "15 minutes", "1h": "1 hour", "6h": "6 hours", "24h": "2
 const POLL_MS = 10000;
 const MINUTE_S = 60;
 const SHOWN_EVENTS = 8;
+const STEPS_MIN = 30; // of a chart
 const WITHIN = "±9 %"; // gateway/live/history/columns.py
 let lastRange = "1h"; // of this tab: a link to another view keeps it
 
@@ -63,10 +64,10 @@ export function History({ of, pool = null }) {
   }, [asked, range]);
   const at = Number(query.get("at")) || null;
   const [answer, again] = usePolled(async (signal) => (await get(`/history?of=${encodeURIComponent(of)}&range=${range}`, { signal })).body, [of, range], POLL_MS);
-  const found = answer.value;
+  const found = answer.value && sinceItIsRecorded(answer.value);
   const choose = (unixS) => setParameter("at", unixS === null ? null : `${Math.floor(unixS / MINUTE_S) * MINUTE_S}`);
   return html`<section class="history" aria-label="History">
-    <div class="bar"><h2>Before now <small class="dim">${WITHIN}; click a chart to see that minute</small></h2>
+    <div class="bar"><h2>Before now <small class="dim">${WITHIN}; click a chart to see that minute${found?.since ? `; recorded since ${timeOfDay(found.since)}` : ""}</small></h2>
       <span class="controls"><label>Range <select value=${range} onChange=${(event) => setParameter("range", event.target.value)}>
         ${Object.entries(RANGES).map(([id, label]) => html`<option key=${id} value=${id}>${label}</option>`)}</select></label>
       <${WhichMinute} at=${at} choose=${choose} /></span></div>
@@ -75,6 +76,18 @@ export function History({ of, pool = null }) {
       <${Events} events=${found.events} choose=${choose} again=${again} />`}
     ${at === null ? null : html`<${Minute} at=${at} choose=${choose} />`}
   </section>`;
+}
+
+/** What was recorded, without the steps before its first: a gateway that started an hour ago has no day to show. */
+function sinceItIsRecorded(found) {
+  const series = Object.values(found.pools).flatMap(({ values }) => Object.values(values));
+  if (series.length === 0) return found;
+  const known = series.map((each) => each.findIndex((value) => value != null)).filter((at) => at >= 0);
+  const begun = Math.min(...known);
+  const first = Math.max(0, Math.min(begun, series[0].length - STEPS_MIN));
+  const rest = (values) => Object.fromEntries(Object.entries(values).map(([name, each]) => [name, each.slice(first)]));
+  const pools = Object.fromEntries(Object.entries(found.pools).map(([name, { values }]) => [name, { values: rest(values) }]));
+  return { ...found, from_s: found.from_s + first * found.step_s, pools, since: first > 0 ? found.from_s + begun * found.step_s : null };
 }
 
 function Charts({ found, pool, at, choose }) {
