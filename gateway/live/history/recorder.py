@@ -213,6 +213,7 @@ class HistoryRecorder:
         self._pools: dict[str, _PoolSlot] = {}
         self._begun_at = clock()  # of the present slot, as far as this process was there
         self._slot = int(self._begun_at / STEP_S)
+        self._is_early = False  # a look since the last end of looks came before the end of the slot
         self._leader: str | None = None
 
     def ended(self, trace: CallTrace) -> None:
@@ -242,6 +243,7 @@ class HistoryRecorder:
             known.engines.setdefault(backend_id, _EngineSlot()).saw(view, self._pace_of(backend_id))
         known.is_up = {each: up for each, up in known.is_up.items() if each in snapshot.backends}
         is_over = int(self._clock() / STEP_S) != self._slot
+        self._is_early = self._is_early or not is_over
         return _TotalsReading(known, snapshot.now) if is_over or known.is_first else None
 
     def replaced(self) -> None:
@@ -258,7 +260,8 @@ class HistoryRecorder:
             self._leader = leader or self._leader
         now = self._clock()
         slot, before = int(now / STEP_S), self._slot
-        if slot == before:
+        is_early, self._is_early = self._is_early, False
+        if slot == before or is_early:
             return
         # Of a longer time, because looks came late, the mean: all of it stands in the last slot that is over.
         elapsed_s, self._begun_at, self._slot = now - self._begun_at, now, slot

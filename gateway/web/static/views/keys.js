@@ -71,8 +71,8 @@ function NewKey({ of, made }) {
     const fields = { ...of, ...(label.trim() ? { label: label.trim() } : {}), ...(days ? { expires_in_s: Math.round(Number(days) * DAY_S) } : {}) };
     if (await made(() => post("/keys", fields))) setLabel("");
   };
-  return html`<form class="ask" aria-label="Make a key" onSubmit=${submit}>
+  return html`<form class="ask fields" aria-label="Make a key" onSubmit=${submit}>
     <label>Label <input type="text" maxlength=${LABEL.maxLength} value=${label} onInput=${(event) => setLabel(event.target.value)} placeholder=${LABEL.example} /></label>
-    <label>Expires after <input type="number" min="0.01" max=${EXPIRES_IN_S.max / DAY_S} step="any" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="never" /> days</label>
+    <label>Days valid <input type="number" min="0.01" max=${EXPIRES_IN_S.max / DAY_S} step="any" value=${days} onInput=${(event) => setDays(event.target.value)} placeholder="for ever" /></label>
     <button>Make a key</button></form>`;
 }

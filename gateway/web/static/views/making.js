@@ -60,7 +60,7 @@ export function Make({ kind, view, title, inputs, fields = (given) => given, pre
     goTo(link(view, made.body.id));
   };
   const set = (name) => (event) => setGiven({ ...given, [name]: event.target.value });
-  return html`<form class="ask" aria-label=${title} onSubmit=${submit}>
+  return html`<form class="ask fields" aria-label=${title} onSubmit=${submit}>
     ${inputs.map((each) => html`<label key=${each.name}>${each.label}${" "}${each.name === "id" && prefix ? html`<code>${prefix}</code>` : null}${each.options
       ? html`<select value=${given[each.name] ?? ""} onChange=${set(each.name)}>${each.options.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}</select>`
       : html`<input type="text" value=${given[each.name] ?? ""} placeholder=${each.placeholder || ""} onInput=${set(each.name)} />`}</label>`)}

@@ -130,7 +130,7 @@ function NewPeriod({ add }) {
     if (isReady && (await add({ valid_from: given.valid_from, ...Object.fromEntries(values) }))) setGiven({});
   };
   const set = (name) => (event) => setGiven({ ...given, [name]: event.target.value });
-  return html`<form class="ask" aria-label="Add a period" onSubmit=${submit}>
+  return html`<form class="ask fields" aria-label="Add a period" onSubmit=${submit}>
     <label>From <input type="date" value=${given.valid_from ?? ""} onInput=${set("valid_from")} /></label>
     ${AMOUNTS.map((each) => html`<label key=${each.name}>${each.label} <input type="text" value=${given[each.name] ?? ""} placeholder=${each.placeholder} onInput=${set(each.name)} /></label>`)}
     <button class="primary" disabled=${!isReady}>Add a period</button></form>`;

@@ -36,8 +36,8 @@ class Process:
         self.others = Others(name)
         self.reader = HistoryReader(self.recorder, self.others)
 
-    async def look(self, at, *, leads=True):
-        """All looks are at times since START."""
+    async def look(self, at, *, leads=True, takes_s=0.0):
+        """All looks are at times since START, and end `takes_s` later."""
         self.now = START + at
         if leads:
             snapshot = SimpleNamespace(now=self.now, backends=self.backends)
@@ -45,6 +45,7 @@ class Process:
             if reading is not None:
                 reading.saw({name: self.view(name) for name in self.served})
                 reading.ended()
+        self.now += takes_s
         await self.recorder.looked()
 
     def view(self, name):
@@ -152,6 +153,17 @@ async def test_a_gap_of_looks_is_a_gap_and_what_came_late_counts_by_its_time():
     process.served = {"a": (90.0, 90)}
     await process.look(70)
     assert await process.series("tenant:a", "tokens") == {0: near(100), 40: near(100), 50: 0, 60: near(20)}
+
+
+async def test_a_slot_that_ends_while_all_are_looked_at_has_what_was_served_in_it():
+    process = Process()
+    await process.look(0)
+    process.served = {"a": (100.0, 100)}
+    await process.look(9.9, takes_s=0.2)  # the look came before the end of the slot, and read nothing
+    await process.look(11)
+    process.served = {"a": (300.0, 300)}
+    await process.look(20)
+    assert await process.series("tenant:a", "tokens") == {0: near(100), 10: near(200)}
 
 
 async def test_backends_are_means_of_looks_and_their_loss_is_an_event():
