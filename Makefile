@@ -75,8 +75,9 @@ test-long: $(STAMP)  ## the long tests: more of what `make test` does little of,
 	$(BIN)/python -m tests.simulation.cluster --seeds 1000 --first $(FIRST)
 	$(BIN)/python -m tests.simulation.cluster --seeds 1000 --first $(FIRST) --cuts
 
-test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root); PICTURES=1 writes docs/images
+test-web: $(STAMP)  ## the page in a real Chromium (Debian's, installed where this is root; npm brings an OpenID provider); PICTURES=1 writes docs/images
 	tests/web/chromium.sh
+	tests/web/provider.sh
 	PICTURES=$(PICTURES) $(FORKED) 3 -m "not alone" tests/web; many=$$?; \
 	$(BIN)/python -m pytest -m alone tests/web && exit $$many
 

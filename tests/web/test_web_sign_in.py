@@ -1,5 +1,6 @@
 """Who may see the page: by key, token, one-time link or identity provider, each with the controls of its role."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,12 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jwt
 import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 from oidc_provider import CLIENT_SECRET, OidcProvider
+from playwright._impl._driver import compute_driver_executable
 from playwright.sync_api import expect
 from web_rig import ROOT, START_S_MAX, serving
 
@@ -143,6 +146,58 @@ def test_a_browser_signs_in_at_the_provider_and_out(visit, background, engines, 
         expect(page.get_by_role("alert")).to_contain_text("none of your roles has one here")
         visitor.asked = [url for url in visitor.asked if not url.startswith(provider.url)]
     background.run(runner.cleanup())
+
+
+CERTIFIED = ROOT / "build/oidc-provider/node_modules/oidc-provider/lib/index.js"
+
+
+@pytest.fixture
+def certified(tmp_path):
+    """A provider that is not of these tests, whose client is the page at the port that is given with it."""
+    if not CERTIFIED.is_file():
+        pytest.skip("no oidc-provider: tests/web/provider.sh")
+    with contextlib.ExitStack() as taken:
+        ports = [taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+    issuer, page_url = (f"http://127.0.0.1:{port}" for port in ports)
+    secret = tmp_path / "client-secret"
+    secret.write_text("of the client: +&%/")
+    client = {
+        "issuer": issuer,
+        "client_id": "the page",
+        "client_secret": secret.read_text(),
+        "redirect_uris": [f"{page_url}/oidc/callback"],
+        "accounts": {"carol": ["sre"], "eve": ["guest"]},
+    }
+    node, _ = compute_driver_executable()
+    command = [node, Path(__file__).parent / "identity_provider.mjs", CERTIFIED, json.dumps(client)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "it serves\n"
+        sign_in = {
+            "client_id": "the page",
+            "client_secret_file": str(secret),
+            "page_url": page_url,
+            "label": "Certified",
+        }
+        yield {"issuer": issuer, "audience": "machines", "roles": {"sre": "operator"}, "sign_in": sign_in}, ports[1]
+        process.terminate()
+
+
+@pytest.mark.parametrize(("account", "shown"), [("carol", "role operator"), ("eve", "none of your roles has one")])
+def test_a_browser_signs_in_at_a_certified_provider(visit, certified, tmp_path, account, shown):
+    """It asks for PKCE and the client's secret, and has pages of its own to sign in and to consent."""
+    issuer, port = certified
+    admin = {"enabled": True, "port": port, "key_file": str(tmp_path / "admin-key")}
+    with serving(tmp_path, [], jwt={"admin": [issuer]}, admin=admin) as gateway:
+        visitor = visit(gateway)
+        page = visitor.open()
+        page.get_by_role("link", name="Sign in with Certified").click()
+        page.get_by_placeholder("Enter any login").fill(account)
+        page.get_by_placeholder("and password").fill("any")
+        page.get_by_role("button", name="Sign-in").click()
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator(".caller, [role=alert]")).to_contain_text(shown)
+        expect(page.locator(".caller")).to_have_count(1 if account == "carol" else 0)
+        visitor.asked.clear()  # the provider's pages ask for fonts; those of the page are seen by all other tests
 
 
 async def serving_at(answer):
