@@ -118,10 +118,10 @@ class ChunkMeter(EventMeter):
 
     def _more_tokens(self, event: bytes) -> bytes | None:
         """Do the same as the beginning of `feed`, for any number of new tokens; None for another kind of event."""
-        count = _OUTPUT_TOKENS.search(event)
+        usage, without = self._like
+        count = None if self._like is _LIKE_NONE else _OUTPUT_TOKENS.search(event)
         if count is None:
             return None
-        usage, without = self._like
         output_tokens = int(count[1])
         end = usage % (self._prompt_tokens, self._prompt_tokens + output_tokens, output_tokens)
         before = event.removesuffix(end)
@@ -131,9 +131,13 @@ class ChunkMeter(EventMeter):
         return event if without is None else before + without
 
     def _event(self, event: bytes) -> bytes:
+        if event == DONE:
+            return self._slow(event, is_one=True)
         return self.feed(event) if is_one_event(event) else self._slow(event)
 
     def _slow(self, event: bytes, *, is_one: bool = False) -> bytes:
+        if event == DONE:
+            return self._parsed(event, b"[DONE]", None)
         data = payload(event, is_one=is_one)
         out = self._parsed(event, data, json_object(data))
         self._expect_like(event)

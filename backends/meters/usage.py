@@ -33,11 +33,15 @@ _ALSO_WALKED = frozenset({"message", "tool_calls", "function", "function_call", 
 
 def openai_usage(body: Any) -> Usage | None:
     """Return the usage of a chat completion, a completion, or a chunk of either; None if it has none."""
-    usage = _usage_object(body)
-    if usage is None or not ("prompt_tokens" in usage or "completion_tokens" in usage):
+    usage = body.get("usage") if type(body) is dict else None
+    if type(usage) is not dict or not ("prompt_tokens" in usage or "completion_tokens" in usage):
         return None
-    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
-    return Usage(count(usage.get("prompt_tokens")), cached, count(usage.get("completion_tokens")))
+    prompt_tokens, output_tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return Usage(
+        prompt_tokens if type(prompt_tokens) is int and prompt_tokens > 0 else count(prompt_tokens),
+        _detail(usage, "prompt_tokens_details", "cached_tokens") if "prompt_tokens_details" in usage else 0,
+        output_tokens if type(output_tokens) is int and output_tokens > 0 else count(output_tokens),
+    )
 
 
 def response_usage(body: Any) -> Usage | None:

@@ -30,6 +30,8 @@ STRING_LISTS: Final = ("stop", "stop_sequences", "bad_words")
 _SEQUENCES: Final = frozenset({"n", "best_of"})
 LOGPROBS: Final = ("logprobs", "top_logprobs", "prompt_logprobs")
 _UNCOUNTED_WORK: Final = frozenset({"use_beam_search", *STRING_LISTS, *LOGPROBS})
+_RARE: Final = fields.NAMES_SALTED | _UNCOUNTED_WORK | _SEQUENCES | {"echo", "tools", "return_token_ids"}
+"""Most calls have none of these fields: one look instead of one for each."""
 
 
 CHOICES_MAX: Final = 16  # chosen: of n or best_of; each is a sequence of its own at one backend, from one prompt
@@ -63,7 +65,6 @@ class ParsedCall:
     of it.
     """
 
-    model: str | None
     stream: bool
     choices: int
     prompts: int
@@ -83,25 +84,26 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
     """Parse a call of a queued endpoint. `salt` is its tenant's, where caches are isolated. Raises BadRequest."""
     shape, call = endpoint.shape, body.values
     assert shape is not None, "a queued call has a body"
-    stream = flag(call, "stream")
-    changes = fields.changes(call, salted=salt is not None, xargs_allowed=limits.xargs_allowed)
+    stream, is_rare = flag(call, "stream"), not _RARE.isdisjoint(call)
+    changes = fields.changes(call, salted=salt is not None, xargs_allowed=limits.xargs_allowed) if is_rare else {}
     if salt is not None and not endpoint.multipart:
         changes[fields.CACHE_SALT] = salt
     wants_usage, wants_continuous, options = False, False, None
     if stream and shape.usage_options:
         wants_usage, wants_continuous, options = body.usage_options()
     generates = endpoint.charge is ChargeRule.USAGE
-    if generates and not _UNCOUNTED_WORK.isdisjoint(call):
+    if generates and is_rare and not _UNCOUNTED_WORK.isdisjoint(call):
         _check_uncounted_work(call, limits.logprobs_max)
-    sequences = _sequences(call, limits) if generates and not _SEQUENCES.isdisjoint(call) else 1
+    sequences = _sequences(call, limits) if generates and is_rare and not _SEQUENCES.isdisjoint(call) else 1
     output_tokens = _output_tokens(call, shape, limits.output_tokens_max) if generates else 0
+    if generates and is_rare and _only_scores(call, shape):
+        output_tokens = 1
     prompt = shape.prompt(call)
     prompts_max = limits.prompts_max if generates else limits.inputs_max
     if prompt.prompts > prompts_max:
         raise BadRequest(f"At most {prompts_max} prompts may be in one call.", param="prompt" if generates else "input")
     choices = sequences * prompt.prompts
     return ParsedCall(
-        model=model_of(call),
         stream=stream,
         choices=choices,
         prompts=prompt.prompts,
@@ -113,8 +115,8 @@ def parse_call(endpoint: Endpoint, body: Body, limits: CallLimits, *, salt: str 
         prefix=prefix_hashes(prompt, call, salt),
         body=body.upstream(changes, options),
         answer=endpoint.answer,
-        uses_tools=bool(call.get("tools")),
-        wants_token_ids=bool(call.get("return_token_ids")),
+        uses_tools=is_rare and bool(call.get("tools")),
+        wants_token_ids=is_rare and bool(call.get("return_token_ids")),
     )
 
 
@@ -154,14 +156,15 @@ def _sequences(call: dict[str, Any], limits: CallLimits) -> int:
 
 
 def _output_tokens(call: dict[str, Any], shape: BodyShape, value_max: int) -> int | None:
-    """The output tokens per choice; None for no limit. A limit of 0 is left to the backend. vLLM accepts it with echo,
-    to score a prompt, and still decodes one token.
-    """
+    """The output tokens per choice; None for no limit. A limit of 0 is left to the backend."""
     value, is_limited = None, False
     for name in shape.output_fields:
-        if call.get(name) is not None:
+        if name in call and call[name] is not None:
             is_limited, tokens = True, count(call, name, value_max)
             value = tokens if value is None else value
-    if call.get("echo") is True and any(integer(call, name) == 0 for name in shape.output_fields):
-        return 1
     return value if is_limited else shape.output_tokens_default
+
+
+def _only_scores(call: dict[str, Any], shape: BodyShape) -> bool:
+    """Whether the call scores a prompt: vLLM accepts a limit of 0 with echo, and still decodes one token."""
+    return call.get("echo") is True and any(integer(call, name) == 0 for name in shape.output_fields)

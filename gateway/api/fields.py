@@ -112,7 +112,7 @@ BODY_FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
 CACHE_SALT: Final = "cache_salt"
 
 _NAMES: Final = frozenset(BODY_FIELDS)
-_NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
+NAMES_SALTED: Final = _NAMES | {CACHE_SALT}
 
 
 def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[str] | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def changes(call: Mapping[str, Any], *, salted: bool, xargs_allowed: Container[s
     `salted`: the client's own salt is removed, because it becomes part of the gateway's. `xargs_allowed`: the engine
     arguments that a client may give; None: all but the reserved ones.
     """
-    names = _NAMES_SALTED if salted else _NAMES
+    names = NAMES_SALTED if salted else _NAMES
     if names.isdisjoint(call):
         return {}
     found = {}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backends.meters import AnswerKind
 from gateway.api.bodies import NESTING_MAX, read_body, read_json
-from gateway.api.calls import MODEL_CHARS_MAX, STRING_LISTS, STRINGS_MAX, CallLimits, ParsedCall, prompt_text
+from gateway.api.calls import MODEL_CHARS_MAX, STRING_LISTS, STRINGS_MAX, CallLimits, ParsedCall, model_of, prompt_text
 from gateway.api.calls import parse_call as parse
 from gateway.api.endpoints import (
     BATCH,
@@ -34,7 +34,9 @@ COMPLETION_CALL = {"model": "m", "prompt": "hello"}
 
 
 def parse_call(endpoint: Endpoint, body: bytes, limits: CallLimits) -> ParsedCall:
-    return parse(endpoint, read_body("application/json", body, multipart=False), limits)
+    read = read_body("application/json", body, multipart=False)
+    model_of(read.values)
+    return parse(endpoint, read, limits)
 
 
 def sent(call: ParsedCall) -> bytes:
@@ -67,7 +69,7 @@ def completion_refusal(**fields: Any) -> BadRequest:
 def test_a_plain_chat_is_one_choice_without_a_limit_and_passes_byte_for_byte():
     body = b' {"messages": [{"role":"user","content":"hello"}],\n "temperature": 0.70 } '
     call = parse_call(CHAT, body, LIMITS)
-    assert (call.model, call.stream, call.choices, call.output_tokens_max) == (None, False, 1, None)
+    assert (call.stream, call.choices, call.output_tokens_max) == (False, 1, None)
     assert sent(call) is body
 
 
