@@ -67,7 +67,7 @@ app = typer.Typer(
 keys_app = typer.Typer(
     no_args_is_help=True,
     help="Make, list and revoke API keys.\n\n"
-    "Only the HMAC of a key is kept. A running gateway takes a change in within seconds.",
+    "Only the HMAC of a key is stored. A running gateway applies a change within seconds.",
 )
 app.add_typer(keys_app, name="keys")
 
@@ -90,7 +90,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
 def _fairlead(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -99,15 +99,14 @@ def _fairlead(
 @app.command()
 def serve(
     config: ConfigOption = None,
-    host: Annotated[str | None, typer.Option(help="Listen here, whatever the configuration says.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Listen there; 0 takes a free port.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen at. It overrides the configuration.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; 0: any free port.")] = None,
 ) -> None:
     """Serve the API, until SIGTERM or Ctrl-C.
 
-    With no configured backend an embedded engine answers. With no configuration at all every API key is its own
-    tenant, and the admin port opens on this machine, by a link that is printed: good for trying out.
-    Any setting can come from the environment: FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max, and overrides the
-    file.
+    Without a configured backend, an embedded engine answers. Without a configuration, every API key is a tenant. The
+    admin port then opens on this machine, and the command prints a link to it: good for trying out.
+    An environment variable overrides a setting of the file: FAIRLEAD_QUEUE__WAIT_S_MAX=30 is queue.wait_s_max.
     """
     import gc  # noqa: PLC0415
 
@@ -142,9 +141,9 @@ def check_config(
 ) -> None:
     """Report all errors of a configuration, or summarize a valid one.
 
-    Each line names the file and line, or the environment variable, the setting, and what is wrong with it.
-    The exit code is 1 when there is an error. Files that it names (keys, secrets) are read too. What is valid, and
-    probably not meant, is a warning.
+    An error names the file and line, or the environment variable, and the setting. If there is one, the exit code
+    is 1. The command also reads the files that the configuration names (keys, secrets). It warns of a setting that is
+    valid but probably a mistake.
     """
     settings = _load(file)
     _warn(settings)
@@ -165,7 +164,7 @@ def example_config() -> None:
 def print_config_schema() -> None:
     """Print the JSON schema of the configuration, for an editor.
 
-    In YAML, for editors with yaml-language-server: a first line "# yaml-language-server: $schema=FILE".
+    For an editor with yaml-language-server, begin your YAML with "# yaml-language-server: $schema=FILE".
     """
     import json  # noqa: PLC0415
 
@@ -178,7 +177,7 @@ def print_config_schema() -> None:
 def export_state(config: ConfigOption = None) -> None:
     """Print what the admin API made (tenants, tiers, keys as HMACs, backends, pools) as JSON.
 
-    The gateway may run meanwhile. The export has no declarations of the configuration, no usage and no audit log.
+    The gateway may run. The export has neither entries of the configuration file, nor usage, nor the audit log.
     """
     from gateway.registry.transfer import export_from  # noqa: PLC0415
 
@@ -187,12 +186,12 @@ def export_state(config: ConfigOption = None) -> None:
 
 @app.command("import")
 def import_state(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What 'fairlead export' has printed.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The output of 'fairlead export'.")],
     config: ConfigOption = None,
 ) -> None:
     """Create or change the resources of an export; all others stay as they are.
 
-    Running gateways apply them within a second. Keys work where the secret of their HMACs is the same.
+    Running gateways apply them within a second. A key works only with the secret that made its HMAC.
     """
     from gateway.registry.transfer import import_into  # noqa: PLC0415
 
@@ -202,13 +201,13 @@ def import_state(
 
 @keys_app.command("new")
 def keys_new(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose key it is.", show_default=False)],
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant of the key.", show_default=False)],
     config: ConfigOption = None,
 ) -> None:
     """Make a key for a tenant and print it, once.
 
-    Its HMAC is stored in auth.keys_file. The secret of the HMACs is made in auth.secret_file when there is none;
-    keep it: without it no key is valid.
+    The HMAC of the key is stored in auth.keys_file. If there is no secret for HMACs, it is made in auth.secret_file.
+    Keep the secret: without it no key is valid.
     """
     from gateway.config.key_file import add_key  # noqa: PLC0415
 
@@ -245,11 +244,13 @@ def keys_list(config: ConfigOption = None) -> None:
 def keys_revoke(
     mark: Annotated[
         str,
-        typer.Argument(metavar="KEY", help="The start of its HMAC, or its last four characters.", show_default=False),
+        typer.Argument(
+            metavar="KEY", help="The start of the key's HMAC, or the key's last four characters.", show_default=False
+        ),
     ],
     config: ConfigOption = None,
 ) -> None:
-    """Remove one key. A running gateway accepts it for some seconds more."""
+    """Remove one key. A running gateway accepts the key for a few more seconds."""
     from gateway.config.key_file import revoke_key  # noqa: PLC0415
 
     if len(mark) < REVOKE_CHARS_MIN:
@@ -267,10 +268,10 @@ def keys_revoke(
 
 @keys_app.command("accept-secret")
 def keys_accept_secret(config: ConfigOption = None) -> None:
-    """Replace the secret that the keys in the state were made with by the configured one.
+    """Replace the secret of the keys in the state by the configured secret.
 
-    Every API key and admin key that was made with the other secret stops working. All gateways of this state have to
-    be restarted with this secret.
+    Every API key and admin key that was made with the old secret stops working. Restart all gateways of this state
+    with the new secret.
     """
     from gateway.identity.key_secret import accept  # noqa: PLC0415
 

@@ -31,7 +31,7 @@ ConfigOption = Annotated[
         envvar="FAIRLEAD_CONFIG",
         metavar="FILE",
         callback=_found_config,
-        help=f"The YAML file; where none is named, {CONFIG_NAME} of this folder, if there is one.",
+        help=f"The YAML file. Default: {CONFIG_NAME} in this folder, if it exists.",
     ),
 ]
 

@@ -8,14 +8,14 @@ import typer
 
 STOPPED = 130  # the exit code of what Ctrl-C has ended
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The server's root, without /v1.", show_default=False)]
-ModelName = Annotated[str | None, typer.Option(help="What to call for. Default: the first that it serves.")]
+Url = Annotated[str, typer.Argument(metavar="URL", help="The server's URL, without /v1.", show_default=False)]
+ModelName = Annotated[str | None, typer.Option(help="The model to call. Default: the first model of the server.")]
 ApiKey = Annotated[
-    str | None, typer.Option(envvar="FAIRLEAD_BENCH_API_KEY", help="The API key that the server wants, if any.")
+    str | None, typer.Option(envvar="FAIRLEAD_BENCH_API_KEY", help="The server's API key, if it needs one.")
 ]
-Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it measures in all.")]
-Tenants = Annotated[int, typer.Option(min=2, max=64, help="So many compete, of the weights 1, 2, 3 ...")]
-Slots = Annotated[int, typer.Option(min=1, max=4096, help="So many of their calls run at once; the others wait.")]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure in all.")]
+Tenants = Annotated[int, typer.Option(min=2, max=64, help="The number of tenants, with the weights 1, 2, 3 ...")]
+Slots = Annotated[int, typer.Option(min=1, max=4096, help="How many calls run at once. The others wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,9 +31,9 @@ def bench(
 ) -> None:
     """Measure what a gateway costs in front of a server, and how it shares that server among tenants.
 
-    Nothing has to be set up: it starts a gateway of its own in front of the server, sends calls to both in turns, then
-    lets tenants of different weights ask for more than there is. The server is under load meanwhile. Ctrl-C ends it
-    with what there is.
+    The command starts its own gateway in front of the server, and sends calls to both in turns. Then tenants of
+    different weights send more calls than the server can run. The server is under load during this time. Ctrl-C ends
+    the command with the present result.
     """
     import asyncio  # noqa: PLC0415
 

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from gateway.calibrate.run import Calibration
 
 BackendUrl = Annotated[
-    str, typer.Option("--backend", metavar="URL", help="The server's root, without /v1.", show_default=False)
+    str, typer.Option("--backend", metavar="URL", help="The server's URL, without /v1.", show_default=False)
 ]
-ModelName = Annotated[str | None, typer.Option(help="What to call for. Default: the first that it serves.")]
-OutFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Store the coefficients, for step_time_file.")]
-Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long it is kept busy at least.")]
+ModelName = Annotated[str | None, typer.Option(help="The model to call. Default: the first model of the server.")]
+OutFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Store the coefficients here, for step_time_file.")]
+Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="The shortest time to measure.")]
 SecondsMax = Annotated[
-    float, typer.Option(min=1.0, max=36_000.0, help="How long it goes on for while there is too little to learn from.")
+    float, typer.Option(min=1.0, max=36_000.0, help="The longest time, if there is too little to learn from.")
 ]
-PlotFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw what was predicted (SVG).")]
-KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="The API key that the server wants.")]
+PlotFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the predicted step times here (SVG).")]
+KeyFile = Annotated[Path | None, typer.Option(metavar="FILE", help="A file with the server's API key.")]
 
 
 def calibrate(
@@ -35,12 +35,12 @@ def calibrate(
     plot: PlotFile = None,
     api_key_file: KeyFile = None,
 ) -> None:
-    """Learn how long a backend's steps take, from its own counters, while it is kept busy with a mixed load.
+    """Learn how long the steps of a backend take, from its counters, under a mixed load.
 
-    Prints the coefficients and how wrong they were about what they were not learnt from. A gateway learns the same
-    while it serves; started from these, it knows at once. It goes on until there is enough to learn from; Ctrl-C ends
-    it with what there is. With --out, windows that were too few are kept beside that file: the next run goes on from
-    them.
+    The command prints the coefficients, and their error on measurements that they were not learnt from. A gateway
+    learns the same while it serves. With these coefficients, it knows them from the start. The command ends when it has
+    enough measurements. Ctrl-C ends it with the present result. If the measurements were too few, --out keeps them
+    beside its file, and the next run continues with them.
     """
     import asyncio  # noqa: PLC0415
 

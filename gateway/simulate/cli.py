@@ -13,18 +13,20 @@ from gateway.simulate.options import AgentOptions, RunOptions
 if TYPE_CHECKING:
     from gateway.simulate.compare import PolicyComparison
 
-app = typer.Typer(no_args_is_help=True, help="See what a policy would do to your own traffic, before you turn it on.")
+app = typer.Typer(no_args_is_help=True, help="See the effect of a policy on your own traffic, before you use it.")
 
 
 @app.command()
 @takes(RunOptions)
 def run(
     *,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write an HTML page with plots there.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of the table.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write an HTML page with plots to this folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     **options: Any,
 ) -> None:
-    """Play a trace against one policy or several, and print what each would have done (docs/simulate.md)."""
+    """Replay a trace with one or more policies, and print the result of each (docs/simulate.md)."""
     from gateway.simulate.compare import PolicyComparison  # noqa: PLC0415
 
     _run(PolicyComparison(**options), report, json=json)
@@ -33,9 +35,9 @@ def run(
 @app.command()
 @takes(AgentOptions)
 def agents(**options: Any) -> None:
-    """Print a trace of agents: sessions whose next turn comes a gap after the answer.
+    """Print a trace of agents: each next turn of a session comes a gap after the answer.
 
-    What is not given is drawn from published quantiles (gateway/simulate/trace/agents.py): prompts of about 50,000
+    Other values are drawn from published quantiles (gateway/simulate/trace/agents.py): prompts of about 50,000
     tokens, answers of 350, gaps of up to 10 s.
     """
     import orjson  # noqa: PLC0415

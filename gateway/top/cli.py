@@ -21,17 +21,17 @@ def top(
     url: Annotated[
         str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081, or a one-time link to its page.")
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
+    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with a key of the admin port.")] = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print the present state, and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch tenants, tiers, backends and the queue of a running gateway. ? shows the keys.
 
     The admin port and the key to it come from the configuration (admin.host, admin.port, admin.key_file), or from
-    --url and --key-file. A viewer's key is enough; that of a group's administrator shows its group. A gateway without
-    a configuration (make run) needs neither.
+    --url and --key-file. A viewer's key is enough. With the key of a group's administrator, you see that group. A
+    gateway without a configuration (make run) needs neither.
     """
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
     from gateway.admin.command.target import find_admin  # noqa: PLC0415

@@ -67,20 +67,23 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "",
         f"Last run: {run['day']}, commit {run['commit']}. Machine: {run['machine']}.",
         "",
-        "Are the promises of [security](../security.md) kept under load, faults, bad input and upgrades?",
+        "Does the gateway keep the promises of [security](../security.md) under load, faults, bad input and upgrades?",
         "",
-        "- `make test-calm test-calm-mutants test-soak calm-page` writes this page from what was recorded.",
-        "- Tests assert each target of tests/calm/checks.toml, and pass unless the row says otherwise.",
-        "- A bracket holds a figure's target; a figure that equals its target is left out. *n cases* show their range.",
-        "- *Own time* leaves out the time in which a process was ready to run and had no core.",
-        "- Times of several processes may be 1.5 times what a naive relay adds in the same run, where that is more.",
+        "- Command: `make test-calm test-calm-mutants test-soak calm-page`. It writes this page.",
+        "- Tests assert each target of tests/calm/checks.toml. They pass, unless the row says otherwise.",
+        "- The target of a figure is in brackets. A figure that equals its target is left out. *n cases* have a range.",
+        "- *Own time* is without the time in which a process waited for a core.",
+        "- A time of several processes may be up to 1.5 times the time that a naive relay adds in the same run.",
         "",
     ]
     measured = {check.number: "; ".join(_measured(check, run)) for check in checks}
     lines += [f"Met, without a figure: {', '.join(str(number) for number, said in measured.items() if not said)}.", ""]
     lines += ["| # | measured |", "|---|---|", *(f"| {number} | {said} |" for number, said in measured.items() if said)]
-    lines += ["", "## Asserted less, and why", ""]
-    lines += [f"- {check.number}: {check.margin}." for check in checks if check.margin]
+    lines += ["", "## What is missed or tested less", ""]
+    margins: dict[str, list[str]] = {}
+    for check in checks:
+        margins.setdefault(check.margin, []).append(str(check.number))
+    lines += [f"- {', '.join(numbers)}: {margin}." for margin, numbers in margins.items() if margin]
     return "\n".join([*lines, *_mutants(run.get("mutants", {}))]) + "\n"
 
 
@@ -92,10 +95,10 @@ def _mutants(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     noticed = f"{len(found) - len(missed)} of {len(found)}"
     return [
         "",
-        "## Mechanisms taken out",
+        "## Mechanisms removed",
         "",
-        "`make test-calm-mutants` takes one mechanism at a time out of a copy of the source (`tests/mutants/calm.py`).",
-        f"{noticed} are noticed: a test of their check fails then.",
+        "`make test-calm-mutants` removes one mechanism at a time from a copy of the source (`tests/mutants/calm.py`).",
+        f"In {noticed} cases, a test of the check fails.",
         *(f"- **No test fails without:** {mechanism} ({number})." for number, mechanism in missed),
     ]
 
@@ -129,7 +132,7 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
     said = []
     for cases in kinds.values():
         words = takewhile(_are_equal, zip(*(figure["name"].split() for figure in cases), strict=False))
-        alike = " ".join(each[0] for each in words).rstrip(",")
+        alike = " ".join(each[0] for each in words).removesuffix(" of").rstrip(",")
         said.append(_figure(f"{alike}, {len(cases)} cases" if len(cases) > 1 else alike, cases))
     return said
 

@@ -41,8 +41,8 @@ async def test_what_does_not_fit_is_told_so_at_once(figure):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await until(rig.idle)
-    figure(7, "p50 of a refusal, own time", 1e3 * p50, "ms")
-    figure(7, "p99 of a refusal, own time", 1e3 * p99, "ms", target="<= 50")
-    figure(7, "longest queue, of 50", most, target="<= 50")
+    figure(7, "p50 of the time to a 429, own time", 1e3 * p50, "ms")
+    figure(7, "p99 of the time to a 429, own time", 1e3 * p99, "ms", target="<= 50")
+    figure(7, "longest queue", most, target="<= 50")
     assert most == QUEUED_MAX
     assert p99 <= P99_S_MAX

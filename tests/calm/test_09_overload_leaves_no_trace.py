@@ -49,8 +49,8 @@ async def goodput(rig, backend, figure, *, kind, overload_s, recovered_s_max):
         assert ended.s < 60
     recovered_s = ended.s
     statuses = [reply.status for reply in await asyncio.gather(*tasks)]
-    figure(9, f"tokens served over capacity, {overload_s:g} s, {kind}", ratio, target=">= 0.9")
-    figure(9, f"served as before after, {overload_s:g} s, {kind}", recovered_s, "s", target="<= 5")
+    figure(9, f"tokens served relative to capacity, {overload_s:g} s, {kind}", ratio, target=">= 0.9")
+    figure(9, f"time until the load is served again, {overload_s:g} s, {kind}", recovered_s, "s", target="<= 5")
     assert set(statuses) <= {200, 429}
     assert ratio >= GOODPUT_MIN
     assert recovered_s <= recovered_s_max

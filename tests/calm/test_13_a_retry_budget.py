@@ -28,8 +28,13 @@ async def test_one_of_four_backends_refuses_all_connections(figure):
             assert statuses == [200] * (CALLS * ROUNDS)
             assert refused
             figure(13, "calls answered 200", len(statuses), target="all of 400")
-            figure(13, "retries of all calls", len(refused) / len(statuses), target="<= 0.2")
-            figure(13, "retries at once, of what ran", max(most), target=f"<= 0.2, or {RETRIES_MIN} calls")
+            figure(13, "retries relative to all calls", len(refused) / len(statuses), target="<= 0.2")
+            figure(
+                13,
+                "retries at the same time, relative to running calls",
+                max(most),
+                target=f"<= 0.2, or {RETRIES_MIN} calls",
+            )
             assert not beyond
             assert len(refused) <= RETRIES_RATIO_MAX * len(statuses)
             assert len(set(refused)) == len(refused), "one retry a call"

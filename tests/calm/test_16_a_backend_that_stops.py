@@ -42,9 +42,9 @@ async def test_a_stopped_process(tmp_path, figure):
             async with asyncio.timeout(30):  # on a busy machine it may miss a health check again
                 while (await rig.post()).status != 200:  # noqa: ASYNC110 - it serves again
                     await asyncio.sleep(0.1)
-    figure(16, "504 after", silent_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
-    figure(16, "calls sent until it is down", sent, target="<= 5")
-    figure(16, "503 then after", 1e3 * told_s, "ms")
+    figure(16, "time until the 504", silent_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
+    figure(16, "calls to the silent backend, until it is down", sent, target="<= 5")
+    figure(16, "time until the 503 after that", 1e3 * told_s, "ms")
     assert abs(silent_s - SILENCE_S_MAX) <= WITHIN_S
 
 
@@ -54,6 +54,6 @@ async def test_one_that_only_answers_polls_is_ejected_where_there_is_another(fig
         while rig.gateway.backends.states()["b0"] == "healthy":
             replies = await asyncio.gather(rig.post(), rig.post())
             assert {reply.status for reply in replies} <= {200, 504}
-        figure(16, "calls sent until it is ejected", len(silent.calls), target="<= 5")
+        figure(16, "calls to the silent backend, until it is ejected", len(silent.calls), target="<= 5")
         assert len(silent.calls) <= CALLS_MAX
         assert {(await rig.post()).status for _ in range(10)} == {200}

@@ -33,7 +33,7 @@ async def test_it_ends_in_time_with_an_error(figure):
         assert "[DONE]" not in reply.events
         closed_s = await asyncio.wait_for(closed, 5)
         assert rig.idle()
-    figure(17, "error event after", told_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
-    figure(17, "the backend's connection closed after", closed_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
+    figure(17, "time until the error event", told_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
+    figure(17, "time until the backend's connection is closed", closed_s, "s", target=f"{SILENCE_S_MAX} ± {WITHIN_S}")
     assert abs(told_s - SILENCE_S_MAX) <= WITHIN_S
     assert abs(closed_s - SILENCE_S_MAX) <= WITHIN_S

@@ -32,9 +32,9 @@ async def test_a_failing_backend_gets_one_request_a_probe_each_after_a_longer_ti
             await asyncio.gather(*(rig.post() for _ in range(8)))
             assert len(bad.calls) == seen, "an ejected backend gets nothing"
             await until(lambda: health_of.state == "trial")
-        figure(18, "calls until it is ejected", seen - sum(probes), target="few")
-        figure(18, "calls a probe, at most", max(probes), target="<= 1")
-        figure(18, "first ejection", pauses[0] / SCALE, "s", target=">= 10, then longer")
+        figure(18, "calls until the ejection", seen - sum(probes), target="few")
+        figure(18, "most calls per probe", max(probes), target="<= 1")
+        figure(18, "duration of the first ejection", pauses[0] / SCALE, "s", target=">= 10, then longer")
         assert max(probes) <= 1
         assert pauses[0] > 0.9 * health.EJECTED_S_MIN
         assert all(1.7 * before < after for before, after in pairwise(pauses))
@@ -64,6 +64,6 @@ async def test_where_all_fail_half_of_them_go_on_being_asked(scaled, number, fig
             for _ in range(20):
                 replies = await asyncio.gather(*(rig.post() for _ in range(2 * number)))
                 assert {reply.status for reply in replies} == {500}
-            figure(18, f"ejected of {number} that all fail", most, target=f"<= {number // 2}")
+            figure(18, f"backends ejected while all fail, {number}", most, target=f"<= {number // 2}")
             assert 0 < most <= number // 2
             assert (await rig.get("/readyz")).status == 200

@@ -37,10 +37,10 @@ async def test_calls_and_probes_say_so_and_service_returns_with_the_first(number
         return_s = watch.s
         assert (await rig.get("/readyz")).status == 200
     await back.stop()
-    figure(19, "probes and calls answered within, own time", 1e3 * told_s, "ms", target="<= 50")
+    figure(19, "time to answer probes and calls, own time", 1e3 * told_s, "ms", target="<= 50")
     figure(
         19,
-        f"first token after one of {number} is back, away {away_s} s, {crashes} crashes before",
+        f"time to the first token when a backend is back, of {number}, away {away_s} s, {crashes} crashes before",
         return_s,
         "s",
         target="<= 2",

@@ -34,8 +34,10 @@ async def test_others_serve_while_it_is_left_alone(status, figure):
             calls += len(replies)
             assert {reply.status for reply in replies} == {200}
             await asyncio.sleep(0.02)
-        figure(20, f"seconds without a call after a {status}", watch.s, "s", target=f">= {HOLD_S} as it says")
-        figure(20, f"charged of what was served, after a {status}", rig.service() / (calls * CHARGE), target="1")
+        figure(20, f"time without a call after Retry-After, {status}", watch.s, "s", target=f">= {HOLD_S}")
+        figure(
+            20, f"charged relative to what was served, after a {status}", rig.service() / (calls * CHARGE), target="1"
+        )
         assert watch.s > 0.8 * HOLD_S  # it began with the four calls before
         assert rig.service() == calls * CHARGE
         assert set(rig.gateway.backends.states().values()) == {"healthy"}

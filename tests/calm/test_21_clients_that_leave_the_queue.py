@@ -40,8 +40,8 @@ async def test_a_thousand_leave_nothing(figure):
             writers.clear()
             gc.collect()
             await until(lambda: len(asyncio.all_tasks()) <= tasks)
-            figure(21, "one has left the queue after", 1e3 * one_s, "ms", target="<= 300")
-            figure(21, "1,000 have left it after", 1e3 * all_s, "ms")
-            figure(21, "tasks left", len(asyncio.all_tasks()) - tasks, target="<= 0")
+            figure(21, "time until one client has left the queue", 1e3 * one_s, "ms", target="<= 300")
+            figure(21, "time until 1,000 clients have left it", 1e3 * all_s, "ms")
+            figure(21, "additional tasks", len(asyncio.all_tasks()) - tasks, target="<= 0")
             assert one_s <= WITHIN_S
             assert len(server.calls) == 1, "none was forwarded"

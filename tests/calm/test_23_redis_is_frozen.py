@@ -59,11 +59,11 @@ async def test_calls_go_on_and_it_is_told(tmp_path, figure, monkeypatch):
             assert b"fairlead_replicas_cut_off 0.0" in await rigs[0].gateway.metrics.exposition()
     added = [percentile(during, share) - percentile(beside, share) for share in (0.5, 0.99)]
     figure(23, "calls while it was frozen", len(during))
-    figure(23, "p50 added, own time", 1e3 * added[0], "ms")
-    figure(23, "p99 added, own time", 1e3 * added[1], "ms", target="<= 5")
+    figure(23, "p50 added to a call, own time", 1e3 * added[0], "ms")
+    figure(23, "p99 added to a call, own time", 1e3 * added[1], "ms", target="<= 5")
     figure(23, "gauge fairlead_replicas_cut_off while members renew the lease", told[0], target="0")
     figure(23, "gauge fairlead_replicas_cut_off after it", told[1], target="1")
-    figure(23, "together again after", recovered_s, "s", target="<= 2")
+    figure(23, "time until one order is kept again", recovered_s, "s", target="<= 2")
     assert told == [0, 1]
     assert added[1] <= P99_ADDED_S_MAX
     assert recovered_s <= RECOVERED_S_MAX

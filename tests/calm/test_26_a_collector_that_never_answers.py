@@ -41,7 +41,7 @@ async def test_calls_memory_and_end(tmp_path, figure, monkeypatch):
     figure(26, f"errors in {CALLS:,} calls", CALLS - statuses.count(200), target="0")
     figure(26, "spans lost and counted", float(lost.split()[-1]))
     figure(26, "rise of RSS", rise / MIB, "MB", target="<= 20")
-    figure(26, "ended after", end_s, "s", target="<= 5")
+    figure(26, "time until the gateway has ended", end_s, "s", target="<= 5")
     assert set(statuses) == {200}
     assert rise <= RISE_MAX
     assert end_s <= END_S_MAX

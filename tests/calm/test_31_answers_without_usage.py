@@ -48,13 +48,21 @@ async def test_a_stream_is_charged_by_its_pieces_and_flagged(tmp_path, tokens, i
     pieces = [" word" * in_piece for _ in range(tokens)]
     record = await charged(tmp_path, pieces, TAUGHT)
     output = record["output_tokens"] / (tokens * in_piece)
-    figure(31, f"output charged over true, {tokens} pieces of {in_piece}", output, target="within 10 %")
-    figure(31, f"prompt charged over true, {tokens} pieces of {in_piece}", record["prompt_tokens"] / 80)
+    figure(
+        31, f"output charged relative to the true output, {tokens} pieces of {in_piece}", output, target="within 10 %"
+    )
+    figure(
+        31, f"prompt charged relative to the true prompt, {tokens} pieces of {in_piece}", record["prompt_tokens"] / 80
+    )
     assert abs(output - 1) <= ERROR_MAX
     assert abs(record["prompt_tokens"] / 80 - 1) <= ERROR_MAX
 
 
 async def test_where_nothing_was_ever_counted_a_token_is_four_bytes(tmp_path, figure):
     record = await charged(tmp_path, [" word"] * 200, 0)
-    figure(31, "charged over true, tokens of 5 bytes, nothing ever counted", record["output_tokens"] / 200)
+    figure(
+        31,
+        "charged relative to the true output, tokens of 5 bytes, nothing ever counted",
+        record["output_tokens"] / 200,
+    )
     assert record["output_tokens"] == 250

@@ -119,10 +119,10 @@ async def test_no_request_that_haproxy_refuses_is_forwarded(tmp_path, figure, mo
         assert backend.faults == []
     laxer = {request_id: cases[request_id][0] for request_id in passed_here - passed_there}
     refused = len(cases) - len(passed_there & cases.keys())
-    figure(32, "cases sent to both", len(cases), target=">= 48")
-    figure(32, "refused by haproxy", refused)
-    figure(32, "refused here", len(cases) - len(passed_here))
-    figure(32, "forwarded here though haproxy refuses", len(laxer), target="0")
+    figure(32, "cases sent to haproxy and to fairlead", len(cases), target=">= 48")
+    figure(32, "rejected by haproxy", refused)
+    figure(32, "rejected by fairlead", len(cases) - len(passed_here))
+    figure(32, "forwarded by fairlead although haproxy rejects", len(laxer), target="0")
     assert "smuggled" not in passed_here
     assert passed_there & passed_here, "plain requests pass both"
     assert refused >= 48

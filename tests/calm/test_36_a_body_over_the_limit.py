@@ -52,7 +52,7 @@ async def test_no_more_than_the_limit_is_buffered(monkeypatch, figure, declared)
         (buffered,) = at_refusal
         figure(
             36,
-            f"buffered of a body {'with' if declared else 'without'} length",
+            f"buffered bytes of a body, {'with' if declared else 'without'} length",
             buffered / 1024,
             "KiB",
             target="<= 1088",

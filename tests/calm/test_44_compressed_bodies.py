@@ -41,6 +41,6 @@ async def test_a_bomb_is_refused_and_takes_no_memory(tmp_path, figure):
         answered = await statuses(session, process.url)
         assert {each for each in answered if not isinstance(each, aiohttp.ClientError)} == {415}
         grown = rss_bytes(process.pid, "VmHWM") - before
-        figure(44, f"RSS rise of {AT_ONCE} bombs at once", grown / MIB, "MiB", target="<= 16")
+        figure(44, f"RSS rise of {AT_ONCE} compressed bodies at once", grown / MIB, "MiB", target="<= 16")
         assert grown <= 16 * MIB
         assert len(backend.calls) == 1

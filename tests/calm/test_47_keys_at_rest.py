@@ -50,7 +50,7 @@ async def search(tmp_path, figure):
         assert all(len(content) > 100 for content in places.values())
         hits = sum(secret.encode() in content for secret in (key, key[8:]) for content in places.values())
         figure(47, "places with the key", hits, f"of {len(places)}", target="0")
-        figure(47, "until a revoked key ends", revoked_s, "s", target="<= 2")
+        figure(47, "time until a revoked key is rejected", revoked_s, "s", target="<= 2")
         assert hits == 0
         assert key[-4:].encode() in places["what it said"], "its last four characters name it"
         assert revoked_s <= 2

@@ -101,8 +101,8 @@ async def test_made_up_names_leave_nothing_behind(tmp_path, figure, made_up, exp
         statuses = await answers(port, request, 0, NAMES)
         rise, more = rss_bytes(process.pid) - base, await series(process) - series_before
         assert backend.calls == []
-    figure(53, f"rise of RSS over 100,000 {kind}", rise / MIB, "MB", target="<= 20")
-    figure(53, f"series more after 100,000 {kind}", more, target=f"<= {SERIES_MAX}")
+    figure(53, f"rise of RSS with 100,000 names, {kind}", rise / MIB, "MB", target="<= 20")
+    figure(53, f"additional series with 100,000 names, {kind}", more, target=f"<= {SERIES_MAX}")
     assert statuses <= expected
     assert rise <= RISE_MAX
     assert more <= SERIES_MAX
@@ -129,8 +129,8 @@ async def test_state_of_served_tenants_is_bounded(tmp_path, figure):
                 assert await answers(port, served, first + 1_000, SERVED // 2 - 1_000) == {200}
             backend.calls.clear()
     rise = rss[2] - rss[1]
-    figure(53, "rise of RSS over 20,000 served tenants, mode open, records of a 25th", (rss[1] - rss[0]) / MIB, "MB")
-    figure(53, "rise of RSS over 20,000 more, its records full", rise / MIB, "MB", target="<= 4")
+    figure(53, "rise of RSS with 20,000 served tenants, mode open, records of a 25th", (rss[1] - rss[0]) / MIB, "MB")
+    figure(53, "rise of RSS with 20,000 more, its records full", rise / MIB, "MB", target="<= 4")
     assert rise <= RISE_MAX * SERVED / 2 / NAMES
 
 
@@ -146,5 +146,5 @@ async def test_a_call_costs_the_same_among_many_tenants(tmp_path, figure):
             cpu.append(cpu_s(process.pid) - before)
         await series(process)  # it is answered
     ratio = min(cpu[4:]) / cpu[0]
-    figure(53, "CPU of a call among 10,000 tenants over that of the first", ratio, target="1")
+    figure(53, "CPU of a call among 10,000 tenants, relative to the first call", ratio, target="1")
     assert ratio <= OPEN_CPU_RATIO_MAX

@@ -53,8 +53,8 @@ async def test_no_short_call_fails_and_every_stream_ends_whole(tmp_path, figure)
         code = await asyncio.wait_for(process._process.wait(), LAME_S + DRAIN_S + 2)
         figure(60, "short calls that failed", len(statuses) - statuses.count(200), f"of {len(statuses)}", target="0")
         figure(60, "streams that ended whole", sum(whole), f"of {STREAMS}", target=f"{STREAMS}")
-        figure(60, "until /readyz says no", not_ready_s * 1000, "ms", target="at once")
-        figure(60, "until the exit", watch.s, "s", target=f"<= {LAME_S + DRAIN_S + 2:g}")
+        figure(60, "time until /readyz fails", not_ready_s * 1000, "ms", target="at once")
+        figure(60, "time until the exit", watch.s, "s", target=f"<= {LAME_S + DRAIN_S + 2:g}")
         assert set(statuses) == {200}
         assert len(statuses) > served, "calls are served during the lame-duck time"
         assert closes[-1], "and told to connect elsewhere"

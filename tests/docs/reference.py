@@ -2,8 +2,8 @@
 
     python tests/docs/reference.py    write both pages (`make reference`)
 
-A text is the first sentence of what --help says. Options are named alone: --help explains
-them, as the HELP lines of /metrics explain metrics.
+A text is the first sentence of what --help says. --help explains options, as the HELP lines of /metrics explain
+metrics.
 """
 
 import argparse
@@ -23,16 +23,16 @@ METRICS_PAGE = REFERENCE / "metrics.md"
 BEGIN, END = "<!-- metrics: made by `make reference` -->\n", "<!-- end of metrics -->\n"
 HEAD = """# Commands
 
-`make reference` makes this page from the command line: each command, what it does, and its options.
-`--help` of a command explains these.
+This page lists all commands. `--help` of a command explains its options. Each command of `fairlead admin` takes
+`--config`, `--url` and `--key-file`.
 
 """
 
 
-def commands(command: Any, path: str, context: typer.Context) -> Iterator[tuple[str, Any, typer.Context]]:
-    """This command and every one below it, with how it is called; of groups those that have options or do something."""
-    if not is_only_a_group(command) or (command.params and context.parent):
-        yield path, command, context
+def commands(command: Any, path: str, context: typer.Context) -> Iterator[tuple[str, Any]]:
+    """This command and every one below it, with how it is called; of groups those that do something by themselves."""
+    if not is_group(command) or command.invoke_without_command:
+        yield path, command
     for name in command.list_commands(context) if is_group(command) else ():
         each = command.get_command(context, name)
         yield from commands(each, f"{path} {name}", typer.Context(each, parent=context, info_name=name))
@@ -48,45 +48,22 @@ def is_group(command: Any) -> bool:
     return hasattr(command, "list_commands")
 
 
-def is_only_a_group(command: Any) -> bool:
-    return is_group(command) and not command.invoke_without_command
-
-
 def is_argument(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "argument")
 
 
-def written(parameter: Any, context: typer.Context) -> str:
-    """An argument or option as one types it; what an option takes only where that is one of several words."""
-    if is_argument(parameter):
-        name: str = parameter.metavar or parameter.name.upper()
-        return name if parameter.required or name.startswith("[") else f"[{name}]"
-    takes = "" if parameter.is_flag else parameter.metavar or parameter.display_type(context)
-    return f"{parameter.opts[0]} {takes}" if takes.startswith("<") and "|" in takes else parameter.opts[0]
-
-
-def options(command: Any, context: typer.Context) -> list[str]:
-    return [f"`{written(each, context)}`" for each in command.params if each.help and not is_argument(each)]
-
-
-def options_above(context: typer.Context) -> Iterator[str]:
-    """The options that every command of a group takes."""
-    above: Any = context.parent
-    while above is not None:
-        if is_only_a_group(above.command):
-            yield from options(above.command, above)
-        above = above.parent
+def written(argument: Any) -> str:
+    """An argument as one types it."""
+    name: str = argument.metavar or argument.name.upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def page() -> str:
     group: Any = typer.main.get_command(app)
     page_text = HEAD
-    for path, command, context in commands(group, "fairlead", typer.Context(group, info_name="fairlead")):
-        called = " ".join([path, *(written(each, context) for each in command.params if is_argument(each))])
-        above = set(options_above(context))
-        own = ", ".join(each for each in options(command, context) if each not in above)
-        of = " (options of its commands)" if own and is_only_a_group(command) else ""
-        page_text += f"- **`{called}`**: {sentence(command.help)}.{f' {own}{of}' if own else ''}\n"
+    for path, command in commands(group, "fairlead", typer.Context(group, info_name="fairlead")):
+        called = " ".join([path, *(written(each) for each in command.params if is_argument(each))])
+        page_text += f"- **`{called}`**: {sentence(command.help)}.\n"
     return page_text
 
 

@@ -29,9 +29,9 @@ from gateway.options import ConfigOption
 app = typer.Typer(
     cls=TargetGroup,
     no_args_is_help=True,
-    help="Ask and change a running gateway by its admin port.\n\nWhere that is and the key to it come from the "
+    help="Read and change a running gateway through its admin port.\n\nThe address and the key come from the "
     "configuration (admin.host, admin.port, admin.key_file), or from --url and --key-file, before or after the "
-    "command. A gateway without a configuration (make run) is found by itself, by the user that started it.",
+    "command. If a gateway has no configuration (make run), its own user needs none of these.",
 )
 app.add_typer(usage.app, name="usage")
 app.command()(prints(declaring.get))
@@ -40,22 +40,25 @@ app.command()(declaring.diff)
 app.command()(what_if)
 
 
-KindArgument = Annotated[ResourceKind, typer.Argument(help="What sort of thing.", show_default=False)]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Its id.", show_default=False)]
-RequestArgument = Annotated[str, typer.Argument(metavar="ID", help="Its x-request-id.", show_default=False)]
+KindArgument = Annotated[ResourceKind, typer.Argument(help="A kind of resource.", show_default=False)]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the resource.", show_default=False)]
+RequestArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The x-request-id of the request.", show_default=False)
+]
 FieldsArgument = Annotated[
-    list[str], typer.Argument(metavar="NAME=VALUE...", help="Its fields, like weight=2.", show_default=False)
+    list[str], typer.Argument(metavar="NAME=VALUE...", help="Fields, like weight=2.", show_default=False)
 ]
 OptionalFieldsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME=VALUE...]", help="Its fields, like weight=2.", show_default=False)
+    list[str] | None, typer.Argument(metavar="[NAME=VALUE...]", help="Fields, like weight=2.", show_default=False)
 ]
 EtagOption = Annotated[
-    str | None, typer.Option("--if-match", metavar="ETAG", help="Only if it is still this version (see 'show').")
+    str | None,
+    typer.Option("--if-match", metavar="ETAG", help="Only if the resource has this version ('show' prints it)."),
 ]
-NewOption = Annotated[bool, typer.Option("--new", help="Only if there is none of this id yet.")]
+NewOption = Annotated[bool, typer.Option("--new", help="Only if no resource has this id.")]
 RepeatOption = Annotated[
     str | None,
-    typer.Option("--idempotency-key", metavar="KEY", help="Sent again with the same key it is done once."),
+    typer.Option("--idempotency-key", metavar="KEY", help="A repeated call with the same KEY has no effect."),
 ]
 
 
@@ -65,7 +68,7 @@ def _admin(
     *,
     config: ConfigOption = None,
     url: Annotated[str | None, typer.Option(help="The admin port, like http://127.0.0.1:8081.")] = None,
-    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The file that holds a key to it.")] = None,
+    key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="A file with a key of the admin port.")] = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,7 +80,7 @@ def _admin(
 def list_(
     context: typer.Context,
     kind: KindArgument,
-    tenant: Annotated[str | None, typer.Option(help="Of keys: this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
 ) -> None:
     """Print all resources of one kind."""
     print_list(items(context, f"/{kind}", {"tenant": tenant}), context.obj.form, kind)
@@ -90,7 +93,7 @@ def show(
     kind: KindArgument,
     id_: IdArgument,
 ) -> None:
-    """Print one resource, and its version (to standard error)."""
+    """Print one resource, and its version to standard error."""
     answer = ask(context, "GET", _path(kind, id_))
     print_one(answer.body, context.obj.form)
     if answer.etag is not None:
@@ -106,7 +109,7 @@ def create(
     *,
     idempotency_key: RepeatOption = None,
 ) -> None:
-    """Create a resource, like: create tenants id=alice weight=2. The secret of a key is printed this once."""
+    """Create a resource, like: create tenants id=alice weight=2. The secret of a key is printed only now."""
     answer = ask(context, "POST", f"/{kind}", fields_of(fields), idempotency_key=idempotency_key)
     print_one(answer.body, context.obj.form)
 
@@ -122,9 +125,9 @@ def put(
     if_match: EtagOption = None,
     new: NewOption = False,
 ) -> None:
-    """Create or replace a resource, like: put tenants alice weight=2. Fields that are not given get their defaults.
+    """Create or replace a resource, like: put tenants alice weight=2. Other fields get their defaults.
 
-    The command is idempotent. Keys are made by 'create' and changed by 'set'.
+    You may repeat the command. For keys, use 'create' and 'set' instead.
     """
     condition = "*" if new else None
     answer = ask(context, "PUT", _path(kind, id_), fields_of(fields or []), if_match=if_match, if_none_match=condition)
@@ -141,7 +144,7 @@ def set_(
     *,
     if_match: EtagOption = None,
 ) -> None:
-    """Change fields of a resource; null resets a field to its default. A pool is given all its policies at once."""
+    """Change fields of a resource; null resets a field to its default. For a pool, give all policies at once."""
     method = "PUT" if kind == "pools" else "PATCH"
     print_one(
         ask(context, method, _path(kind, id_), fields_of(fields), if_match=if_match).body,
@@ -151,7 +154,7 @@ def set_(
 
 @app.command()
 def delete(context: typer.Context, kind: KindArgument, id_: IdArgument, if_match: EtagOption = None) -> None:
-    """Delete a resource: a tenant's queued requests are rejected, running ones end. A backend is drained first."""
+    """Delete a resource. Queued requests of a tenant are rejected, and running ones end. A backend is drained first."""
     ask(context, "DELETE", _path(kind, id_), if_match=if_match)
 
 
@@ -161,10 +164,10 @@ def rotate(
     context: typer.Context,
     key: IdArgument,
     *,
-    overlap_s: Annotated[int, typer.Option(min=0, help="Seconds that the old key goes on.")] = 86_400,
+    overlap_s: Annotated[int, typer.Option(min=0, help="Seconds for which the old key stays valid.")] = 86_400,
     idempotency_key: RepeatOption = None,
 ) -> None:
-    """Make a key that replaces this one, which ends after an overlap, and print it this once."""
+    """Make a new key in place of an old key, and print the new one. The old key ends after an overlap."""
     path = f"{_path('keys', key)}/rotate"
     answer = ask(context, "POST", path, {"overlap_s": overlap_s}, idempotency_key=idempotency_key)
     print_one(answer.body, context.obj.form)
@@ -175,12 +178,14 @@ def rotate(
 def state(
     context: typer.Context,
     *,
-    tenants: Annotated[bool, typer.Option("--tenants", help="Every tenant, one a line.")] = False,
-    budgets: Annotated[bool, typer.Option("--budgets", help="Every budget of tokens, one a line.")] = False,
-    pool: Annotated[str | None, typer.Option(help="Of tenants: in this pool alone.")] = None,
-    group: Annotated[str | None, typer.Option(help="Of budgets: of this group, its tenants and their keys.")] = None,
+    tenants: Annotated[bool, typer.Option("--tenants", help="Print every tenant, one a line.")] = False,
+    budgets: Annotated[bool, typer.Option("--budgets", help="Print every budget, one a line.")] = False,
+    pool: Annotated[str | None, typer.Option(help="Print only tenants of this pool.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Print only budgets of this group, its tenants and their keys.")
+    ] = None,
 ) -> None:
-    """Print what is queued and runs now, in pools and at backends."""
+    """Print the queued and running requests of pools and backends."""
     form = context.obj.form
     if budgets or group is not None:
         print_list(items(context, "/state/budgets", {"group": group}), form, "budgets")
@@ -196,17 +201,17 @@ def requests(
     context: typer.Context,
     *,
     state: Annotated[
-        Literal["queued", "running", "ended"] | None, typer.Option(help="Default: queued and running.")
+        Literal["queued", "running", "ended"] | None, typer.Option(help="Which requests. Default: queued and running.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
-    pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
-    model: Annotated[str | None, typer.Option(help="Of this model alone.")] = None,
-    backend: Annotated[str | None, typer.Option(help="At this backend alone.")] = None,
-    key: Annotated[str | None, typer.Option(help="With the API key of this id alone.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="Of those that ended, with this outcome alone.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="So many.")] = 100,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only in this pool.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Only at this backend.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only with the API key of this id.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only with this outcome. For --state ended.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The largest number of rows.")] = 100,
 ) -> None:
-    """Print requests, the longest first, and why they wait; those that have ended, the newest first."""
+    """Print requests and why they wait, the longest first. Ended requests are sorted by time, the newest first."""
     asked = {"state": state, "tenant": tenant, "key": key, "pool": pool, "model": model, "backend": backend}
     found = items(context, "/requests", {**asked, "outcome": outcome})
     print_list(islice(found, limit), context.obj.form, "requests")
@@ -215,7 +220,7 @@ def requests(
 @app.command()
 @prints
 def request(context: typer.Context, id_: RequestArgument) -> None:
-    """Print one request, by its x-request-id, also one of the last 10,000 that ended."""
+    """Print one request by its x-request-id. It may be one of the last 10,000 that ended."""
     print_one(ask(context, "GET", f"/requests/{quote(id_, safe='')}").body, context.obj.form)
 
 
@@ -223,10 +228,10 @@ def request(context: typer.Context, id_: RequestArgument) -> None:
 @prints
 def sessions(
     context: typer.Context,
-    tenant: Annotated[str | None, typer.Option(help="This tenant's alone.")] = None,
-    pool: Annotated[str | None, typer.Option(help="In this pool alone.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only in this pool.")] = None,
 ) -> None:
-    """Print agents' sessions: of each tenant those that are held, and until when at the latest, then the last used."""
+    """Print the sessions of agents, by tenant. Held sessions are first, each with the latest end of its wait."""
     pools = ask_live(context)["pools"].items()
     found = (
         {**each, "tenant": tenant_id, "pool": name}
@@ -240,7 +245,7 @@ def sessions(
 
 @app.command()
 def cancel(context: typer.Context, id_: RequestArgument) -> None:
-    """Cancel a request that is queued or runs. Its client gets an error."""
+    """Cancel a queued or running request. Its client gets an error."""
     ask(context, "DELETE", f"/requests/{quote(id_, safe='')}")
 
 
@@ -248,13 +253,13 @@ def cancel(context: typer.Context, id_: RequestArgument) -> None:
 @prints
 def try_(
     context: typer.Context,
-    tenant: Annotated[str, typer.Argument(help="Whose limits hold, and which pays.", show_default=False)],
+    tenant: Annotated[str, typer.Argument(help="The tenant that pays. Its limits apply.", show_default=False)],
     model: Annotated[str, typer.Argument(help="A model, or an alias.", show_default=False)],
-    prompt: Annotated[str, typer.Argument(help="What to ask.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(help="The text of the prompt.", show_default=False)],
     *,
-    max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 256,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The largest number of output tokens.")] = 256,
 ) -> None:
-    """Send one prompt to one model as a tenant, and print the answer with its waits, its cost and its trace."""
+    """Send one prompt to a model as a tenant. Print the answer, the waits, the cost and the trace."""
     asked = {"tenant": tenant, "model": model, "prompt": prompt, "max_tokens": max_tokens}
     print_one(ask(context, "POST", "/trials", asked).body, context.obj.form)
 
@@ -262,7 +267,7 @@ def try_(
 @app.command()
 @prints
 def cluster(context: typer.Context) -> None:
-    """Print which processes share one order, and which of them leads, as the one that is asked sees it."""
+    """Print which processes share one order, and which one leads, as seen by the process that answers."""
     print_one(ask(context, "GET", "/cluster").body, context.obj.form)
 
 
@@ -270,12 +275,12 @@ def cluster(context: typer.Context) -> None:
 @prints
 def audit(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="So many of the newest.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The largest number of entries.")] = 100,
     kind: Annotated[
-        Literal[ResourceKind, "notices", "notes", "requests"] | None, typer.Option(help="Of this sort alone.")
+        Literal[ResourceKind, "notices", "notes", "requests"] | None, typer.Option(help="Only changes of this kind.")
     ] = None,
 ) -> None:
-    """Print who changed what, and at which replica; the newest first."""
+    """Print the audit log, the newest change first: author, replica, and values before and after."""
     found = items(context, "/audit", {"kind": kind})
     print_list(islice(found, limit), context.obj.form, "audit")
 
@@ -284,16 +289,16 @@ def audit(
 def history(
     context: typer.Context,
     of: Annotated[
-        str, typer.Argument(metavar="KIND:NAME", help="Such as tenant:alice; also a pool, tier, group or backend.")
+        str, typer.Argument(metavar="KIND:NAME", help="A pool, tier, group, tenant or backend, like tenant:alice.")
     ] = "",
     range_: Annotated[
-        Literal["15m", "1h", "6h", "24h"], typer.Option("--range", help="How long ago it begins.")
+        Literal["15m", "1h", "6h", "24h"], typer.Option("--range", help="How long the history is.")
     ] = "1h",
     at: Annotated[
-        float | None, typer.Option(help="Instead, one minute of all: a time in it, in seconds since 1970.")
+        float | None, typer.Option(help="Print this minute of all things. A time in seconds since 1970.")
     ] = None,
 ) -> None:
-    """Print, as JSON, what was of one thing in the last 24 hours, or of all in one minute of them."""
+    """Print the history of one thing, such as a tenant, as JSON. With --at, print one minute of all things."""
     if at is not None:
         print_one(ask(context, "GET", f"/history/minute?{urlencode({'at': at})}").body, OutputForm.JSON)
     elif of:
@@ -303,14 +308,14 @@ def history(
 
 
 @app.command()
-def note(context: typer.Context, text: Annotated[str, typer.Argument(help="What was deployed, or begun.")]) -> None:
-    """Note something in the history, such as a deploy. Charts and the audit log show it."""
+def note(context: typer.Context, text: Annotated[str, typer.Argument(help="What happened.")]) -> None:
+    """Add a note to the history, such as a deploy. Charts and the audit log show it."""
     ask(context, "POST", "/notes", {"text": text})
 
 
 @app.command()
 def link(context: typer.Context) -> None:
-    """Print the page's address with a new one-time link, of a gateway without a configuration on this machine."""
+    """Print a new one-time link to the page. The gateway must run on this machine, without a configuration."""
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
 
     try:
@@ -321,7 +326,7 @@ def link(context: typer.Context) -> None:
 
 @app.command()
 def openapi(context: typer.Context) -> None:
-    """Print the OpenAPI document of the API."""
+    """Print the OpenAPI document of the admin API."""
     print_one(ask(context, "GET", "/openapi.json").body, OutputForm.JSON)
 
 

@@ -35,11 +35,11 @@ def get(
     context: typer.Context,
     kind: Annotated[
         Literal[ResourceKind, "all"],
-        typer.Argument(help="What sort of thing; all of what can be declared.", show_default=False),
+        typer.Argument(help="A kind of resource, or all.", show_default=False),
     ],
-    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = None,
+    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this resource.", show_default=False)] = None,
 ) -> None:
-    """Print things of a kind, or one of them. With -o yaml it is a file of what is declared, for 'apply'."""
+    """Print the resources of a kind, or one resource. With -o yaml, the output is a file for 'apply'."""
     form = context.obj.form
     if kind == "all" or (form is OutputForm.YAML and kind != "keys"):
         declared = items(context, "/resources", {"kind": None if kind == "all" else kind})
@@ -60,9 +60,9 @@ def apply(
     context: typer.Context,
     file: FileOption,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be changed, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the changes, and change nothing.")] = False,
 ) -> None:
-    """Make the entries of a file, or merge their fields into those that are there. All of it is done, or nothing."""
+    """Create the entries of a file, or merge their fields into existing entries. All changes are made, or none."""
     found = _send(context, file, is_dry=dry_run, exit_code=FAILED)
     if context.obj.as_json or context.obj.output in (OutputForm.JSON, OutputForm.YAML):
         print_list(found, context.obj.form, "")
@@ -72,7 +72,7 @@ def apply(
 
 
 def diff(context: typer.Context, file: FileOption) -> None:
-    """Print what 'apply' would change. The exit code is 1 where something differs, and 2 where that is not known."""
+    """Print what 'apply' would change. The exit code is 1 if something differs, and 2 after an error."""
     found = _send(context, file, is_dry=True, exit_code=NO_DIFF)
     changed = [each for each in found if each["change"] != "unchanged"]
     for each in changed:

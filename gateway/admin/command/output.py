@@ -22,10 +22,10 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="All columns, JSON or YAML. Default: a table of what matters most; not to a terminal, JSON.",
+        help="All columns, JSON or YAML. Default: the main columns on a terminal, else JSON.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="As -o json.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as -o json.")]
 
 
 def is_terminal() -> bool:

@@ -18,17 +18,22 @@ OF_ROWS = frozenset({"first_day", "last_day", "tenant"})  # what rows are asked 
 
 
 FirstDayOption = Annotated[
-    str | None, typer.Option(metavar="YYYY-MM-DD", help="In UTC. Default: today; of sums, the first of this month.")
+    str | None,
+    typer.Option(metavar="YYYY-MM-DD", help="A day in UTC. Default: today; for sums, the first of this month."),
 ]
-LastDayOption = Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="Included. Default: today.")]
+LastDayOption = Annotated[
+    str | None, typer.Option(metavar="YYYY-MM-DD", help="The last day, included. Default: today.")
+]
 ByOption = Annotated[
-    Literal["group", "tenant", "key", "model"] | None, typer.Option("--by", help="One sum for each of these.")
+    Literal["group", "tenant", "key", "model"] | None, typer.Option("--by", help="Print one sum for each of these.")
 ]
-PeriodOption = Annotated[Literal["day", "month"] | None, typer.Option("--period", help="One sum for each of these.")]
-GroupOption = Annotated[str | None, typer.Option("--group", help="Of this group's tenants alone.")]
-UsersOption = Annotated[str | None, typer.Option("--tenant", help="This tenant's alone.")]
-KeyOption = Annotated[str | None, typer.Option("--key", metavar="ID", help="This API key's alone.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Of this model alone.")]
+PeriodOption = Annotated[
+    Literal["day", "month"] | None, typer.Option("--period", help="Print one sum for each of these.")
+]
+GroupOption = Annotated[str | None, typer.Option("--group", help="Only tenants of this group.")]
+UsersOption = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
+KeyOption = Annotated[str | None, typer.Option("--key", metavar="ID", help="Only this API key.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
 
 
 @app.callback()
@@ -45,7 +50,7 @@ def usage(
     key: KeyOption = None,
     model: ModelOption = None,
 ) -> None:
-    """Print what was spent, and the total: --by tenant --period month. Without these two, every row of a day.
+    """Print usage, its cost and the total: --by tenant --period month. Without these two, print every row of a day.
 
     Summed, it is of this month, unless days are given.
     """
@@ -77,7 +82,7 @@ def _query(**given: str | None) -> dict[str, str]:
 @app.command("last-days")
 @prints
 def last_days(context: typer.Context) -> None:
-    """Print every tenant that was ever served, with the last day on which it was."""
+    """Print every tenant that was ever served, and the last day on which it was served."""
     print_list(items(context, "/usage/last-days", {}), context.obj.form, "last-days")
 
 
@@ -98,9 +103,9 @@ def usage_export(
     ] = "csv",
     file: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: standard output.")] = None,
 ) -> None:
-    """Write usage and its cost as a table: with FOCUS columns, one row per meter, or with --by and --period their sums.
+    """Write usage and its cost as a table with FOCUS columns. With --by and --period, write sums.
 
-    A file is there when it is whole.
+    If the command fails, it leaves no file.
     """
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
 

@@ -88,7 +88,7 @@ def test_a_mechanism_that_no_test_misses_is_named():
     found = {"a queue has a limit": {"check": 7, "test": "tests/a.py::test_b"}, "order": {"check": 5, "test": None}}
     run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": {}, "figures": [], "mutants": found}
     page = figures_page(CHECKS, run)
-    assert "1 of 2 are noticed: a test of their check fails then.\n- **No test fails without:** order (5).\n" in page
+    assert "In 1 of 2 cases, a test of the check fails.\n- **No test fails without:** order (5).\n" in page
 
 
 def test_a_file_covers_its_tests_and_a_test_its_cases():
