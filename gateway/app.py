@@ -46,7 +46,7 @@ from gateway.observability.metrics.instruments import (
 from gateway.observability.metrics.page import Metrics
 from gateway.observability.telemetry import CallObserver, Telemetry
 from gateway.observability.trace_log import make_trace_log
-from gateway.operators import OperatorSources, led_dispatchers
+from gateway.operators import OperatorSources
 from gateway.order import Order, OwnOrder
 from gateway.parts import GatewayParts, OperatorParts
 from gateway.ports.listener import Listener
@@ -266,7 +266,8 @@ class Gateway:
     def _make_metrics(self) -> Metrics:
         operators = self.operators
         return Metrics(
-            partial(led_dispatchers, self.order, self.pools),
+            self.pools.dispatchers,
+            led=lambda: self.order.others.is_leading,
             scheduling_of=self._scheduling_of,
             lost=self._lost,
             tenants_max=self._config.metrics.tenants_max,

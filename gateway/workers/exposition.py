@@ -19,6 +19,8 @@ OF_ONE: Final[Mapping[str, Callable[[float, float], float]]] = {
     "fairlead_replicas": max,
     "fairlead_replicas_cut_off": max,
     "fairlead_config_reload_failed": max,
+    "fairlead_cluster_epoch": max,
+    "fairlead_cluster_round_trip_seconds": max,  # of the follower that is furthest
 }
 """Gauges that are not summed."""
 _SAMPLE: Final = re.compile(r"(\S+?(?:\{.*\})?) (\S+)$")

@@ -41,19 +41,21 @@ class Metrics:
         self,
         dispatchers: Callable[[], Mapping[str, Dispatcher]],
         *,
+        led: Callable[[], bool],
         scheduling_of: Callable[[str], Scheduling],
         lost: Callable[[], Mapping[Family, Values]],
         tenants_max: int,
         watches: Sequence[LookWatch] = (),
     ) -> None:
-        """`scheduling_of` returns the present scheduling of a pool; `lost` further counters, which other parts hold.
-        `watches` take in what is read from the schedulers.
+        """`led`: whether this process leads. `scheduling_of` returns the present scheduling of a pool; `lost` further
+        counters, which other parts hold. `watches` take in what is read from the schedulers.
         """
         self._process = ProcessCollector(registry=None)
         self._histograms = Histograms()
         self.calls = CallMeter(self._histograms, tenants_max)
         self.schedulers = SchedulerMetrics(
             dispatchers,
+            led=led,
             series=self.calls.series,
             session_wait=self._histograms.session_wait,
             scheduling_of=scheduling_of,

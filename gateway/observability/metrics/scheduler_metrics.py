@@ -88,14 +88,17 @@ class SchedulerMetrics:
         self,
         dispatchers: Callable[[], Mapping[str, Dispatcher]],
         *,
+        led: Callable[[], bool],
         series: TenantSeries,
         session_wait: HistogramFamily,
         scheduling_of: Callable[[str], Scheduling],
         watches: Sequence[LookWatch] = (),
     ) -> None:
-        """`scheduling_of` returns the present scheduling of a pool. `watches` take in what the looks find."""
+        """`led`: whether the Schedulers of these dispatchers run in this process; elsewhere another one tells what they
+        know. `scheduling_of` returns the present scheduling of a pool. `watches` take in what the looks find.
+        """
         self._watches = watches
-        self._dispatchers = dispatchers
+        self._dispatchers, self._led = dispatchers, led
         self._series, self._session_wait = series, session_wait
         self._scheduling_of = scheduling_of
         self._limits = LimitLog()
@@ -130,7 +133,10 @@ class SchedulerMetrics:
                 return
             look, generation = _Look(), self._generation
             for pool, dispatcher in list(self._dispatchers().items()):
-                await self._look_at(pool, dispatcher, look)
+                if self._led():
+                    await self._look_at(pool, dispatcher, look)
+                else:
+                    await self._look_at_tenants(dispatcher)
             for watch in self._watches:
                 await watch.looked()
             now = time.monotonic()
@@ -175,6 +181,13 @@ class SchedulerMetrics:
         self.gaps[pool] = await self._see_gaps(pool, snapshot, standings)
         for tier_id, gap in self.gaps[pool].items():
             _see_gap((pool, tier_id), gap, seen)
+
+    async def _look_at_tenants(self, dispatcher: Dispatcher) -> None:
+        """Keep the series of tenants whose calls this process counts, while another one leads."""
+        for tenants in _slices(dispatcher.tenants()):
+            for tenant in tenants:
+                self._series.saw(tenant.id, 0.0)
+            await asyncio.sleep(0)
 
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:
         pool, tenant_id = of

@@ -10,6 +10,8 @@ import pytest
 from gateway_rig import FAST, SLOW, engine, running, until
 from workers_rig import children, workers
 
+from gateway.observability.metrics.scheduler_metrics import INTERVAL_S
+
 
 def sized(backend, requests):
     """The configuration of this engine, with its size: a gateway that learns it sends more at first."""
@@ -29,6 +31,7 @@ async def test_each_worker_answers_whole_and_streamed(tmp_path):
                 async with alice.streaming() as answer:
                     assert answer.status == 200
                     assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+        await asyncio.sleep(3 * INTERVAL_S)  # what a worker counts stays while it looks at tenants again and again
         total = await gateway.process.metric("fairlead_tenant_requests_total")
         assert sum(total.values()) == 4
 

@@ -20,6 +20,7 @@ async def test_what_a_new_leadership_charges_counts_from_its_start():
     series = TenantSeries(10, lambda _tenant: None)
     metrics = SchedulerMetrics(
         lambda: dispatchers,
+        led=lambda: True,
         series=series,
         session_wait=instruments.Histograms().session_wait,
         scheduling_of=lambda _pool: Scheduling(),
@@ -38,6 +39,7 @@ async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
     dispatcher = Dispatcher(Scheduler(wait_s_max=10.0))  # without a backend: they wait
     metrics = SchedulerMetrics(
         lambda: {"pool": dispatcher},
+        led=lambda: True,
         series=TenantSeries(10, lambda _tenant: None),
         session_wait=instruments.Histograms().session_wait,
         scheduling_of=lambda _pool: Scheduling(),
@@ -67,6 +69,7 @@ async def test_working_sets_and_waits_of_sessions_are_metrics():
     scheduler, histograms = Scheduler(sessions=SessionRules()), instruments.Histograms()
     metrics = SchedulerMetrics(
         lambda: {"pool": Dispatcher(scheduler)},
+        led=lambda: True,
         series=TenantSeries(10, lambda _tenant: None),
         session_wait=histograms.session_wait,
         scheduling_of=lambda _pool: Scheduling(),
@@ -82,3 +85,25 @@ async def test_working_sets_and_waits_of_sessions_are_metrics():
     assert metrics.seen[instruments.SESSIONS]["pool", "running"] == 1
     ((labels, waits),) = histograms.session_wait.series()
     assert (labels, sum(waits.counts), waits.sum) == (("pool",), 1, 0.05)
+
+
+async def test_tenants_keep_their_series_while_another_process_leads_until_they_are_removed():
+    gone, dispatcher = [], Dispatcher(Scheduler(wait_s_max=10.0))
+    series = TenantSeries(10, gone.append)
+    metrics = SchedulerMetrics(
+        lambda: {"pool": dispatcher},
+        led=lambda: False,
+        series=series,
+        session_wait=instruments.Histograms().session_wait,
+        scheduling_of=lambda _pool: Scheduling(),
+    )
+    dispatcher.spent(ALICE, Usage(100, 0, 0))
+    series.label("alice", is_known=True)
+    for _ in range(3):
+        await metrics.look()
+    assert not gone
+    assert instruments.POOL_SERVICE not in metrics.seen, "the leader tells what was charged"
+    dispatcher.forget("alice")
+    for _ in range(3):
+        await metrics.look()
+    assert gone == ["alice"]

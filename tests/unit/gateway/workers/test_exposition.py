@@ -17,6 +17,9 @@ process_start_time_seconds 100.0
 # HELP process_open_fds Open.
 # TYPE process_open_fds gauge
 process_open_fds 7.0
+# HELP fairlead_cluster_epoch Number.
+# TYPE fairlead_cluster_epoch gauge
+fairlead_cluster_epoch 2.0
 """
 OTHER = ONE.replace("3.0", "4.0").replace("100.0", "90.0").replace('tenant="a b"', 'tenant="c"')
 
@@ -29,6 +32,7 @@ def test_counters_and_histograms_are_summed_and_gauges_by_their_meaning():
     assert "lag_seconds_sum 1.5" in page
     assert "process_start_time_seconds 90.0" in page
     assert "process_open_fds 21.0" in page
+    assert "fairlead_cluster_epoch 2.0" in page, "all follow one leadership"
     assert page.count("# TYPE calls_total counter") == 1
 
 
