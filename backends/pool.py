@@ -237,4 +237,4 @@ def _log_state(health: BackendHealth, was: HealthState, why: str) -> None:
     """Log one line per change of state: INFO when it improves, else WARNING."""
     is_better = health.available and was not in {HealthState.HEALTHY, health.state}
     level = logging.INFO if is_better else logging.WARNING
-    log.log(level, "backend %s: %s, was %s. %s", health.backend_id, health.state, was, why)
+    log.log(level, "backend %s: %s, was %s%s", health.backend_id, health.state, was, f". {why}" if why else "")

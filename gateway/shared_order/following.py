@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -17,6 +18,7 @@ from gateway.shared_order.transport import OrderConnection, connected
 
 RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
 ALONE_RETRY_S: Final = 0.5  # and while this process is alone: the leader of before may still have a majority
+QUIET_S: Final = 3.0  # after the start: processes that start together are not ready at one time
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Following:
         self._target: _LeaderAddress | None = None  # that is followed, or tried
         self._task: asyncio.Task[None] | None = None
         self._complained = ""
+        self._quiet_until = self._loop.time() + QUIET_S
 
     def aim(self, now: float) -> None:
         """Follow the member that is to be followed now, and no other."""
@@ -71,7 +74,7 @@ class Following:
     def look(self) -> None:
         """Take note of whether the leader decides for this process by now."""
         if not self.joined.is_set() and self._member.follower.link.leader is not None:
-            self._complained = ""
+            self._complained, self._quiet_until = "", -inf
             self.joined.set()
 
     def leave(self, reason: str) -> None:
@@ -108,7 +111,7 @@ class Following:
                     if target.name is not None and (isinstance(error, OtherMemberError) or _is_refused(error)):
                         self._member.refused(target.name, self._loop.time())
                         self._soon()
-                    self._complain(f"{leader} cannot be followed: {error}")
+                    self._complain(f"{leader} cannot be followed: {_said(error)}")
                 await asyncio.sleep(ALONE_RETRY_S if self._member.is_standalone else RETRY_S)
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
@@ -135,10 +138,19 @@ class Following:
                 self._soon()
 
     def _complain(self, text: str) -> None:
+        if self._loop.time() < self._quiet_until:
+            return
         if text != self._complained:  # tried again and again, logged once
             log.warning("%s; requests wait until there is a leader again", text)
         self._complained = text
         self._roles.because(text)
+
+
+def _said(error: Exception) -> str:
+    """The error in words; aiohttp's own have the address of an object in them."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect: {error.os_error}"
+    return str(error) or type(error).__name__
 
 
 def _is_refused(error: Exception) -> bool:

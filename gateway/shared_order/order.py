@@ -115,13 +115,14 @@ class SharedOrder:
     def resign(self) -> None:
         """Lead no more, and do not stand again; follow the next leader."""
         if self.member.candidate is not None:
-            self.roles.because("this process stops")
+            self.roles.stops()
             self.member.resign(self._loop.time())
             self._turn()
 
     async def stop(self) -> None:
         """Leave the order: what is in flight here counts as left by its clients."""
         self._is_stopping = True
+        self.roles.stops()
         await self._following.stop()
         now = self._loop.time()
         self.member.resign(now)
@@ -203,6 +204,8 @@ class SharedOrder:
         log.info("%s follows this process", name)
         try:
             await connection.run(lambda body: self._received_from(name, body))
+            if self._followers.get(name) is connection and not self._is_stopping:
+                log.info("%s follows this process no more: its connection has ended", name)
         except FrameError as error:
             log.warning("%s is dropped: %s", name, error)
             connection.close()

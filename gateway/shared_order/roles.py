@@ -8,6 +8,7 @@ from typing import Final
 from gateway.cluster.member import Member
 from gateway.live.schema import ClusterMember, ClusterView, MemberRole
 
+_STOPS: Final = "it stops"
 SEEN_MAX: Final = 1_000  # members that are remembered with their times
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ class Roles:
         """What has just happened, which the next change of the role is put down to."""
         self._reason = reason
 
+    def stops(self) -> None:
+        """Leave the order, which says nothing of whether another process leads."""
+        self._reason = _STOPS
+
     def look(self, member: Member) -> bool:
         """Take note of the present role, and log a change of leadership. Returns whether this process's role or its
         leader is another one now.
@@ -49,6 +54,8 @@ class Roles:
                 log.warning(
                     "this process is alone, with 1/%d of every limit: %s", member.share.part.replicas, self._reason
                 )
+            case MemberRole.LEADERLESS if self._reason == _STOPS:
+                log.info("this process leaves the order: %s", _STOPS)
             case MemberRole.LEADERLESS:
                 log.warning("no process leads: %s", self._reason)
         return True

@@ -119,6 +119,9 @@ async def test_the_slots_of_a_killed_follower_are_free_at_once(tmp_path):
             await gateway.restarted(follower)
             async with gateway.clients("alice", gateway.pids[1]) as again:
                 assert await again.ask() == 200
+        assert "cannot be followed" not in gateway.process.said, "workers are not ready at one time"
+        said = await gateway.process.end(signal.SIGTERM)
+        assert "follows this process no more: its connection has ended" in said
 
 
 async def test_streams_of_a_follower_outlive_the_leader_and_its_waiting_calls_are_served(tmp_path):
