@@ -152,7 +152,12 @@ MODEL_NOT_ALLOWED: Final = Problem(403, "authentication_error", "model_not_allow
 TOO_MANY_FAILURES: Final = Problem(
     429, "rate_limit_error", "too_many_failures", "Too many requests with wrong keys came from your address."
 )
-MODEL_NOT_FOUND: Final = Problem(404, "invalid_request_error", "model_not_found", "The model does not exist here.")
+MODEL_NOT_FOUND: Final = Problem(
+    404,
+    "invalid_request_error",
+    "model_not_found",
+    "The model does not exist here. GET /v1/models lists those that your key may use.",
+)
 RESPONSE_NOT_FOUND: Final = Problem(
     404, "invalid_request_error", "response_not_found", "There is no such response of yours here."
 )
@@ -242,6 +247,11 @@ def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = N
 def problem_about(problem: Problem, param: str) -> Problem:
     """A copy of the problem that names the field it is about."""
     return replace(problem, param=param)
+
+
+def body_too_large(bytes_max: int) -> Problem:
+    """BODY_TOO_LARGE with the limit."""
+    return replace(BODY_TOO_LARGE, message=f"The body has more than the {bytes_max} bytes that are taken here.")
 
 
 def too_many_failures(wait_s: float) -> Problem:

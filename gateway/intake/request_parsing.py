@@ -246,14 +246,14 @@ class RequestParser:
         try:
             return request.body_at_hand()
         except BodyTooLargeError:
-            raise ProblemError(errors.BODY_TOO_LARGE) from None
+            raise ProblemError(errors.body_too_large(request.connection.body_bytes_max)) from None
 
     async def _received(self, request: HttpRequest, expected: ExpectedBody) -> bytearray:
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 return await request.read_body(expected.expect)
         except BodyTooLargeError:
-            raise ProblemError(errors.BODY_TOO_LARGE) from None
+            raise ProblemError(errors.body_too_large(request.connection.body_bytes_max)) from None
         except BodyMalformedError:
             raise ProblemError(errors.MALFORMED_HTTP) from None
         except TimeoutError:

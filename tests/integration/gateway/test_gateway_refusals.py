@@ -138,6 +138,7 @@ async def test_bad_input_through_the_official_client_is_a_bad_request_error():
         with pytest.raises(openai.NotFoundError) as missing:
             await client.chat.completions.create(**call(model="none"))
         assert missing.value.body["reason"] == "model_not_found"
+        assert "GET /v1/models" in missing.value.body["message"]
 
 
 async def test_an_unknown_model_is_a_404_in_the_apis_shape():
@@ -149,7 +150,9 @@ async def test_an_unknown_model_is_a_404_in_the_apis_shape():
 
 async def test_a_body_over_the_limit_is_a_413_declared_or_not():
     async with scripted() as backend, gateway(backend, limits={"body_bytes_max": 1000}) as rig:
-        assert_error(await rig.post(b"x" * 1001), 413, code="body_too_large")
+        reply = await rig.post(b"x" * 1001)
+        assert_error(reply, 413, code="body_too_large")
+        assert b"more than the 1000 bytes" in reply.body
 
         async def pieces():
             for _ in range(5):
