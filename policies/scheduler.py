@@ -291,10 +291,10 @@ class Scheduler:
         self._fleet.live(loads, self._ledger.at, now)
         if self._sessions is not None:
             self._sessions.ledger.loads_changed(loads)
-            self._handover.unbind(now)
         self._draining.live(loads, now)
         self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
         self._arrangement.fair_queues.backends_changed()
+        self._handover.unbind(now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.retain(self._fleet.backends.keys())
             for load in loads:
@@ -307,14 +307,13 @@ class Scheduler:
         is_other = self._fleet.measured(load, self._ledger.at(load.backend_id), now)
         if self._sessions is not None:
             self._sessions.ledger.measured(load)
-            if is_other:
-                self._handover.unbind(now)
         self._draining.measured(load, now)
         if self._slot_fitting.reads_prefixes:
             self._prefixes.resized(load.backend_id, load.kv_tokens_max)
         if is_other:
             self._outage.backends_changed(self._queues.waiting(), now, is_available=self._fleet.is_available())
             self._arrangement.fair_queues.backends_changed()
+            self._handover.unbind(now)
             self._reassign_stranded(now)
         else:
             self._arrangement.fair_queues.release_holds()

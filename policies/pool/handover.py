@@ -102,12 +102,15 @@ class Handover:
     def unbind(self, now: float, *, is_due: bool = False) -> None:
         """Turns wait no longer for the backend of their session alone, if it is gone or they have waited long.
 
-        They take their places anew. `is_due`: no backend has gone since it was asked last.
+        They take their places anew, once there is a queue for them. `is_due`: no backend has gone since it was asked
+        last.
         """
         if self.sessions is None:
             return
         for request_id in self.sessions.lapsed(now, is_due=is_due):
             request = self.queues.get(request_id)
+            if not self.accounting.present.fair_queues.has_place(self.sessions.free(request)):
+                continue
             self._leave_order(request, now)
             self.readmit(self.sessions.unbound(request), None, now)
 
@@ -213,7 +216,7 @@ class Handover:
         if entry is not None:
             refund = self.ledger.refunded(entry)
             if request.tenant_id in self.tenants.states:
-                self._home(entry)[0].charged(request.tenant_id, refund)
+                self._charge_in_home(entry, refund)
             else:
                 self.ledger.forget(request.tenant_id)
         return True
@@ -238,7 +241,7 @@ class Handover:
         """Charge a request that waits in no order, in the queue where it was charged before."""
         entry = self.ledger.prepaid(request.id)
         if entry is not None and request.tenant_id in self.tenants.states:
-            self._home(entry)[0].charged(request.tenant_id, charge)
+            self._charge_in_home(entry, charge)
 
     def _prepay(self, request: Request, prepaid: Usage | None, usage: Usage | None) -> Charge:
         """Count the request as charged for `prepaid`, and return the charge for the excess of `usage` over that."""
@@ -280,6 +283,11 @@ class Handover:
             entry.backend_id = fair_queue.backend_id or entry.backend_id
         fair_queue.first[request.id] = None
         return fair_queue
+
+    def _charge_in_home(self, entry: InFlight, charge: Charge) -> None:
+        """Charge a prepaid entry. Without any queue all accounts are gone, as that of a backend that goes is."""
+        if self.accounting.present.fair_queues.all():
+            self._home(entry)[0].charged(entry.request.tenant_id, charge)
 
     def _home(self, entry: InFlight) -> tuple[FairQueue, bool]:
         """The queue that a prepaid entry is charged in, or any if that is gone, and whether it still exists."""

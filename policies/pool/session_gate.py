@@ -132,13 +132,19 @@ class SessionGate:
         self._bound_until = min((each.until for each in self._bound.values() if each.until > now), default=inf)
         return [id_ for id_, each in self._bound.items() if each.until <= now or each.backend_id not in available]
 
+    def free(self, request: Request) -> Request:
+        """The request as it would be if it were not bound."""
+        bound = self._bound.get(request.id)
+        return request if bound is None else replace(request, backend_ids=bound.backend_ids)
+
     def unbound(self, request: Request) -> Request:
         """The request with the backends that can serve it, from now on."""
-        bound = self._bound.pop(request.id, None)
-        if bound is None:
+        if request.id not in self._bound:
             return request
+        request = self.free(request)
+        del self._bound[request.id]
         self.ledger.turns[request.id].backend_id = ""
-        return replace(request, backend_ids=bound.backend_ids)
+        return request
 
     def left(self, request_id: str, now: float) -> None:
         """A waiting request is gone, or set aside: it will have to be asked for again."""

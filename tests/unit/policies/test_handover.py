@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from policies.fairness import LeastCounterFirst
-from policies.placement import LeastReserved
-from policies.types import NO_USAGE, BackendLoad, Dispatch, Preempt, ReplicaShare, Request, Tenant, Usage
+from policies.placement import PLACEMENT, LeastReserved
+from policies.types import NO_USAGE, BackendLoad, Dispatch, Preempt, Reason, ReplicaShare, Request, Tenant, Usage
 
 GPU = BackendLoad("gpu", requests_running_max=4, requests_running=0, measured_at=0.0)
 
@@ -211,3 +211,13 @@ def test_three_replicas_without_word_of_each_other_fill_a_backend_and_share_what
 
     assert settle(0) == [10, 10, 10]
     assert sum(settle(6)) <= 30
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENT))
+def test_an_interrupted_request_of_another_scheduler_is_rejected_where_no_backend_was_ever_known(make_pool, placement):
+    pool = make_pool(loads=[], placement=PLACEMENT[placement](), backend_wait_s_max=0.0)
+    pool.scheduler.readmitted(request("a"), 0.0, Usage(10, 0, 5), usage=Usage(10, 0, 8))
+    assert pool.refused() == {"a": Reason.NO_BACKEND}
+    pool.measure(GPU)
+    pool.send("A", "b")
+    assert pool.dispatched() == ["b"]

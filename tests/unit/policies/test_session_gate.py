@@ -3,6 +3,7 @@
 import pytest
 
 from policies.facts import FACTS
+from policies.placement import PLACEMENT
 from policies.pool.session_gate import SessionRules
 from policies.types import (
     BackendLoad,
@@ -449,3 +450,14 @@ def test_what_was_expected_to_be_cached_is_compared_with_what_was():
     pool.run("one", "one-3", TURN + 200, cached=1_000)
     seen = pool.scheduler.snapshot(pool.now).sessions
     assert (seen.expected_tokens, seen.recomputed_tokens) == (TURN + 5 + TURN + 105, 5 + TURN + 105 - 1_000)
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENT))
+def test_a_turn_that_is_bound_to_a_backend_waits_for_another_where_all_are_gone(placement):
+    pool = Agents(placement=PLACEMENT[placement]())
+    pool.run("one", "one-1")
+    pool.turn("one", "one-2")
+    pool.measure()
+    assert pool.dispatched() == []
+    pool.measure(BackendLoad("new", kv_tokens_max=KV, requests_running_max=8))
+    assert pool.dispatched() == ["one-2"]
