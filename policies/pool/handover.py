@@ -58,7 +58,7 @@ class Handover:
         """Take over a running request. Its reservation has room for `output_tokens`; 0: for the predicted output."""
         for known in (self.queues.deadlines, self.ledger.in_flight, self.parked):
             assert request.id not in known, "an id is in use once"
-        self.key_holds.runs(request)
+        is_over = self.key_holds.runs(request)
         tier_id = self.tenants.tier_id(request.tenant_id)
         sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
         capacity, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
@@ -84,6 +84,8 @@ class Handover:
             self.fleet.took(entry)
         if self.sessions is not None:
             self.sessions.sent(entry)
+        if is_over:
+            self._hold_waiting(request.tenant_id, request.key_id, now)
         return entry
 
     def park(self, request_id: str, now: float) -> None:

@@ -46,10 +46,16 @@ class KeyHolds:
             key.entered.add(request.id)
         return True
 
-    def runs(self, request: Request) -> None:
-        """Count a request that is in flight whatever the limit, because another scheduler has sent it."""
-        if request.key_id and self._limit(request.tenant_id, request.key_id) is not None:
-            self._key(request).entered.add(request.id)
+    def runs(self, request: Request) -> bool:
+        """Count a request that is in flight whatever the limit, because another scheduler has sent it. Returns whether
+        more of its key have entered now than may be in flight.
+        """
+        limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
+        if limit is None:
+            return False
+        entered = self._key(request).entered
+        entered.add(request.id)
+        return len(entered) > limit
 
     def hold(self, request: Request) -> None:
         """Hold the request until its key has room."""

@@ -150,6 +150,19 @@ def test_a_scheduler_that_takes_over_counts_what_runs_and_holds_what_waits(make_
 
 
 @pytest.mark.local_scheduler
+def test_what_has_entered_the_order_is_held_where_another_scheduler_has_sent_as_many_of_its_key(make_pool):
+    before = one_at_a_time(make_pool)
+    send(before, "k1")
+    (sent,) = before.poll()
+    pool = one_at_a_time(make_pool)
+    send(pool, "k2")
+    pool.scheduler.adopted(before.scheduler._ledger.in_flight[sent.request_id].request, "gpu", Usage(1, 0, 0), pool.now)
+    assert pool.dispatched() == []
+    pool.end("k1")
+    assert pool.dispatched() == ["k2"]
+
+
+@pytest.mark.local_scheduler
 def test_what_waits_for_a_process_that_is_away_is_let_in_when_that_is_back_and_there_is_room(make_pool):
     pool = one_at_a_time(make_pool)
     send(pool, "k1", "k2", "k3")
