@@ -270,13 +270,15 @@ class Handover:
         )
 
     def _place(self, request: Request, now: float) -> FairQueue:
-        """Put the request into a queue. A prepaid request goes first in the queue where it was charged."""
+        """Put the request into a queue. A prepaid request goes first: in the queue where it was charged, where that is
+        there and its backend may serve it.
+        """
         fair_queues, entry = self.accounting.present.fair_queues, self.ledger.prepaid(request.id)
         if entry is None:
             return fair_queues.enter(request, now)
         entry.request = request
         is_there = self._home(entry)[1]
-        if is_there and entry.backend_id:
+        if is_there and any(each.id == entry.backend_id for each in self.fleet.known(request)):
             fair_queue = fair_queues.enter_again(entry)
         else:
             fair_queue = fair_queues.enter(request, now)

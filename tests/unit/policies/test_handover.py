@@ -221,3 +221,21 @@ def test_an_interrupted_request_of_another_scheduler_is_rejected_where_no_backen
     pool.measure(GPU)
     pool.send("A", "b")
     assert pool.dispatched() == ["b"]
+
+
+@pytest.mark.local_scheduler
+@pytest.mark.parametrize("placement", sorted(PLACEMENT))
+def test_an_interrupted_request_that_is_back_goes_elsewhere_where_its_backend_has_gone_meanwhile(make_pool, placement):
+    one, other = (replace(GPU, backend_id=each, requests_running_max=1) for each in ("one", "other"))
+    pool = make_pool(loads=[one], placement=PLACEMENT[placement]())
+    pool.send("A", "a", is_resumable=True)
+    assert pool.dispatched() == ["a"]
+    pool.send("B", "waits")
+    pool.cut("a", tokens=3)
+    cut = pool.scheduler._queues.get("a")
+    pool.scheduler.parked("a", pool.now)
+    pool.measure(other)
+    pool.scheduler.readmitted(cut, pool.now)
+    assert pool.dispatched() == ["a"]
+    pool.end("a")
+    assert pool.dispatched() == ["waits"]
