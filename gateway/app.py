@@ -9,6 +9,7 @@ shares one order with others. handlers/handlers.py makes what answers requests; 
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -62,6 +63,8 @@ if TYPE_CHECKING:  # loaded only where they are on
 
 DRAIN_POLL_S: Final = 0.05
 STOP_S_MAX: Final = 1.0  # for responses that are being written when the listener stops
+
+log = logging.getLogger(__name__)
 
 
 class CallLogs:
@@ -223,13 +226,16 @@ class Gateway:
         `drain_s` at most.
         """
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
+        log.info("it stops: not ready any more, it serves for another %g s", shutdown.lame_duck_s)
         await self.order.resign()
         self._handlers.lame_duck()
         await asyncio.sleep(shutdown.lame_duck_s)
         self._handlers.refuse_new()
+        log.info("it stops: new calls are refused, and those that are here have %g s to end", shutdown.drain_s)
         give_up_at = loop.time() + shutdown.drain_s
         while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - any of many calls may end last
             await asyncio.sleep(DRAIN_POLL_S)
+        log.info("it stops: %s", "what still runs is ended" if self.pools.busy() else "all calls have ended")
         await self.order.process.drained()
 
     async def stop(self) -> None:

@@ -62,8 +62,8 @@ class LimitLog:
     def _tell_size(backend_id: str, view: BackendView) -> None:
         if view.size is SizeSource.ASSUMED:
             log.warning(
-                "backend %s: how many requests it runs at once is not known (max_num_seqs): %d are assumed, more as "
-                "they are seen to run; requests_running_max says it",
+                "backend %s: its --max-num-seqs is not known: %d requests at once are assumed, more as they are seen "
+                "to run; give it as requests_running_max of the backend",
                 backend_id,
                 view.requests_limit,
             )

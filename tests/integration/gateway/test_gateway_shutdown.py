@@ -53,7 +53,8 @@ async def test_a_lame_duck_is_not_ready_but_serves_and_then_refuses():
         await asyncio.wait_for(draining, 2.0)
 
 
-async def test_what_waits_in_the_queue_is_still_served_while_draining():
+async def test_what_waits_in_the_queue_is_still_served_while_draining(caplog):
+    caplog.set_level("INFO")
     async with engine(speed=0.2) as server:
         entry = {"name": "b0", "url": server.url, "requests_running_max": 1}
         async with gateway(entry, shutdown={"lame_duck_s": 0.0, "drain_s": 5.0}) as rig:
@@ -61,6 +62,8 @@ async def test_what_waits_in_the_queue_is_still_served_while_draining():
             await until(lambda: (rig.snapshot().in_flight_requests, rig.snapshot().queued_requests) == (1, 3))
             await asyncio.wait_for(rig.gateway.drain(), 3.0)
             assert [(await task).status for task in calls] == [200] * 4
+            assert "new calls are refused, and those that are here have 5 s to end" in caplog.text
+            assert "all calls have ended" in caplog.text
 
 
 @pytest.mark.jumping
@@ -87,7 +90,7 @@ async def test_a_client_still_there_when_time_is_up_is_told_and_none_is_waited_f
             assert refused.headers["x-llm-d-request-dropped-reason"] == "rejected-shutting-down"
             await until(lambda: not running(server))
     said = [record for record in caplog.records if record.levelname in {"ERROR", "WARNING"}]
-    assert [record for record in said if "is not known (max_num_seqs)" not in record.getMessage()] == []
+    assert [record for record in said if "--max-num-seqs is not known" not in record.getMessage()] == []
 
 
 async def test_a_gateway_that_could_not_start_leaves_nothing_behind():

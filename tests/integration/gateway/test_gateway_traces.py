@@ -32,7 +32,7 @@ SECRET = "the-secret-of-the-prompt"
 
 def said(caplog):
     """The log, but for the backend's size, which a scripted one does not tell."""
-    return [record for record in caplog.records if "is not known (max_num_seqs)" not in record.getMessage()]
+    return [record for record in caplog.records if "--max-num-seqs is not known" not in record.getMessage()]
 
 
 @pytest.fixture(autouse=True)

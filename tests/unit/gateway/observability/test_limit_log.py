@@ -40,7 +40,7 @@ def test_where_a_size_is_from_is_said_once_unless_it_is_given(lines):
         log.see("m", "b0", view, queued_requests=0, now=now)
     assumed, learnt = lines()
     assert "b0" in assumed
-    assert "4 are assumed" in assumed
+    assert "4 requests at once are assumed" in assumed
     assert "requests_running_max" in assumed
     assert "12 requests at once are learnt" in learnt
 
