@@ -299,9 +299,7 @@ class BackendCapacity:
 
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
-        left = self.tokens_max
-        if not self.requests and reservation.tokens > left:
-            left = reservation.tokens
+        left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
         self._headroom.granted = left, self.external_tokens
         self.requests += 1
         self._sent.add(reservation)
