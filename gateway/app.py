@@ -99,7 +99,7 @@ class CallLogs:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a gateway is made from: what had to be read, asked or started first."""
+    """The parts that a gateway is made from, which had to be read, asked or started first."""
 
     config: Config
     order: Order

@@ -10,7 +10,9 @@ if TYPE_CHECKING:  # loaded only where it is on
 
 
 class EmbeddedEngine:
-    """`start` it where it is needed, `stop` it in any case."""
+    """The simulated engine that serves where no backend is configured. `start` it where it is needed, `stop` it in any
+    case.
+    """
 
     def __init__(self, section: EngineSection) -> None:
         self._section = section

@@ -38,8 +38,8 @@ class OperatorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """`tiers` and `groups` are live: each look-up sees the present ones. `make_scheduler` makes the Scheduler of a pool
-    as the settings are now.
+    """The parts of a gateway that serves. `tiers` and `groups` are live: each look-up sees the present ones.
+    `make_scheduler` makes the Scheduler of a pool as the settings are now.
     """
 
     handlers: RequestHandlers

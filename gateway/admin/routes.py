@@ -104,8 +104,8 @@ def refusal(caller: Caller, role: Role | None, *, for_groups: bool = False) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method at one path below ROOT. `role` None: for callers that have not signed in. `conflicts` says why the
-    route can return 409; None where it cannot.
+    """A route of the admin API: one method at one path below ROOT. `role` None: it is for callers that have not signed
+    in. `conflicts` says why the route can return 409; None where it cannot.
     """
 
     method: str

@@ -54,7 +54,7 @@ Show = Callable[[float, str], None]  # how far it is (0 to 1), and with what
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of so many samples, in milliseconds."""
+    """The median and the 99th percentile of so many samples, in milliseconds."""
 
     median_ms: float
     p99_ms: float
@@ -63,7 +63,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One measure at the server and through the gateway. `added_ms`: the median of the differences within pairs."""
+    """One figure, measured at the server and through the gateway. `added_ms`: the median of the differences within
+    pairs.
+    """
 
     direct: Spread
     gateway: Spread
@@ -85,7 +87,9 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """All that was measured, as far as it came. CPU times are of the gateway's process, None where they are unknown."""
+    """The results of a measurement, as far as it came. CPU times are of the gateway's process, None where they are
+    unknown.
+    """
 
     backend: str
     model: str
@@ -103,7 +107,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`slots`: what the gateway sends to the server at once while tenants compete."""
+    """The plan of a measurement. `slots`: the calls that run at the server at once while tenants compete."""
 
     spec: BackendSpec
     api_key: str | None

@@ -33,7 +33,7 @@ def group_of(holder: Holder) -> str:
 
 
 class Unit(StrEnum):
-    """What a budget is counted in."""
+    """The unit that a budget is counted in."""
 
     TOKENS = "tokens"
     COST = "cost"
@@ -84,7 +84,7 @@ class BudgetUse:
 
 @dataclass(slots=True)
 class BudgetTally:
-    """What one holder has spent this month in one unit. Mutable."""
+    """The amounts that one holder has spent this month, in one unit. Mutable."""
 
     days: dict[str, dict[str, int]] = field(default_factory=dict)  # by writer
     month: str = ""

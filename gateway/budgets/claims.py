@@ -25,8 +25,8 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one process has spent and reserved (`BudgetLedger.spent_here`), of all holders, or of those that its
-    `claims` are for. Costs are by the prices of version `priced_by`.
+    """The report of one process: what it has spent and reserved (`BudgetLedger.spent_here`), of all holders, or of
+    those that its `claims` are for. Costs are by the prices of version `priced_by`.
     """
 
     member: str
@@ -39,8 +39,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
-    """What all others have: spent by writer, and reserved; of the holders that the report was of. `overruns` answers
-    its claims, one each: None grants it. Costs are by the prices of version `priced_by`.
+    """The leader's answer to a report: what all others have spent, by writer, and reserved, of the holders that the
+    report was of. `overruns` answers its claims, one each: None grants it. Costs are by the prices of version
+    `priced_by`.
     """
 
     priced_by: str
@@ -56,7 +57,9 @@ _SUMS: Final = msgspec.json.Decoder(BudgetSums)
 
 
 class BudgetClaims:
-    """One process's part: it claims for its calls, and decides on the claims of all while it leads. Mutable."""
+    """One process's part in the budgets of all. It claims room for its own calls; while it leads, it decides on the
+    claims of all processes. Mutable.
+    """
 
     def __init__(self, budgets: Budgets, writer: str, others: Others) -> None:
         """`writer` is what this process counts as."""

@@ -43,7 +43,9 @@ class _UsageRow:
 
 
 class UsageBook:
-    """Counts usage and flushes it to the store. Mutable; used on one loop."""
+    """The usage that this process has counted, which is written to the store again and again. Mutable; used on one
+    loop.
+    """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""
@@ -139,7 +141,7 @@ class UsageBook:
 
 
 class CallPricing:
-    """Sets the cost of calls that end, before others count them."""
+    """A meter that sets the cost of each call that ends, before other meters count it."""
 
     def __init__(self, prices: PriceBook, today: Callable[[], str]) -> None:
         """`today` is the day that usage is counted on."""

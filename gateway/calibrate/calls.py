@@ -20,7 +20,7 @@ ERROR_CHARS_MAX = 300
 
 
 class CalibrationError(Exception):
-    """Nothing could be measured; the message says why."""
+    """An error: nothing could be measured; the message says why."""
 
 
 @contextmanager
@@ -56,7 +56,9 @@ async def run_for(
 
 @dataclass(slots=True)
 class Answer:
-    """Times are seconds after the call was sent. `tokens_at`: when chunks of text came. `why`: what went wrong."""
+    """The times of one answer, in seconds after the call was sent. `tokens_at`: when chunks of text came. `why`: what
+    went wrong.
+    """
 
     total_s: float = 0.0
     tokens_at: list[float] = field(default_factory=list)
@@ -70,7 +72,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send calls: a URL without /v1, headers with the key, and what is to be called for."""
+    """The server that calls go to: its URL without /v1, headers with its key, and the model that is called."""
 
     url: str
     headers: Mapping[str, str]
@@ -94,7 +96,7 @@ class Target:
 
 
 class CallSender:
-    """Makes calls, and gives up where none of the first goes well. Mutable."""
+    """A client that makes calls, and gives up where none of the first goes well. Mutable."""
 
     def __init__(self) -> None:
         self.answered = 0

@@ -6,7 +6,7 @@ from gateway.calibrate.mix import Mix
 
 
 class Load(CallSender):
-    """Concurrent calls to one backend. Calls that are not answered when a phase ends are cancelled."""
+    """A load of concurrent calls to one backend. Calls that are not answered when a phase ends are cancelled."""
 
     def __init__(self, spec: BackendSpec, mix: Mix, *, model: str) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ class Progress:
 
 
 class TooFewWindowsError(CalibrationError):
-    """There are too few windows to fit a model; a later run can continue from `windows`."""
+    """An error: there are too few windows to fit a model; a later run can continue from `windows`."""
 
     def __init__(self, model: str, windows: list[Observation]) -> None:
         super().__init__(f"only {len(windows)} windows of steps were seen, {WINDOWS_MIN} are needed")
@@ -58,7 +58,9 @@ class TooFewWindowsError(CalibrationError):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`step_time` is learnt from all windows; its error is that of `held_out`, by what was learnt from the others."""
+    """The result of a calibration. `step_time` is learnt from all windows; its error is that of `held_out`, by what was
+    learnt from the others.
+    """
 
     model: str
     step_time: StepTime

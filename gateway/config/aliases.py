@@ -29,7 +29,7 @@ SplitWeight = Annotated[float, Field(ge=0, le=SPLIT_WEIGHT_MAX), BeforeValidator
 
 
 class ShadowSection(Section):
-    """Copies of calls that are sent to another model, and whose answers are dropped."""
+    """The settings of copies of calls, which are sent to another model, and whose answers are dropped."""
 
     model: Annotated[ModelName, Field(description="where the copies go"), FormField("Copies to")]
     ratio: Annotated[

@@ -45,7 +45,7 @@ class Issuer(Section):
 
 
 class TenantIssuer(Issuer):
-    """The identity providers of the data port: `tenant_claim` names the tenant."""
+    """An identity provider of the data port. `tenant_claim` names the tenant."""
 
     tenant_claim: Claim = "tenant"
 

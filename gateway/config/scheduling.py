@@ -54,50 +54,72 @@ class PolicySettings(Section):
 
 
 class DeficitRoundRobinSettings(PolicySettings):
+    """The parameters of the fairness policy `drr`."""
+
     quantum_service: Positive = QUANTUM_SERVICE
 
 
 class SlackCounterSettings(PolicySettings):
+    """The parameters of the fairness policy `slack`."""
+
     slack_service: Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(not_bool)] = SLACK_SERVICE
     second_key: Annotated[str, BeforeValidator(partial(read_choice_of, SECOND_KEYS))] = PREFIX
 
 
 class DeficitLongestPrefixSettings(PolicySettings):
+    """The parameters of the fairness policy `dlpm`."""
+
     quantum_service: Positive = REFILL_SERVICE
 
 
 class AgentTagsSettings(PolicySettings):
+    """The parameters of the fairness policy `justitia`."""
+
     kv_tokens: Positive = KV_TOKENS
     iterations_per_s: Positive = ITERATIONS_PER_S
 
 
 class TenantQuantileSettings(PolicySettings):
+    """The parameters of the prediction `quantile`."""
+
     quantile: Ratio = QUANTILE
 
 
 class MixtureOfExpertsSettings(PolicySettings):
+    """The parameters of the prediction `mixture`."""
+
     quantile: Ratio = MIXTURE_QUANTILE
 
 
 class NoisyOracleSettings(PolicySettings):
+    """The parameters of the prediction `noisy-oracle`."""
+
     error_ratio: Annotated[float, Field(ge=0, le=1), BeforeValidator(not_bool)] = ERROR_RATIO
 
 
 class D2lpmSettings(PolicySettings):
+    """The parameters of the placement `d2lpm`."""
+
     quantum_service: Positive = WORKER_QUANTUM_SERVICE
 
 
 class FixedLimitSettings(PolicySettings):
+    """The parameters of the limit `fixed`."""
+
     sequences_max: Count = SEQUENCES_MAX
 
 
 class LinearPriceSettings(PolicySettings):
+    """The parameters of the price `linear`."""
+
     prompt: NotNegative = 1.0
     cached_prompt: NotNegative = 0.1
     output: Positive = 2.0
 
 
 class ProfiledPriceSettings(PolicySettings):
+    """The parameters of the price `profiled`."""
+
     prompt_ms: NotNegative = 0.21001891
     output_ms: Positive = 0.10075395
     prompt_output_ms: NotNegative = 0.0039868
@@ -106,12 +128,16 @@ class ProfiledPriceSettings(PolicySettings):
 
 
 class FlopsPriceSettings(PolicySettings):
+    """The parameters of the price `flops`."""
+
     parameter_count: Positive = 6.74e9
     layers: Count = 32
     hidden: Count = 4096
 
 
 class ExtendPriceSettings(PolicySettings):
+    """The parameters of the price `extend`."""
+
     extend: NotNegative = 1.0
     output: Positive = 2.0
 

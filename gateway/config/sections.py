@@ -129,7 +129,7 @@ class BackendSizes(Section):
 
 
 class BackendPlace(BackendSizes):
-    """One server: its URL, its pool and its kind. None: detected."""
+    """The settings that say which server a backend is: its URL, its pool and its kind. None: detected."""
 
     url: Annotated[
         str, Field(json_schema_extra={"pattern": "^https?://"}, description="its root, without /v1 and credentials")
@@ -355,7 +355,7 @@ class GroupSection(LimitedSection, SharingSection):
 
 
 class TenantSection(LimitedSection, SharingSection):
-    """A tenant. None: no such limit; for queues: the defaults of `queue`."""
+    """A tenant. A limit that is None does not exist; one of its queue has the default of `queue`."""
 
     group: Annotated[Name | None, Field(description="its tier is the group's"), FormField("Group")] = None
     envelope: Annotated[
@@ -402,17 +402,17 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """Whether streams are also preempted after their first token, and continued later. `scheduling.preempt_service` and
-    `tiers.*.preemptible` define for which requests.
+    """The switch by which streams are also preempted after their first token, and continued later.
+    `scheduling.preempt_service` and `tiers.*.preemptible` say for which requests.
     """
 
     enabled: bool = False
 
 
 class ContinuationSection(Section):
-    """Streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which is drained may
-    take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long after the first
-    token has failed. `preempt`: whether streams also give way to others.
+    """The settings of streams that go on at another backend (docs/continue.md). `drain_s`: seconds that a backend which
+    is drained may take to end its streams, before they move. `silence_s`: a backend that sends nothing for so long
+    after the first token has failed. `preempt`: whether streams also give way to others.
     """
 
     enabled: bool = True
@@ -465,7 +465,9 @@ class HealthSection(Section):
 
 
 class PromptTokens(Section):
-    """Exact token counts from a local tiktoken ranks file. `pattern` is for ranks that `encoding` does not name."""
+    """The settings of exact token counts, from a local tiktoken ranks file. `pattern` is for ranks that `encoding` does
+    not name.
+    """
 
     ranks_file: Path | None = None
     encoding: Literal["cl100k_base", "o200k_base", "p50k_base", "r50k_base"] = "cl100k_base"

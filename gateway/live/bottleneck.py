@@ -36,7 +36,7 @@ class _SeenBackend(NamedTuple):
 
 
 class BackendsSeen:
-    """What was seen of the backends of one pool. Mutable."""
+    """The latest looks at the backends of one pool. Mutable."""
 
     def __init__(self) -> None:
         self._looks: dict[str, deque[_SeenBackend]] = {}

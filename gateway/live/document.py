@@ -59,8 +59,9 @@ FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What the document is made of, besides the record. All are read anew each time. `gaps` are by pool and tier;
-    `pace_of` is how long a backend really takes for a token of one sequence, in seconds, None where that is not known.
+    """The parts that the document is made from, besides the record. All are read anew each time. `gaps` are by pool and
+    tier; `pace_of` is how long a backend really takes for a token of one sequence, in seconds, None where that is not
+    known.
     """
 
     gateway: Callable[[], LivePageGateway]
@@ -127,7 +128,9 @@ class _Sums:
 
 
 class LiveDocument:
-    """Makes documents. Mutable: it keeps the shares of windows that have not moved, and what was seen lately."""
+    """The maker of live documents. Mutable: it keeps the shares of windows that have not moved, and what was seen
+    lately.
+    """
 
     def __init__(self, record: LiveRecord, sources: Sources) -> None:
         self._record = record

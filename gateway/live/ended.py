@@ -30,7 +30,7 @@ Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in secon
 
 
 class EndedRow(NamedTuple):
-    """One tenant in one pool: TTFT and TPOT by bucket, and how many of its calls were refused by reason."""
+    """The counts of one tenant in one pool: TTFT and TPOT by bucket, and refused calls by reason."""
 
     pool: str
     tenant: str
@@ -40,9 +40,9 @@ class EndedRow(NamedTuple):
 
 
 class EndedChanges(NamedTuple):
-    """What has changed of one process's calls since `since`: refusals by pool and reason, and what went on to another
-    pool by pool, alias and reason, all of them, and the rows of tenants that have changed. The next question is for
-    what changes after `upto`.
+    """The changes of one process's calls since `since`: all refusals by pool and reason, all calls that went on to
+    another pool by pool, alias and reason, and the rows of tenants that have changed. The next question is for what
+    changes after `upto`.
     """
 
     since: int
@@ -53,7 +53,7 @@ class EndedChanges(NamedTuple):
 
 
 class EndedView(Protocol):
-    """What the live document shows of calls that ended."""
+    """A view of the calls that ended, as the live document shows them."""
 
     def refused(self, pool: str) -> Mapping[str, int]:
         """How many calls of this pool were refused in the last minute, by reason."""
@@ -230,7 +230,7 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
 
 
 class EndedElsewhere:
-    """The calls of this process and those that others told of. Mutable: an EndedView of all."""
+    """A view of the calls that ended in all processes: in this one, and in others, which tell of theirs. Mutable."""
 
     def __init__(self, own: EndedCalls) -> None:
         self._own = own

@@ -44,7 +44,7 @@ class Reading:
 
 
 class PoolRecord:
-    """One pool. Mutable."""
+    """The windows of one pool, and the latest look at it. Mutable."""
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)
@@ -88,7 +88,7 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """All pools. Mutable; a LookWatch of the metrics."""
+    """The records of all pools. Mutable; a LookWatch of the metrics."""
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

@@ -29,7 +29,9 @@ Bound = Annotated[str, Meta(extra_json_schema={"enum": [DRAINING, *Binding]})]
 
 
 class MemberRole(StrEnum):
-    """`leaderless`: it follows no leader yet, or no longer, and its requests wait."""
+    """The role of a process in the cluster. `leaderless`: it follows no leader yet, or no longer, and its requests
+    wait.
+    """
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -77,12 +79,12 @@ class LivePageGateway(Struct, kw_only=True):
 
 
 class LivePageMember(Struct, kw_only=True):
-    """What a tier or a group of a pool gets. `share`: its part of the service of the pool in the last 10 s, minute and
-    15 minutes; `due`: the part that it should have by weights, where tenants whose queue stayed full for less than half
-    of the window are due what they got. `asks`: the part that its tenants ask for, null: all there is; `by_weight`: the
-    part that weights alone would give it beside the tiers, or groups of its tier, that were served or waited. `due_by`:
-    why `due` is due, because it is all that is asked for (`asks`), or because weights give no more beside what others
-    ask for (`weight`).
+    """The share of a tier or a group in a pool, and what it is due. `share`: its part of the service of the pool in the
+    last 10 s, minute and 15 minutes; `due`: the part that it should have by weights, where tenants whose queue stayed
+    full for less than half of the window are due what they got. `asks`: the part that its tenants ask for, null: all
+    there is; `by_weight`: the part that weights alone would give it beside the tiers, or groups of its tier, that were
+    served or waited. `due_by`: why `due` is due, because it is all that is asked for (`asks`), or because weights give
+    no more beside what others ask for (`weight`).
     """
 
     weight: float
@@ -96,11 +98,11 @@ class LivePageMember(Struct, kw_only=True):
 
 
 class LivePageTier(LivePageMember, kw_only=True):
-    """`gap`: by how much the service over weight of two tenants that wait throughout an interval differs, as measured
-    `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index. Null: not known, or not
-    guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the queue of one of them
-    emptied in between, so that nothing is guaranteed between them (`not_throughout`); `one_waits`; `none_waits`. A
-    tenant at its own limit does not wait in this sense.
+    """A tier of a pool. `gap`: by how much the service over weight of two tenants that wait throughout an interval
+    differs, as measured `gap_age_s` seconds ago; `bound`: what the policy guarantees for it; `jain`: Jain's index.
+    Null: not known, or not guaranteed. `gap_state`, of the last minute: it was `measured`; two waited at once, but the
+    queue of one of them emptied in between, so that nothing is guaranteed between them (`not_throughout`); `one_waits`;
+    `none_waits`. A tenant at its own limit does not wait in this sense.
     """
 
     gap: float | None
@@ -160,10 +162,10 @@ class LivePageSessions(Struct, kw_only=True):
 
 
 class LivePageBackend(Struct, kw_only=True):
-    """`tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server, as it reports.
-    `step_s`: predicted time of a step in which all that runs there decodes; `step_measured_s`: measured time per token
-    of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is free there is
-    reserved for tiers, whose slots are in `reserves`.
+    """A backend of a pool. `tokens`: KV tokens that are reserved. `queued_there`: requests that wait inside the server,
+    as it reports. `step_s`: predicted time of a step in which all that runs there decodes; `step_measured_s`: measured
+    time per token of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is
+    free there is reserved for tiers, whose slots are in `reserves`.
 
     `size`: where `requests_limit` is from.
 
@@ -209,13 +211,13 @@ class LivePageBottleneck(Struct, kw_only=True):
 
 
 class LivePageTenant(Struct, kw_only=True):
-    """`share`, `due`, `by_weight` and `due_by` as of a tier; `limit`: it got all that it may ask for at its own
-    limit, or its group's, in flight. `backlogged`: it asked for all there is, in each window, else for its `share`.
-    `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median and the 99th
-    percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was cached, and
-    `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15 minutes;
-    `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request waits. `sessions`: its
-    agents', at most 16 of them: those that are held, the next one first, then those that were used last.
+    """A tenant in a pool. `share`, `due`, `by_weight` and `due_by` are as of a tier; `limit`: it got all that it may
+    ask for at its own limit, or its group's, in flight. `backlogged`: it asked for all there is, in each window, else
+    for its `share`. `service_per_s` and `output_tokens_per_s` are of the last 10 s; `ttft_s` and `tpot_s` the median
+    and the 99th percentile of streams that ended in the last 15 minutes; `cached_ratio` the part of prompts that was
+    cached, and `attainment_ratio` that of requests with an envelope which were in time throughout, of the last 15
+    minutes; `refused` calls of the last minute, `refused_by` reason. `waits`: why its oldest request waits. `sessions`:
+    its agents', at most 16 of them: those that are held, the next one first, then those that were used last.
     `session_states` counts all of them by state.
     """
 
@@ -244,16 +246,16 @@ class LivePageTenant(Struct, kw_only=True):
 
 
 class LivePageGroup(LivePageMember, kw_only=True):
-    """The sums over the tenants of a group."""
+    """A group of tenants in a pool: the sums over its tenants."""
 
     tier: str
 
 
 class LivePagePool(Struct, kw_only=True):
-    """`policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
+    """A pool. `policy`: the fairness policy. `tokens_per_s`: tokens of prompts and answers served in the last 10 s.
     `refused` by reason, and `passed_on` to another model by alias and reason: calls of the last minute. `bottleneck`
-    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes,
-    or refused within one; `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
+    null: no backend limits the pool. `tenants`: those with anything queued, running, or served within 15 minutes, or
+    refused within one; `groups`: the groups of these. `sessions` null: agents' turns are never held in this pool.
     """
 
     policy: str

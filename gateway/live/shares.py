@@ -21,7 +21,7 @@ ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
 
 @dataclass(frozen=True, slots=True)
 class ShareParts:
-    """ShareParts of the service of a pool in one window, from 0 to 1, by tenant, by tier or by group. Absent: 0."""
+    """The parts of the service of a pool in one window, from 0 to 1, by tenant, by tier or by group. Absent: 0."""
 
     got: Mapping[str, float] = field(default_factory=dict)
     due: Mapping[str, float] = field(default_factory=dict)

@@ -44,7 +44,9 @@ COLUMNS: Final[Mapping[str, ColumnKind]] = {
 
 
 class SumKey(NamedTuple):
-    """What is summed: parts that the sum is not divided by are None. "" names what has no group, key or model."""
+    """The key of a sum: the period, group, tenant, key and model whose usage it adds up. A part that usage is not
+    divided by is None. "" stands for usage without a group, key or model.
+    """
 
     period: str | None = None
     group: str | None = None
@@ -55,7 +57,7 @@ class SumKey(NamedTuple):
 
 @dataclass(slots=True)
 class UsageSum:
-    """Usage of many rows. Mutable."""
+    """The sum of the usage of many rows. Mutable."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -89,7 +91,9 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class UsageDivision:
-    """How usage is divided, and which of it is asked for: of this group, tenant, key and model (None: of any)."""
+    """A question for sums: by what usage is divided, and which part of it is asked for, of this group, tenant, key and
+    model (None: of any).
+    """
 
     by: str | None
     period: str | None

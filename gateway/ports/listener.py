@@ -57,7 +57,7 @@ class Handshakes:
 
 
 class PortServer(Protocol):
-    """What serves the connections of a port: aiohttp's, or that of the data port."""
+    """The server of the connections of a port: aiohttp's, or that of the data port."""
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection."""

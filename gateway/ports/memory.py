@@ -56,7 +56,7 @@ class ExpectedBody:
 
 
 class Accepting(Protocol):
-    """What accepts clients, which may be paused again, and resumed again, without a change."""
+    """A port that accepts clients. To pause or resume it twice has no further effect."""
 
     def pause(self, reason: str) -> None: ...
 

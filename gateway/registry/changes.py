@@ -81,7 +81,7 @@ class Guard:
 
 
 class Changes:
-    """Writes the entries of one registry. Used on its loop."""
+    """The writer of the entries of one registry. Used on its loop."""
 
     def __init__(
         self,

@@ -21,7 +21,9 @@ LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
 
 
 class Declaration:
-    """The current declarations. Mutable. Raises ValueError where the key file cannot be read."""
+    """The current declarations of the file and of discovery. Mutable. Raises ValueError where the key file cannot be
+    read.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config

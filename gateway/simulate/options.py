@@ -15,7 +15,7 @@ QUANTILES = "NUMBER|PART:VALUE,..."
 
 
 class Holding(StrEnum):
-    """Whether sessions are held (docs/agents.md)."""
+    """The choice of whether sessions are held (docs/agents.md)."""
 
     HELD = "held"
     FREE = "free"

@@ -14,7 +14,9 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SessionTimes:
-    """The sessions of one run. Mutable; every call is passed, whether it has a session or not."""
+    """The times of the sessions of one run, and of their turns. Mutable; it is told of every call, whether that has a
+    session or not.
+    """
 
     def __init__(self) -> None:
         self._spans: dict[tuple[str, str], tuple[float, float]] = {}  # first arrival and latest end

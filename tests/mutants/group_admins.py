@@ -182,7 +182,7 @@ MUTANTS = (
     Mutant("a budget is at most what the group has left", SCOPE, "if value > left:", "if False:", GIVES),
     Mutant(
         "budgets sum up to at most the group's", SCOPE,
-        "left = budget - _sum(getattr(section, field) for section in others)", "left = budget",
+        "left = budget - _sum(getattr(each, field) for each in others if each.group == after.group)", "left = budget",
         SUMS,
     ),
     Mutant(
@@ -243,7 +243,8 @@ MUTANTS = (
     ),
     Mutant(
         "a key of another is not changed", KEYS,
-        "if entry is None or not self._scope.sees_tenant_named(asked.caller, _key(entry).tenant):", "if entry is None:",
+        "if entry is None or not self._scope.sees_tenant_named(asked.caller, entry.of(ApiKey).tenant):",
+        "if entry is None:",
         KEYS_OF_OTHERS,
     ),
     Mutant(

@@ -32,7 +32,9 @@ ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools"
 
 @dataclass(frozen=True)
 class Given:
-    """What was given with a command: where the admin port is, the file with a key to it, and the form to print in."""
+    """The options of the group that were given with a command: where the admin port is, the file with a key to it, and
+    the form to print in.
+    """
 
     config: Path | None
     url: str | None
@@ -65,7 +67,9 @@ def prints(command: C) -> C:
 
 
 class TargetGroup(TyperGroup):
-    """A group whose options stand after each of its commands, too: those of the form where a command prints."""
+    """A group of commands whose options may also stand after each command; those of the output form only where a
+    command prints.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -10,7 +10,9 @@ import typer
 
 
 class OutputForm(StrEnum):
-    """`-o` of kubectl. Where none is given: a table on a terminal, JSON elsewhere."""
+    """The form in which a command prints, as `-o` of kubectl. Where none is given: a table on a terminal, JSON
+    elsewhere.
+    """
 
     WIDE = "wide"
     JSON = "json"

@@ -27,6 +27,8 @@ class WholeBackend(BackendFields, CaSection, BackendPlace, defer_build=True):
 
 
 class NewBackend(WholeBackend):
+    """A new backend with its id."""
+
     id: Name
 
 
@@ -72,4 +74,6 @@ class BackendResource(StoredResource, BackendFields):
 
 
 class BackendList(ResourceList):
+    """One page of backends."""
+
     items: list[BackendResource]

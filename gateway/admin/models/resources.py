@@ -37,6 +37,8 @@ ExpiresInS = Annotated[
 
 
 class Fields(BaseModel):
+    """The base of all models of the admin API: unknown fields are errors, values are immutable."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
     )
@@ -120,8 +122,8 @@ class UsageResource(Fields):
 
 
 class UsageSumResource(Fields):
-    """Usage of many rows as one. A part that it is not divided by is null; "" stands for usage without a group, key or
-    model. `cost` has all tokens but `unpriced_tokens`, whose models had no price on their day; null: none had one.
+    """The sum of many rows of usage. A part that it is not divided by is null; "" stands for usage without a group, key
+    or model. `cost` has all tokens but `unpriced_tokens`, whose models had no price on their day; null: none had one.
     """
 
     period: str | None
@@ -174,6 +176,8 @@ class Page(Query):
 
 
 class KeyPage(Page):
+    """The query of keys: one page of them, of one tenant or of all."""
+
     tenant: TenantName | None = None
 
 
@@ -186,7 +190,9 @@ class UsagePage(Page):
 
 
 class UsageDivided(Query):
-    """How usage is summed: `by` whom, and by `period`; null: not divided. The other fields ask for a part of it."""
+    """A query of summed usage. It is divided `by` group, tenant, key or model, and by `period`; null: not divided. The
+    other fields ask for a part of it.
+    """
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -199,14 +205,16 @@ class UsageDivided(Query):
 
 
 class UsageSumsPage(UsageDivided):
-    """Days are UTC, both inclusive; this month by default. `cursor` is the `next_cursor` of the page before."""
+    """A query of one page of sums. Days are UTC, both inclusive; this month by default. `cursor` is the `next_cursor`
+    of the page before.
+    """
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None
 
 
 class UsageExport(UsageDivided):
-    """Days are UTC, both inclusive; today by default, and with `by` or `period` this month."""
+    """A query of usage as a file. Days are UTC, both inclusive; today by default, with `by` or `period` this month."""
 
     format: Literal["csv", "parquet"] = "csv"
 
@@ -232,23 +240,31 @@ def first_of(rows: Sequence[T], limit: int, cursor_of: Callable[[T], str]) -> tu
 
 
 class KeyList(ResourceList):
+    """One page of keys."""
+
     items: list[KeyResource]
 
 
 class PoolList(ResourceList):
+    """One page of pools."""
+
     items: list[PoolResource]
 
 
 class UsageList(ResourceList):
+    """One page of usage, by day, tenant, key and model."""
+
     items: list[UsageResource]
 
 
 class LastDayList(ResourceList):
+    """One page of the last days with usage, by tenant."""
+
     items: list[LastDayResource]
 
 
 class UsageSumList(ResourceList):
-    """By period, and in each the dearest first. `total` is that of all pages."""
+    """One page of sums by period, in each the dearest first. `total` is that of all pages."""
 
     first_day: str
     last_day: str
@@ -257,6 +273,8 @@ class UsageSumList(ResourceList):
 
 
 class AuditList(ResourceList):
+    """One page of the audit log, newest first."""
+
     items: list[AuditResource]
 
 
@@ -266,7 +284,9 @@ Declared = Annotated[Mapping[str, Mapping[str, JsonValue]], Field(default_factor
 
 
 class ResourceFile(Fields):
-    """Fields by kind and id. A field that is not there stays as it is; null resets it to its default."""
+    """A file of entries: their fields by kind and id. A field that is not there stays as it is; null resets it to its
+    default.
+    """
 
     tiers: Declared
     groups: Declared
@@ -282,7 +302,7 @@ class ResourceFile(Fields):
 
 
 class AppliedFile(Fields):
-    """`dry_run`: say what would change, and change nothing."""
+    """A file to apply. `dry_run`: the answer says what would change, and nothing changes."""
 
     resources: ResourceFile
     dry_run: bool = False
@@ -299,11 +319,13 @@ class AppliedResource(Fields):
 
 
 class AppliedResources(Fields):
+    """The entries of a file that was applied, in its order."""
+
     items: Annotated[list[AppliedResource], Field(max_length=CHANGES_MAX)]
 
 
 class DeclaredPage(Page):
-    """One page of what is declared, or of one kind of it."""
+    """The query of declared entries: one page of them, of one kind or of all."""
 
     kind: FileKind | None = None
 
@@ -318,4 +340,6 @@ class DeclaredResource(Fields):
 
 
 class DeclaredResources(ResourceList):
+    """One page of declared entries, by kind and id."""
+
     items: list[DeclaredResource]

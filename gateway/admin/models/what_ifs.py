@@ -14,7 +14,7 @@ WEIGHTS_MAX = 1000
 
 
 class ChangedLimits(Fields):
-    """New limits; null: none. A limit that is not named stays."""
+    """New limits of a tenant or group; null: no limit. A limit that is not named stays."""
 
     in_flight_max: Count | None = None
     requests_per_minute_max: Count | None = None
@@ -48,8 +48,9 @@ class ChangedAlias(Fields):
 
 
 class WhatIfChanges(Fields):
-    """`engines`: so many more of the median pace, or fewer (below 0). The rest are settings that differ, by id. An
-    alias's recorded calls move to the pool of another of its models, as large as they were.
+    """The changes that a what-if simulates. `engines`: so many more engines of the median pace, or fewer (below 0). The
+    other fields are settings that differ, by id. An alias's recorded calls move to the pool of another of its models,
+    as large as they were.
     """
 
     engines: Annotated[int, Field(ge=-ENGINES_MAX, le=ENGINES_MAX), BeforeValidator(whole)] = 0
@@ -60,9 +61,9 @@ class WhatIfChanges(Fields):
 
 
 class SessionsAsked(Fields):
-    """What differs for sessions of agents: each engine's KV pool is `kv_scale` times as large; their turns are `held`
-    where contexts do not fit, or not (null: as configured); contexts have this part of the pool, `room_ratio` (null: as
-    learnt).
+    """The changes of a what-if for sessions of agents. Each engine's KV pool is `kv_scale` times as large; their turns
+    are `held` where contexts do not fit, or not (null: as configured); contexts have this part of the pool,
+    `room_ratio` (null: as learnt).
     """
 
     kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0

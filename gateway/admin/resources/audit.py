@@ -24,6 +24,8 @@ TIMES = frozenset({"created_at", "expires_at"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRoutes:
+    """The routes of the audit log."""
+
     registry: Registry
 
     def routes(self) -> Iterator[Route]:

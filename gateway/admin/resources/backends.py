@@ -29,6 +29,8 @@ ABSENT = "absent"  # wanted, but not added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoutes:
+    """The routes of backends."""
+
     registry: Registry
     backends: BackendPool
     pools: Pools

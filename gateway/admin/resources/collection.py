@@ -99,8 +99,8 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """One kind. `role` may create, change and delete; `check` rejects what is created, by AdminProblem of this part of
-    the request. `show` None: an entry is shown with the fields of its section.
+    """The routes of one kind of entry. Callers of `role` may create, change and delete; `check` rejects what is
+    created, by AdminProblem of this part of the request. `show` None: an entry is shown with the fields of its section.
     """
 
     kind: str
@@ -324,8 +324,8 @@ def _given(asked: AdminRequest) -> dict[str, Any]:
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """Converts the registry's errors into AdminProblems of a `part` of the request; `but` passes one type through to
-    the caller.
+    """A block in which the registry's errors become AdminProblems of a `part` of the request; `but` passes one type
+    through to the caller.
     """
 
     def __init__(self, but: type[RegistryError] | None = None, part: str = "body") -> None:

@@ -18,6 +18,8 @@ class DemoResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRoutes:
+    """The routes that start and stop the demo."""
+
     demo: Demo
 
     def routes(self) -> Iterator[Route]:

@@ -30,7 +30,9 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class GroupScope:
-    """The judge of callers by the present entries. Callers that administer no group are free."""
+    """The rights of groups' administrators, by the present entries: what each may see and change. Callers that
+    administer no group are not limited here.
+    """
 
     registry: Registry
 

@@ -34,14 +34,16 @@ NOTE_PATTERN = r"^[^\x00-\x1f\x7f]{1,200}$"
 
 
 class HistoryAsked(Query):
-    """`of`: pool:NAME, or tier, group, tenant, backend. A step is 10 s up to an hour, and a minute above."""
+    """A query of the history. `of` is pool:NAME, or tier, group, tenant or backend in place of pool. A step is 10 s up
+    to an hour, and a minute above.
+    """
 
     of: Annotated[str, Field(pattern=OF_PATTERN)]
     range: Literal["15m", "1h", "6h", "24h"] = "1h"
 
 
 class MinuteAsked(Query):
-    """`at`: a time in the minute, in seconds since 1970."""
+    """A query of one minute. `at`: a time in the minute, in seconds since 1970."""
 
     at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 

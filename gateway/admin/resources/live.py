@@ -93,6 +93,8 @@ class PoolState(Fields):
 
 
 class LiveState(Fields):
+    """The state of all pools, and whether the store takes changes."""
+
     store_available: bool
     pools: list[PoolState]
 
@@ -139,6 +141,8 @@ class BudgetState(Fields):
 
 
 class TenantStatePage(Page):
+    """The query of tenants' states: one page of them, of one pool or of all."""
+
     pool: ModelName | None = None
 
 
@@ -149,10 +153,14 @@ class BudgetPage(Page):
 
 
 class TenantStates(ResourceList):
+    """One page of tenants' states, by pool and tenant."""
+
     items: list[TenantStateResource]
 
 
 class BudgetStates(ResourceList):
+    """One page of budgets, by holder."""
+
     items: list[BudgetState]
 
 
@@ -180,6 +188,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoutes:
+    """The routes of the live state."""
+
     registry: Registry
     pools: Pools
     ledger: BudgetLedger

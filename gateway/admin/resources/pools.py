@@ -24,6 +24,8 @@ UNTOUCHED = "0"  # the version of a pool without an entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRoutes:
+    """The routes of pools and their policies."""
+
     registry: Registry
     pools: LivePools
     in_force: Reconciler

@@ -62,6 +62,8 @@ class SharePreview(Fields):
 
 
 class PoolPreview(Fields):
+    """The shares of one pool, by tenant, tier and group."""
+
     tenants: dict[str, SharePreview]
     tiers: dict[str, SharePreview]
     groups: dict[str, SharePreview]
@@ -75,6 +77,8 @@ class PreviewResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRoutes:
+    """The route of previews."""
+
     registry: Registry
     live: Live
 

@@ -113,6 +113,8 @@ class RequestList(ResourceList):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRoutes:
+    """The routes of single requests."""
+
     registry: Registry
     requests: AllRequests
 

@@ -45,6 +45,8 @@ class CallerResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoutes:
+    """The routes that sign callers in, and tell them who they are."""
+
     links: OneTimeLinks
     sign_in: SignIn
 

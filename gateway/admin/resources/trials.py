@@ -37,6 +37,8 @@ class TrialAsked(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRoutes:
+    """The route of trials."""
+
     registry: Registry
     trials: Trials
 

@@ -33,6 +33,8 @@ Used = list[tuple[UsageKey, Totals]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRoutes:
+    """The routes of usage and its cost. `clock` is in seconds since 1970."""
+
     registry: Registry
     store: Store
     use: LastUse

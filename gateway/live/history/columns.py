@@ -34,8 +34,8 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 
 class RingColumn(NamedTuple):
-    """One value of a row. `least`: the smallest that is told from it; `merge`: of what two processes have of one time;
-    `span`: of the parts of a longer time, with the weight of each.
+    """One column of a ring's rows. `least`: the smallest value that differs from 0; `merge` makes one value of what two
+    processes have of one time; `span` makes one of the parts of a longer time and their weights.
     """
 
     name: str

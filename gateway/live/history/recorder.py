@@ -52,7 +52,7 @@ class Happened(NamedTuple):
 
 
 class Rings:
-    """An hour by 10 s and a day by minutes, of all of one kind in one pool."""
+    """The rings of one kind in one pool: an hour in steps of 10 s, and a day in minutes."""
 
     def __init__(self, columns: tuple[RingColumn, ...]) -> None:
         self.columns = columns

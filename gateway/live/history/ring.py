@@ -98,7 +98,9 @@ class _RingBlock:
 
 
 class Ring:
-    """Mutable. The newest slot only grows."""
+    """Rows by name of the latest slots of time, of which the oldest leave. Mutable: the number of the newest slot only
+    grows.
+    """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:
         """The present block and `blocks` before it are kept; a row has `width` values, and a block up to `names_max`

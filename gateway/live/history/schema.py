@@ -9,10 +9,10 @@ Number = Annotated[float | None, Meta(description="null: nothing was recorded, o
 
 
 class HistoryEvent(Struct, kw_only=True):
-    """What happened `at` a time, in seconds since 1970. `kind`: `change` by an administrator (`actor`) of `name`, which
-    begins with its kind and a slash, with `before`, `after` and `declared` as in the audit log (the administrator of a
-    group does not read them); `note` by `actor`, as text; `leader`: the process `name` leads from then
-    on; `backend`: `name` was `not_available` or is `available` again.
+    """An event of the history. It happened `at`, in seconds since 1970. `kind`: `change` by an administrator (`actor`)
+    of `name`, which begins with its kind and a slash, with `before`, `after` and `declared` as in the audit log (the
+    administrator of a group does not read them); `note` by `actor`, as text; `leader`: the process `name` leads from
+    then on; `backend`: `name` was `not_available` or is `available` again.
     """
 
     at: float
@@ -26,19 +26,19 @@ class HistoryEvent(Struct, kw_only=True):
 
 
 class HistoryPool(Struct, kw_only=True):
-    """Values by name, one for each step. Null: nothing was recorded. Of a pool, tier, group or tenant: `share` of what
-    the pool served; `tokens` of prompts and answers; `wait_s`: the longest wait of a request; `ttft_s`: the TTFT within
-    which nine of ten streams began; `refused` calls; `cost`. Of a backend: `available`, a part of the time; requests
-    `in_flight` and `requests_limit`; `kv_tokens` reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each
-    is right within 9 %, by minutes within twice that.
+    """The values of one thing in one pool, by name, one for each step. Null: nothing was recorded. Of a pool, tier,
+    group or tenant: `share` of what the pool served; `tokens` of prompts and answers; `wait_s`: the longest wait of a
+    request; `ttft_s`: the TTFT within which nine of ten streams began; `refused` calls; `cost`. Of a backend:
+    `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens` reserved and
+    `kv_tokens_limit`; `step_s`, the time of a step. Each is right within 9 %, by minutes within twice that.
     """
 
     values: dict[str, Series]
 
 
 class History(Struct, kw_only=True):
-    """What was of one thing: step n began at `from_s` + n * `step_s`, in seconds since 1970. `missing`: processes that
-    did not answer. `currency` of costs; null: there are no prices.
+    """The history of one thing: step n began at `from_s` + n * `step_s`, in seconds since 1970. `missing`: processes
+    that did not answer. `currency` of costs; null: there are no prices.
     """
 
     of: str
@@ -51,7 +51,7 @@ class History(Struct, kw_only=True):
 
 
 class MinuteRow(Struct, kw_only=True):
-    """One of a kind in a pool, with its values of the minute."""
+    """One pool, tier, group, tenant or backend in a minute, with its values."""
 
     pool: str
     kind: str
@@ -60,8 +60,8 @@ class MinuteRow(Struct, kw_only=True):
 
 
 class HistoryMinute(Struct, kw_only=True):
-    """What was in the minute that began at `at`, in seconds since 1970: of each that did anything. `is_recorded`: the
-    minute was recorded.
+    """The history of the minute that began at `at`, in seconds since 1970: one row for each thing that did anything.
+    `is_recorded`: the minute was recorded.
     """
 
     at: int

@@ -29,7 +29,7 @@ ALONE_AT: Final = "at"  # a change of this member alone is not worth an event
 
 
 class Viewer:
-    """One connection. Mutable."""
+    """The connection of one viewer, and the events that wait for it. Mutable."""
 
     def __init__(self, request: "web.BaseRequest", *, takes_gzip: bool) -> None:
         self.takes_gzip = takes_gzip

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
-    """As many as there may be are connected."""
+    """An answer: as many viewers are connected as there may be."""
 
 
 class LiveViewers:

@@ -25,7 +25,7 @@ SENDS_MAX: Final = 16  # dispatches, and waits, of one call that get a span: ret
 
 @dataclass(slots=True)
 class Queued:
-    """One wait in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at once."""
+    """One wait of a call in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at once."""
 
     span_id: int
     started_s: float

@@ -40,7 +40,9 @@ class SplitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
-    """`engines`: so many more, or fewer (below 0). `patches`: merge patches by kind and id. `splits`: by alias."""
+    """The changes that a simulation plays. `engines`: so many more engines, or fewer (below 0). `patches`: merge
+    patches by kind and id. `splits`: by alias.
+    """
 
     engines: int = 0
     patches: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import msgspec
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """What differs for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
+    """The changes for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
     contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
     """
 

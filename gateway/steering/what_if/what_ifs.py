@@ -39,16 +39,16 @@ log = logging.getLogger(__name__)
 
 
 class NothingRecorded(Exception):  # noqa: N818 - an answer
-    """An error: no call of this pool was recorded in that time."""
+    """An answer: no call of this pool was recorded in that time."""
 
 
 class OneIsRunning(Exception):  # noqa: N818 - an answer
-    """An error: another what-if runs; its id is the argument."""
+    """An answer: another what-if runs; its id is the argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is asked of a what-if; `changes` in the form of the admin API. `pool` None: the pool with most calls."""
+    """A question for a what-if; `changes` are in the form of the admin API. `pool` None: the pool with most calls."""
 
     policy: str | None
     weights: Mapping[str, float]
