@@ -17,8 +17,8 @@ from gateway.scheduling.pools import Pools
 from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
 from gateway.steering.trials import Trials
 from gateway.steering.what_if.changes import ENGINES_MAX
+from gateway.steering.what_if.messages import EngineSpec
 from gateway.steering.what_if.recorded_calls import RecordedCalls
-from gateway.steering.what_if.spec import EngineSpec
 from gateway.steering.what_if.what_ifs import WhatIfs
 from policies.step_time.model import StepTimeModel
 

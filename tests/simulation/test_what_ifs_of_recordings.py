@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway.steering.what_if import process
-from gateway.steering.what_if.spec import WhatIfSpec
+from gateway.steering.what_if.messages import WhatIfSpec
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 FACTOR_MAX = 1.5

@@ -4,25 +4,17 @@ outcome.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from gateway.admin.models.what_ifs import (
-    FoundFigures,
-    FoundSessions,
-    FoundTenant,
-    SessionsAsked,
-    Trust,
-    WhatIfAsked,
-    WhatIfChanges,
-    WhatIfResource,
-)
+from gateway.admin.models.what_ifs import WhatIfAsked, WhatIfChanges
 from gateway.admin.problems import AdminProblem, FieldError, field_problem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route, path_of
 from gateway.config.aliases import AliasSection
+from gateway.live.stream.events import to_json
 from gateway.registry.registry import Registry
 from gateway.steering.what_if.changes import PLAYED, PlayedChanges, SplitChange
-from gateway.steering.what_if.spec import SessionsChanged
-from gateway.steering.what_if.what_ifs import Asked, NothingRecorded, OneIsRunning, WhatIf, WhatIfs
+from gateway.steering.what_if.messages import SessionsChanged, WhatIf
+from gateway.steering.what_if.what_ifs import Asked, NothingRecorded, OneIsRunning, WhatIfs
 from policies.fairness.bounds import BOUNDS
 from policies.types import DEFAULT_TIER
 
@@ -40,13 +32,13 @@ class WhatIfRoutes:
         yield Route(
             method="POST", path=f"/{KIND}", role=Role.OPERATOR,
             summary="Simulate the calls of the last minutes under another policy or other settings.",
-            run=self.ask, body=WhatIfAsked, answer=WhatIfResource, status=202,
+            run=self.ask, body=WhatIfAsked, answer=WhatIf, status=202,
             conflicts="Another one runs, or no call was recorded in that time.",
         )  # fmt: skip
         yield Route(
             method="GET", path=f"/{KIND}/{{id}}", role=Role.VIEWER,
             summary="A what-if: how far it is, what happened, and what would have.",
-            run=self.read, answer=WhatIfResource,
+            run=self.read, answer=WhatIf,
         )  # fmt: skip
         yield Route(
             method="DELETE", path=f"/{KIND}/{{id}}", role=Role.OPERATOR,
@@ -73,7 +65,7 @@ class WhatIfRoutes:
             raise AdminProblem(409, f"another what-if runs, {running}: only one does at a time") from None
         except NothingRecorded:
             raise AdminProblem(409, "no call was recorded in that time") from None
-        return AdminAnswer(_shown(begun), location=path_of(KIND, begun.id))
+        return AdminAnswer(encoded=to_json(begun), location=path_of(KIND, begun.id))
 
     def _changes(self, asked: WhatIfChanges) -> PlayedChanges:
         """What is asked for, of entries that exist. Raises AdminProblem, naming every one that does not."""
@@ -114,7 +106,7 @@ class WhatIfRoutes:
         found = await self.what_ifs.find(asked.id)
         if found is None:
             raise AdminProblem(404, "there is no such what-if: each process keeps the last ten that it was asked for")
-        return AdminAnswer(_shown(found))
+        return AdminAnswer(encoded=to_json(found))
 
     async def end(self, asked: AdminRequest) -> AdminAnswer:
         if await self.what_ifs.find(asked.id) is None:
@@ -122,36 +114,3 @@ class WhatIfRoutes:
         if not await self.what_ifs.end(asked.id):
             raise AdminProblem(409, "this what-if does not run")
         return AdminAnswer()
-
-
-def _shown(what_if: WhatIf) -> WhatIfResource:
-    found = what_if.found
-    return WhatIfResource.model_construct(
-        id=what_if.id,
-        pool=what_if.pool,
-        sessions=SessionsAsked.model_construct(**what_if.sessions),
-        policy=what_if.policy,
-        weights=dict(what_if.weights),
-        changes=dict(what_if.changes),
-        minutes=what_if.minutes,
-        state=what_if.state,
-        progress=what_if.progress,
-        setting=dict(found.get("setting", {})),
-        closed_loop_calls=found.get("closed_loop_calls"),
-        happened=_figures(found.get("happened")),
-        replayed=_figures(found.get("replayed")),
-        instead=_figures(found.get("instead")),
-        trust=None if "trust" not in found else Trust.model_construct(**found["trust"]),
-        error=what_if.error,
-    )
-
-
-def _figures(run: dict[str, Any] | None) -> FoundFigures | None:
-    if run is None:
-        return None
-    known = {name: value for name, value in run.items() if name in FoundFigures.model_fields}
-    if known.get("sessions") is not None:
-        known["sessions"] = FoundSessions.model_construct(**known["sessions"])
-    return FoundFigures.model_construct(
-        **known | {"tenants": {name: FoundTenant.model_construct(**each) for name, each in run["tenants"].items()}}
-    )

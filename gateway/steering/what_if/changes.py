@@ -18,7 +18,7 @@ from gateway.aliases.split import choose_target
 from gateway.aliases.table import caller_of
 from gateway.config.aliases import AliasSection
 from gateway.registry.merge_patch import merged
-from gateway.steering.what_if.spec import EngineSpec
+from gateway.steering.what_if.messages import EngineSpec
 
 ENGINES_MAX: Final = 1024  # of a simulation
 PLAYED: Final = ("tenants", "groups", "tiers")  # kinds of entries that a simulation reads

@@ -26,7 +26,7 @@ from gateway.simulate.report.findings import Findings, Setting
 from gateway.simulate.report.series import LatencyHistogram
 from gateway.simulate.trace.traces import TraceError
 from gateway.steering.what_if.closed_loops import Waited, closed_loops
-from gateway.steering.what_if.spec import SESSIONS_AS_THEY_ARE, EngineSpec, SessionsChanged, WhatIfSpec
+from gateway.steering.what_if.messages import SESSIONS_AS_THEY_ARE, EngineSpec, SessionsChanged, WhatIfSpec
 from policies.types import Outcome
 
 NICE: Final = 10

@@ -13,10 +13,10 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import orjson
@@ -24,7 +24,15 @@ from msgspec.structs import asdict
 
 from gateway.others import Others
 from gateway.steering.what_if.changes import PlayedChanges
-from gateway.steering.what_if.spec import SESSIONS_AS_THEY_ARE, EngineSpec, InsteadSpec, SessionsChanged, WhatIfSpec
+from gateway.steering.what_if.messages import (
+    SESSIONS_AS_THEY_ARE,
+    EngineSpec,
+    InsteadSpec,
+    SessionsChanged,
+    WhatIf,
+    WhatIfFound,
+    WhatIfSpec,
+)
 
 KNOWN: Final = "what-if"  # a service
 END: Final = "what-if-end"  # another
@@ -34,6 +42,8 @@ RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
 PROCESS: Final = "gateway.steering.what_if.process"
 LINE_BYTES_MAX: Final = 4 << 20
 SECRET: Final = "no key is checked in a simulation"  # noqa: S105
+
+_WHAT_IF: Final = msgspec.json.Decoder(WhatIf)
 
 log = logging.getLogger(__name__)
 
@@ -58,26 +68,6 @@ class Asked:
     sessions: SessionsChanged = SESSIONS_AS_THEY_ARE
 
 
-@dataclass(slots=True)
-class WhatIf:
-    """One what-if and its result. `changes` are in the form of the admin API, and `sessions` of SessionsChanged.
-    `progress` is from 0 to 1. `asked_at` is the time at which a reader asked for it last, on its process's clock.
-    """
-
-    id: str
-    pool: str
-    policy: str | None
-    weights: Mapping[str, float]
-    minutes: int
-    changes: Mapping[str, Any]
-    sessions: Mapping[str, Any] = field(default_factory=dict)
-    state: Literal["running", "done", "failed", "stopped"] = "running"
-    progress: float = 0.0
-    found: Mapping[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    asked_at: float = 0.0
-
-
 class WhatIfs:
     """The what-ifs of one process. Made on the loop; `stop` it."""
 
@@ -99,6 +89,7 @@ class WhatIfs:
         self._engine_of = engine_of
         self._config_of = config_of
         self._kept: dict[str, WhatIf] = {}
+        self._asked_at: dict[str, float] = {}  # by id: when a reader asked for it last, by the loop's clock
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of those that run
         self._others = others
         others.services |= {KNOWN: self._tell, END: self._end_own}
@@ -108,12 +99,12 @@ class WhatIfs:
         if id_ in self._kept:
             return self._asked_for(id_)
         answers, _ = await self._others.ask_all(self._others.names(), KNOWN, id_.encode())
-        return next((WhatIf(**orjson.loads(answer)) for answer in answers if answer), None)
+        return next((_WHAT_IF.decode(answer) for answer in answers if answer), None)
 
     async def _tell(self, body: bytes) -> bytes:
         """What `find` of another process asks of this one: the what-if of this id; nothing where there is none."""
         known = self._asked_for(body.decode())
-        return b"" if known is None else orjson.dumps(known)
+        return b"" if known is None else msgspec.json.encode(known)
 
     async def end(self, id_: str) -> bool:
         """End the what-if with this id, in whichever process it runs. Returns False where it does not run."""
@@ -142,17 +133,18 @@ class WhatIfs:
             instead = (await asyncio.to_thread(lambda: _by_pool(changes.calls(lines), pools))).get(pool, [])
         self._raise_if_running()  # while the calls were gathered
         what_if = WhatIf(
-            secrets.token_hex(8),
-            pool,
-            asked.policy,
-            asked.weights,
-            asked.minutes,
-            asked.changes,
-            asdict(asked.sessions),
+            id=secrets.token_hex(8),
+            pool=pool,
+            policy=asked.policy,
+            weights=dict(asked.weights),
+            minutes=asked.minutes,
+            changes=dict(asked.changes),
+            sessions=asked.sessions,
         )
         self._kept[what_if.id] = what_if
         while len(self._kept) > KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
+            oldest = next(iter(self._kept))
+            del self._kept[oldest], self._asked_at[oldest]
         task = self._tasks[what_if.id] = asyncio.create_task(
             self._run(what_if, _Played(by_pool[pool], instead, changes))
         )
@@ -176,13 +168,13 @@ class WhatIfs:
         """The what-if that a reader asks for, which extends its time."""
         known = self._kept.get(id_)
         if known is not None:
-            known.asked_at = asyncio.get_running_loop().time()
+            self._asked_at[id_] = asyncio.get_running_loop().time()
         return known
 
     def _look_after(self, what_if: WhatIf) -> None:
         """End the what-if when no reader has asked for it for too long."""
         loop = asyncio.get_running_loop()
-        left_s = what_if.asked_at + ABANDONED_S - loop.time()
+        left_s = self._asked_at.get(what_if.id, 0.0) + ABANDONED_S - loop.time()
         if left_s > 0.0 and what_if.state == "running":
             loop.call_later(left_s, self._look_after, what_if)
         elif what_if.state == "running":
@@ -262,10 +254,10 @@ def _written(
         trace=str(trace),
         config=str(settings),
         pool=what_if.pool,
-        sessions=SessionsChanged(**what_if.sessions),
+        sessions=what_if.sessions,
         engine=engine,
         policy=what_if.policy,
-        weights=dict(what_if.weights),
+        weights=what_if.weights,
         instead=instead,
     )
     spec.write_bytes(msgspec.json.encode(of))
@@ -283,7 +275,9 @@ def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:
     if "progress" in said:
         what_if.progress = said["progress"]
     elif "done" in said:
-        what_if.state, what_if.progress, what_if.found = "done", 1.0, said["done"]
+        what_if.state, what_if.progress = "done", 1.0
+        for name, found in asdict(msgspec.convert(said["done"], WhatIfFound)).items():
+            setattr(what_if, name, found)
     else:
         what_if.state, what_if.error = "failed", said["error"]
 

@@ -28,7 +28,8 @@ from admin_rig import Admin, admin  # noqa: E402
 from gateway_rig import FAST, bearer, engine  # noqa: E402
 
 from gateway.steering.what_if.changes import PlayedChanges  # noqa: E402
-from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _Played, _written  # noqa: E402
+from gateway.steering.what_if.messages import WhatIf  # noqa: E402
+from gateway.steering.what_if.what_ifs import _by_pool, _Played, _written  # noqa: E402
 
 DATA = HERE.parents[1] / "data"
 SECONDS = 150.0
@@ -120,7 +121,7 @@ async def recorded(workload: Workload) -> bytes:
         callers.cancel()
         await asyncio.gather(callers, return_exceptions=True)
         ((pool, calls),) = _by_pool(lines, dict(what_ifs._pools())).items()
-        what_if = WhatIf("recorded", pool, None, {}, 1, {})
+        what_if = WhatIf(id="recorded", pool=pool, policy=None, weights={}, minutes=1, changes={})
         played = _Played(calls, None, PlayedChanges())
         _written(folder, what_if, played, what_ifs._engine_of(pool), what_ifs._config_of(pool))
         spec = orjson.loads((folder / "spec.json").read_bytes()) | {

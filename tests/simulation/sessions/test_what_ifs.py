@@ -9,7 +9,7 @@ import pytest
 
 from backends.simulation.requests import SessionPrompt
 from gateway.steering.what_if import process
-from gateway.steering.what_if.spec import EngineSpec, SessionsChanged, WhatIfSpec
+from gateway.steering.what_if.messages import EngineSpec, SessionsChanged, WhatIfSpec
 from tests.simulation.sessions.scenes import OFF, Scene, cpu, play
 from tests.simulation.sessions.world import SessionWorld, TurnRecord
 

@@ -7,8 +7,8 @@ import pytest
 from gateway.config.aliases import AliasSection
 from gateway.steering.what_if import process
 from gateway.steering.what_if.changes import PlayedChanges, SplitChange
-from gateway.steering.what_if.spec import EngineSpec
-from gateway.steering.what_if.what_ifs import WhatIf, _by_pool, _Played, _written
+from gateway.steering.what_if.messages import EngineSpec, WhatIf
+from gateway.steering.what_if.what_ifs import _by_pool, _Played, _written
 
 ENGINE = EngineSpec(engines=1, requests_running_max=4, kv_tokens_max=None, base_s=0.03, token_s=1e-4)
 CALLS = 40
@@ -39,7 +39,7 @@ def simulated(tmp_path, monkeypatch):
 
     def run(changes, calls=FLOOD, moved=None):
         lines = [json.dumps(each).encode() for each in calls]
-        what_if = WhatIf("one", "m", None, {}, 60, {})
+        what_if = WhatIf(id="one", pool="m", policy=None, weights={}, minutes=60, changes={})
         file = _written(tmp_path, what_if, _Played(lines, moved, changes), ENGINE, lambda: CONFIG)
         return process._simulated(process.msgspec.json.decode(file.read_bytes(), type=process.WhatIfSpec))
 

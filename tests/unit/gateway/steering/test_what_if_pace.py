@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.steering.what_if import process as what_if_process
-from gateway.steering.what_if.spec import EngineSpec, WhatIfSpec
+from gateway.steering.what_if.messages import EngineSpec, WhatIfSpec
 
 CALLS, EVERY_S, OUTPUT = 60, 0.5, 101
 TTFT_S = 0.1

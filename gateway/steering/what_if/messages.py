@@ -1,0 +1,171 @@
+"""What-if messages: what the gateway tells the process that simulates a what-if, and what that process has found.
+
+They are a file of their own, so that a gateway loads no simulation. The admin API shows what was found as it is.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+
+class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
+    """The changes for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
+    contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
+    """
+
+    kv_scale: float = 1.0
+    held: bool | None = None
+    room_ratio: float | None = None
+
+
+SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
+
+
+class EngineSpec(msgspec.Struct, kw_only=True):
+    """The specification of engines like the pool's backends; without step times (`base_s` None), of the default engine.
+    `paces` has the step times of each over those given here; empty: all are equal.
+    """
+
+    engines: int
+    requests_running_max: int
+    kv_tokens_max: int | None
+    base_s: float | None = None
+    token_s: float = 0.0
+    context_token_s: float = 0.0
+    request_s: float = 0.0
+    paces: list[float] = []
+
+
+class InsteadSpec(msgspec.Struct, kw_only=True):
+    """The files and engines of the simulation with the asked settings; `trace` None: the same calls."""
+
+    trace: str | None
+    config: str
+    engine: EngineSpec
+
+
+class WhatIfSpec(msgspec.Struct, kw_only=True):
+    """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones:
+    the policy, weights, and what `instead` has.
+    """
+
+    trace: str
+    config: str
+    pool: str
+    sessions: SessionsChanged = SESSIONS_AS_THEY_ARE
+    engine: EngineSpec
+    policy: str | None
+    weights: dict[str, float]
+    instead: InsteadSpec | None = None
+
+
+class FoundTenant(msgspec.Struct, kw_only=True):
+    """The figures of one tenant in a run. Null: only a simulation knows it."""
+
+    requests: int
+    served: int
+    refused: dict[str, int]
+    weight: float
+    service: float
+    asked_service: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+
+
+class FoundSessions(msgspec.Struct, kw_only=True):
+    """The sessions of agents in a simulation. A turn waits from its arrival to its dispatch, a session takes from its
+    first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
+    those of sessions that had had their quantum. At most `held_max` were held and `paused_max` paused at once. `etas`:
+    the part of its KV pool that each engine's contexts could have at the end.
+    """
+
+    sessions: int
+    turns: int
+    turn_wait_p50_s: float | None
+    turn_wait_p99_s: float | None
+    turn_wait_max_s: float
+    session_p50_s: float | None
+    session_p90_s: float | None
+    held_turns: int
+    held_mean_s: float | None
+    held_max: int
+    paused_max: int
+    pauses: int
+    yields: int
+    etas: dict[str, float]
+
+
+class FoundFigures(msgspec.Struct, kw_only=True):
+    """The figures of a run as a whole, and its loudest tenants (200). `jain` compares tenants that waited;
+    `difference_max` is the largest difference of service over weight between two of them; `tpot_s` is the time per
+    output token after the first, the mean of all tokens. Null: not known, or only a simulation knows it.
+    """
+
+    policy: str
+    duration_s: float
+    requests: int
+    served: int
+    refused: dict[str, int]
+    throughput_tokens_per_s: float
+    output_tokens_per_s: float
+    jain: float | None = None
+    difference_max: float | None = None
+    difference_bound: float | None = None
+    owed_service_per_s: float | None = None
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_s: float | None
+    preemptions: int | None = None
+    hit_ratio: float | None = None
+    sessions: FoundSessions | None = None
+    tenants: dict[str, FoundTenant]
+
+
+class Trust(msgspec.Struct, kw_only=True):
+    """The trust in a what-if: how far `replayed` is from `happened`.
+
+    They differ by this `factor` in the worst `figure`, tokens written per second or the median time to first token of
+    the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is no judge of what would have
+    been; nor is it with fewer than 20 calls of every tenant (`too_few_calls`).
+    """
+
+    is_trusted: bool
+    factor: float
+    factor_max: float
+    figure: Literal["output_tokens_per_s", "ttft_p50_s", "too_few_calls"]
+    tenant: str | None
+
+
+class WhatIfFound(msgspec.Struct, kw_only=True):
+    """The results of a simulation. `setting` says what was simulated; null: it has not ended."""
+
+    setting: dict[str, str] = {}
+    closed_loop_calls: int | None = None
+    happened: FoundFigures | None = None
+    replayed: FoundFigures | None = None
+    instead: FoundFigures | None = None
+    trust: Trust | None = None
+
+
+class WhatIf(WhatIfFound, kw_only=True):
+    """A what-if and its results.
+
+    `happened` was measured. `replayed` is a simulation of the same calls with the present settings: its difference from
+    `happened` is the error of the simulation. `instead` is the simulation with the asked settings. `setting` says what
+    was simulated. `closed_loop_calls` came because an earlier call of their client had ended, and come in both
+    simulations as much later than its simulated end; all others come when they came. Without a limit every call is
+    served in the end, so that what a tenant gets in all is what its calls ask for: compare waits, and see the preview
+    for shares. `changes` are as they were asked for.
+    `stopped`: by a DELETE, or because it was not read for a minute.
+    """
+
+    id: str
+    pool: str
+    policy: str | None
+    weights: dict[str, float]
+    minutes: int
+    changes: dict[str, Any]
+    sessions: SessionsChanged = SESSIONS_AS_THEY_ARE
+    state: Literal["running", "done", "failed", "stopped"] = "running"
+    progress: float = 0.0
+    error: str | None = None
