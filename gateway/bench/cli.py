@@ -1,33 +1,35 @@
 """The command `fairlead bench`. It imports what it needs when it runs, so that --help is quick."""
 
 import json
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
+from gateway.options import takes
+
 STOPPED = 130  # the exit code of what Ctrl-C has ended
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The server's URL, without /v1.", show_default=False)]
-ModelName = Annotated[str | None, typer.Option(help="The model to call. Default: the first model of the server.")]
-ApiKey = Annotated[
-    str | None, typer.Option(envvar="FAIRLEAD_BENCH_API_KEY", help="The server's API key, if it needs one.")
-]
-Seconds = Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure in all.")]
-Tenants = Annotated[int, typer.Option(min=2, max=64, help="The number of tenants, with the weights 1, 2, 3 ...")]
-Slots = Annotated[int, typer.Option(min=1, max=4096, help="How many calls run at once. The others wait.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The options of `fairlead bench` that are in its plan."""
+
+    model: Annotated[str | None, typer.Option(help="The model to call. Default: the first model of the server.")] = None
+    api_key: Annotated[
+        str | None, typer.Option(envvar="FAIRLEAD_BENCH_API_KEY", help="The server's API key, if it needs one.")
+    ] = None
+    seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure in all.")] = 30.0
+    tenants: Annotated[int, typer.Option(min=2, max=64, help="The number of tenants, with the weights 1, 2, 3 ...")] = 4
+    slots: Annotated[int, typer.Option(min=1, max=4096, help="How many calls run at once. The others wait.")] = 8
 
 
+@takes(BenchOptions)
 def bench(
-    url: Url,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server's URL, without /v1.", show_default=False)],
     *,
-    model: ModelName = None,
-    api_key: ApiKey = None,
-    seconds: Seconds = 30.0,
-    tenants: Tenants = 4,
-    slots: Slots = 8,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **options: Any,
 ) -> None:
     """Measure what a gateway costs in front of a server, and how it shares that server among tenants.
 
@@ -45,8 +47,8 @@ def bench(
     from gateway.calibrate.calls import CalibrationError  # noqa: PLC0415
 
     try:
-        spec = spec_of(url, None if api_key is None else SecretStr(api_key))
-        plan = run.Plan(spec=spec, api_key=api_key, model=model, seconds=seconds, tenants=tenants, slots=slots)
+        key = options["api_key"]
+        plan = run.Plan(spec=spec_of(url, None if key is None else SecretStr(key)), **options)
         with bar.progress_bar() as show:
             found = asyncio.run(run.bench(plan, lambda part, stage: show(part, stage, "")))
     except (CalibrationError, OSError) as error:

@@ -2,6 +2,8 @@
 
 import contextlib
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -10,6 +12,7 @@ import typer
 
 from gateway.admin.command.asking import fail, items, pages, prints
 from gateway.admin.command.output import OutputForm, print_list, print_one
+from gateway.options import takes
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -17,39 +20,33 @@ app = typer.Typer(invoke_without_command=True)
 OF_ROWS = frozenset({"first_day", "last_day", "tenant"})  # what rows are asked for by; all else is of sums
 
 
-FirstDayOption = Annotated[
-    str | None,
-    typer.Option(metavar="YYYY-MM-DD", help="A day in UTC. Default: today; for sums, the first of this month."),
-]
-LastDayOption = Annotated[
-    str | None, typer.Option(metavar="YYYY-MM-DD", help="The last day, included. Default: today.")
-]
-ByOption = Annotated[
-    Literal["group", "tenant", "key", "model"] | None, typer.Option("--by", help="Print one sum for each of these.")
-]
-PeriodOption = Annotated[
-    Literal["day", "month"] | None, typer.Option("--period", help="Print one sum for each of these.")
-]
-GroupOption = Annotated[str | None, typer.Option("--group", help="Only tenants of this group.")]
-UsersOption = Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")]
-KeyOption = Annotated[str | None, typer.Option("--key", metavar="ID", help="Only this API key.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Only this model.")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageOptions:
+    """The options that say which usage is asked for, and how it is summed; their names are those of the API."""
+
+    first_day: Annotated[
+        str | None,
+        typer.Option(metavar="YYYY-MM-DD", help="A day in UTC. Default: today; for sums, the first of this month."),
+    ] = None
+    last_day: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM-DD", help="The last day, included. Default: today.")
+    ] = None
+    by: Annotated[
+        Literal["group", "tenant", "key", "model"] | None, typer.Option("--by", help="Print one sum for each of these.")
+    ] = None
+    period: Annotated[
+        Literal["day", "month"] | None, typer.Option("--period", help="Print one sum for each of these.")
+    ] = None
+    group: Annotated[str | None, typer.Option("--group", help="Only tenants of this group.")] = None
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")] = None
+    key: Annotated[str | None, typer.Option("--key", metavar="ID", help="Only this API key.")] = None
+    model: Annotated[str | None, typer.Option("--model", help="Only this model.")] = None
 
 
 @app.callback()
 @prints
-def usage(
-    context: typer.Context,
-    *,
-    first_day: FirstDayOption = None,
-    last_day: LastDayOption = None,
-    by: ByOption = None,
-    period: PeriodOption = None,
-    group: GroupOption = None,
-    tenant: UsersOption = None,
-    key: KeyOption = None,
-    model: ModelOption = None,
-) -> None:
+@takes(UsageOptions)
+def usage(context: typer.Context, **asked: str | None) -> None:
     """Print usage, its cost and the total: --by tenant --period month. Without these two, print every row of a day.
 
     Summed, it is of this month, unless days are given.
@@ -57,9 +54,7 @@ def usage(
     if context.invoked_subcommand is not None:
         return
     form = context.obj.form
-    given = _query(
-        first_day=first_day, last_day=last_day, by=by, period=period, group=group, tenant=tenant, key=key, model=model
-    )
+    given = _given(asked)
     if given.keys() <= OF_ROWS:
         print_list(items(context, "/usage", given), form, "usage")
         return
@@ -74,9 +69,9 @@ def usage(
     print_sums(whole["total"], whole["items"], is_wide=form is OutputForm.WIDE)
 
 
-def _query(**given: str | None) -> dict[str, str]:
-    """What is asked for, of what may be."""
-    return {name: str(value) for name, value in given.items() if value is not None}
+def _given(asked: Mapping[str, str | None]) -> dict[str, str]:
+    """The options that were given."""
+    return {name: str(value) for name, value in asked.items() if value is not None}
 
 
 @app.command("last-days")
@@ -87,21 +82,15 @@ def last_days(context: typer.Context) -> None:
 
 
 @app.command("export")
+@takes(UsageOptions)
 def usage_export(
     context: typer.Context,
     *,
-    first_day: FirstDayOption = None,
-    last_day: LastDayOption = None,
-    by: ByOption = None,
-    period: PeriodOption = None,
-    group: GroupOption = None,
-    tenant: UsersOption = None,
-    key: KeyOption = None,
-    model: ModelOption = None,
     format_: Annotated[
         Literal["csv", "parquet"], typer.Option("--format", help="Parquet needs fairlead[export] at the gateway.")
     ] = "csv",
     file: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: standard output.")] = None,
+    **asked: str | None,
 ) -> None:
     """Write usage and its cost as a table with FOCUS columns. With --by and --period, write sums.
 
@@ -109,9 +98,7 @@ def usage_export(
     """
     from gateway.admin.command.client import UnreachableError  # noqa: PLC0415
 
-    query = _query(
-        first_day=first_day, last_day=last_day, by=by, period=period, group=group, tenant=tenant, key=key, model=model
-    ) | {"format": format_}
+    query = _given(asked) | {"format": format_}
     part = None if file is None else file.with_name(file.name + ".part")
     try:
         with contextlib.ExitStack() as stack:
