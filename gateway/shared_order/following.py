@@ -62,7 +62,7 @@ class Following:
         target = self._aimed_at(now)
         if target == self._target:
             return
-        if target is None and self._member.leader is None:
+        if target is None and self._member.lead.leader is None:
             return  # the followed member may still be there
         self._target = target
         if self._task is not None:
@@ -90,10 +90,10 @@ class Following:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _aimed_at(self, now: float) -> _LeaderAddress | None:
-        place, candidate = self._place, self._member.candidate
+        place, campaign = self._place, self._member.campaign
         if place.leader_address is not None:
             return None if place.is_appointed else _LeaderAddress(None, place.leader_address)
-        name = None if candidate is None else self._member.target(now)
+        name = None if campaign is None else self._member.target()
         address = None if name is None else place.addresses.get(name)
         return None if name is None or address is None else _LeaderAddress(name, address)
 
@@ -108,11 +108,16 @@ class Following:
                     if not self._complained:
                         self._complain(f"the connection to {leader} has ended")
                 except (aiohttp.ClientError, OSError, HelloError, FrameError, TimeoutError) as error:
-                    if target.name is not None and (isinstance(error, OtherMemberError) or _is_refused(error)):
-                        self._member.refused(target.name, self._loop.time())
-                        self._soon()
+                    self._look_ended(target, error)
                     self._complain(f"{leader} cannot be followed: {_said(error)}")
-                await asyncio.sleep(ALONE_RETRY_S if self._member.is_standalone else RETRY_S)
+                await asyncio.sleep(ALONE_RETRY_S if self._member.lead.is_standalone else RETRY_S)
+
+    def _look_ended(self, target: _LeaderAddress, error: Exception) -> None:
+        """Where the port of this member refuses connections, or another process has it, that member has ended."""
+        has_ended = isinstance(error, OtherMemberError) or _is_refused(error)
+        if target.name is not None and self._member.campaign is not None and has_ended:
+            self._member.campaign.ended(target.name, self._loop.time())
+            self._soon()
 
     async def _follow_once(self, session: aiohttp.ClientSession, root: str, target: _LeaderAddress) -> None:
         connecting = connected(session, f"{root}/order", self._place, FRAME_BYTES_MAX, target.name)
@@ -121,7 +126,7 @@ class Following:
                 raise HelloError("it leads no others")
             leader = peer.member
             now = self._loop.time()
-            if self._member.candidate is None:
+            if self._member.campaign is None:
                 self._member.appoint(leader, 0, now)
             connection = self.connection = OrderConnection(websocket, leader, self._loop.time)
             self._member.connected(leader, now)
@@ -133,7 +138,7 @@ class Following:
                 if self.connection is connection:
                     self.connection = None
                 self._member.lost(leader, self._loop.time())
-                if self._member.leader is None:
+                if self._member.lead.leader is None:
                     self.joined.clear()
                 self._soon()
 

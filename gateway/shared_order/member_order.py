@@ -18,7 +18,7 @@ import msgspec
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.admin.management import Management
-from gateway.cluster.election import ElectionStore
+from gateway.cluster.election_store import ElectionStore
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.wire import LimitsOf
 from gateway.config import Config

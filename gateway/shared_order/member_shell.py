@@ -57,7 +57,7 @@ class MemberShell:
         assert self.work is not None, "a pool has backends"
         parts, now = self.work.parts, asyncio.get_running_loop().time()
         scheduler = parts.make_scheduler(pool)
-        scheduler.told(self.order.member.share.of_fact(parts.pools.settings.changed(now)))
+        scheduler.told(self.order.member.lead.share.of_fact(parts.pools.settings.changed(now)))
         if self.order.member.checkpoint.mark == Mark() and not self.order.place.others:
             kept = parts.pools.checkpoint_of(pool)
             if kept is not None:  # of the time before all processes of the cluster were started

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from gateway.cluster.election import ElectionStore
+from gateway.cluster.election_store import ElectionStore
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
 from gateway.cluster.wire import Frame, FrameError, Shared, decode, encode
@@ -107,14 +107,14 @@ class SharedOrder:
 
     def reconnected(self) -> None:
         """The store was connected to anew: it may know less than it did."""
-        if self.member.candidate is not None:
-            self.member.candidate.reconnected(self._loop.time())
+        if self.member.campaign is not None:
+            self.member.campaign.candidate.reconnected(self._loop.time())
             if self._is_started and self._election is not None:
                 self._election.read_checkpoint()
 
     def resign(self) -> None:
         """Lead no more, and do not stand again; follow the next leader."""
-        if self.member.candidate is not None:
+        if self.member.campaign is not None:
             self.roles.stops()
             self.member.resign(self._loop.time())
             self._turn()
@@ -147,12 +147,12 @@ class SharedOrder:
     @property
     def leader(self) -> Leader | None:
         """The leader, where it is in this process."""
-        return self.member.leader
+        return self.member.lead.leader
 
     @property
     def leader_name(self) -> str | None:
         """The member that this process follows; None: there is none, or it leads itself."""
-        return None if self.member.leader is not None else self.member.follower.link.leader
+        return None if self.member.lead.leader is not None else self.member.follower.link.leader
 
     def add(self, pool: str, dispatcher: Decides) -> None:
         """Carry out the actions of this pool with this dispatcher."""
@@ -160,7 +160,7 @@ class SharedOrder:
 
     def followers(self) -> list[str]:
         """The names of the processes that are connected to this one, while it leads."""
-        return list(self._followers) if self.member.is_leading else []
+        return list(self._followers) if self.member.lead.is_for_all else []
 
     def view(self) -> ClusterView:
         """The members, which of them leads, and since when, as this process knows."""
@@ -255,17 +255,17 @@ class SharedOrder:
             dispatcher.report(now, brings_all=brings_all)
         self._look_at_buffers(now)
         member.tick(now)
-        self.place.leads = member.is_leading or self._election is None
+        self.place.leads = member.lead.is_for_all or self._election is None
         if self._election is not None and not self._is_stopping:
             self._election.ask()
         self._send(now)
-        for wish in member.wishes():
+        for wish in member.lead.wishes():
             self._fulfil(wish)
         if self.roles.look(member):
             self._role_changed()
         for dispatcher in self._dispatchers.values():
             dispatcher.decide(now)
-        reason = "" if member.leader is not None else follower.link.closes(now)
+        reason = "" if member.lead.leader is not None else follower.link.closes(now)
         if reason:
             self._following.leave(reason)
         if not self._is_stopping:
@@ -277,16 +277,16 @@ class SharedOrder:
             self._arm(wakeup_at)
 
     def _role_changed(self) -> None:
-        if self.member.leader is not None:
+        if self.member.lead.leader is not None:
             self.joined.set()
-            if self.member.is_leading and self._election is not None:
+            if self.member.lead.is_for_all and self._election is not None:
                 self._election.read_checkpoint()
         elif self.member.follower.link.leader is None:
             self.joined.clear()
         self._shell.role_changed(self.roles.role)
 
     def _send(self, now: float) -> None:
-        up = self._following.connection if self.member.leader is None else None
+        up = self._following.connection if self.member.lead.leader is None else None
         for name, frame in self.member.frames(now):
             connection = up if up is not None and up.peer == name else self._followers.get(name)
             if connection is not None:
@@ -295,7 +295,7 @@ class SharedOrder:
 
     def _look_at_buffers(self, now: float) -> None:
         """Rule 26: a side that does not read is noticed on either side."""
-        leader = self.member.leader
+        leader = self.member.lead.leader
         if leader is None:
             up = self._following.connection
             self.member.follower.link.unsent = (0, 0.0) if up is None else up.unsent(now)
@@ -315,11 +315,11 @@ class SharedOrder:
             case AskBackends():
                 self._shell.measure(wish.backend_ids)
             case StoreCheckpoint():
-                if self._election is not None and not self.member.is_standalone:
+                if self._election is not None and not self.member.lead.is_standalone:
                     self._election.put_checkpoint(wish.body)
             case StepDown():
                 self.roles.because(wish.reason)
-                if self.member.candidate is None and not self._is_stopping:  # no other may lead: gather anew
+                if self.member.campaign is None and not self._is_stopping:  # no other may lead: gather anew
                     log.warning("the order begins anew: %s", wish.reason)
                     for each in self._followers.values():
                         each.close()

@@ -68,7 +68,7 @@ class RoleWork:
             self.parts.metrics.schedulers.replaced()
         is_leading = self._order.leader is not None
         self._management.budgets.ledger.cut_off(
-            self._order.member.share.part.replicas if role is MemberRole.STANDALONE else 1
+            self._order.member.lead.share.part.replicas if role is MemberRole.STANDALONE else 1
         )
         if is_leading:
             self._management.claims.lead()

@@ -40,8 +40,8 @@ class Roles:
         leader is another one now.
         """
         role, leader, epoch = _role_of(member), _leader_of(member), member.follower.link.epoch
-        if member.leader is not None:
-            epoch = member.leader.epoch
+        if member.lead.leader is not None:
+            epoch = member.lead.leader.epoch
         if (role, leader) == (self.role, self.leader) and (epoch == self.epoch or role is MemberRole.LEADERLESS):
             return False
         self.role, self.leader, self.epoch = role, leader, epoch
@@ -52,7 +52,7 @@ class Roles:
                 log.info("%s leads, epoch %d: %s", leader, epoch, self._reason)
             case MemberRole.STANDALONE:
                 log.warning(
-                    "this process is alone, with 1/%d of every limit: %s", member.share.part.replicas, self._reason
+                    "this process is alone, with 1/%d of every limit: %s", member.lead.share.part.replicas, self._reason
                 )
             case MemberRole.LEADERLESS if self._reason == _STOPS:
                 log.info("this process leaves the order: %s", _STOPS)
@@ -78,20 +78,20 @@ class Roles:
             self.role,
             self.leader,
             self.epoch,
-            member.is_standalone,
-            member.elections,
+            member.lead.is_standalone,
+            member.lead.elections,
             member.follower.link.round_trip_s if is_following else None,
             tuple(members),
         )
 
 
 def _role_of(member: Member) -> MemberRole:
-    if member.leader is not None:
-        return MemberRole.STANDALONE if member.is_standalone else MemberRole.LEADER
+    if member.lead.leader is not None:
+        return MemberRole.STANDALONE if member.lead.is_standalone else MemberRole.LEADER
     return MemberRole.FOLLOWER if member.follower.link.leader is not None else MemberRole.LEADERLESS
 
 
 def _leader_of(member: Member) -> str | None:
-    if member.leader is not None:
-        return None if member.is_standalone else member.name
+    if member.lead.leader is not None:
+        return None if member.lead.is_standalone else member.name
     return member.follower.link.leader

@@ -5,7 +5,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from gateway.cluster.election import Candidate, ElectionStore, StoreCall
+from gateway.cluster.campaign import Campaign
+from gateway.cluster.election import Candidate
+from gateway.cluster.election_store import ElectionStore, StoreCall
 from gateway.cluster.member import Member
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.roles import Roles
@@ -31,16 +33,16 @@ class StoreElection:
     def stand(self) -> None:
         """Stand for election from now on."""
         place, member = self._place, self._member
-        member.candidate = Candidate(place.name, place.address, now=self._loop.time())
-        place.leads = member.is_leading
+        member.stand(Candidate(place.name, place.address, now=self._loop.time()))
+        place.leads = member.lead.is_for_all
         self.read_checkpoint()
 
     def ask(self) -> None:
         """Make the calls that the member wants to be made."""
-        candidate = self._member.candidate
-        if candidate is not None:
-            for call in self._member.calls():
-                self._in_background(self._call(candidate, call))
+        campaign = self._member.campaign
+        if campaign is not None:
+            for call in campaign.calls():
+                self._in_background(self._call(campaign, call))
 
     def read_checkpoint(self) -> None:
         """Read what the store keeps for the next leader."""
@@ -48,7 +50,7 @@ class StoreElection:
         async def read() -> None:
             body = await self._store.checkpoint()
             if body is not None:
-                self._member.stored(body)
+                self._member.checkpoint.told(body)
 
         self._in_background(read())
 
@@ -58,8 +60,9 @@ class StoreElection:
 
     async def leave(self, now: float) -> None:
         """Make the last calls, and leave the list of members. Raises TimeoutError or StoreUnavailable."""
-        if self._member.candidate is not None:
-            for call in [*self._member.calls(), self._member.candidate.leave(now)]:
+        campaign = self._member.campaign
+        if campaign is not None:
+            for call in [*campaign.calls(), campaign.candidate.leave(now)]:
                 await self._store.call(call)
 
     async def stop(self) -> None:
@@ -68,23 +71,24 @@ class StoreElection:
             task.cancel()
         await asyncio.gather(*self._asking, return_exceptions=True)
 
-    async def _call(self, candidate: Candidate, call: StoreCall) -> None:
+    async def _call(self, campaign: Campaign, call: StoreCall) -> None:
+        candidate = campaign.candidate
         try:
             view = await self._store.call(call)
         except StoreUnavailable as error:
-            candidate.failed(call, self._loop.time())
+            candidate.asking.failed(call, self._loop.time())
             self._error = str(error)
             self._roles.because(f"the store that elects does not answer ({error})")
         else:
             if self._error:
                 self._roles.because(f"the store that elects answers again ({self._error})")
                 self._error = ""
-            self._member.answered(call, view, self._loop.time())
-            self._place.addresses = candidate.members
-            if candidate.is_refused(self._loop.time()):
+            campaign.answered(call, view, self._loop.time())
+            self._place.addresses = candidate.listed.addresses
+            if candidate.key.is_refused(self._loop.time()):
                 self._roles.because("a majority may still follow the leader of before, which is not reached")
-            if candidate.strangers:
-                names = ", ".join(sorted(candidate.strangers))
+            if candidate.listed.strangers:
+                names = ", ".join(sorted(candidate.listed.strangers))
                 self._roles.because(
                     f"another version of the cluster protocol is spoken by {names}: they share no order"
                 )

@@ -47,7 +47,7 @@ def _file(state: StateSection, config_file: Path | None) -> Path | None:
 
 def make_elections(redis: RedisSection) -> "RedisElection":
     """What elects among gateways that share this Redis. Raises ValueError where a password cannot be read."""
-    from gateway.cluster.election import ANSWER_S_MAX  # noqa: PLC0415
+    from gateway.cluster.asking import ANSWER_S_MAX  # noqa: PLC0415
     from gateway.store.redis_election import RedisElection  # noqa: PLC0415
 
     # An answer counts as long as the candidate waits for it, however short the state's timeout is: a lease is at stake.

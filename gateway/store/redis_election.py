@@ -11,7 +11,7 @@ from typing import Any, Final
 from redis.asyncio import Connection, Redis
 from redis.exceptions import RedisError
 
-from gateway.cluster.election import ABANDONED_S, MEMBER_S, StoreCall, StoreView, Witnesses
+from gateway.cluster.election_store import ABANDONED_S, MEMBER_S, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from gateway.cluster.wire import VERSION
 from gateway.store.base import StoreUnavailable

@@ -109,9 +109,9 @@ MUTANTS = (
         calm("test_19_all_backends_down.py"), check=19,
     ),
     Mutant(
-        "a member that reaches neither Redis nor a leader leads itself", "gateway/cluster/member.py",
-        "self._connected_to is None:\n            self._lead_alone(now)",
-        "self._connected_to is None:\n            pass",
+        "a member that reaches neither Redis nor a leader leads itself", "gateway/cluster/campaign.py",
+        "link.peer is None:\n            lead.begin_alone(now)",
+        "link.peer is None:\n            pass",
         calm("test_23_redis_is_frozen.py"), check=23,
     ),
     Mutant(

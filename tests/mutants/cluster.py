@@ -20,7 +20,7 @@ LEADER, ORDER, JOURNAL, STREAM, REQUESTS, DECISIONS, JOINING = (
     for name in ("leader", "pool_order", "pool_journal", "checkpoint_stream", "pool_requests", "decisions", "joining")
 )
 MEMBER = "gateway/cluster/member.py"
-ELECTION = "gateway/cluster/election.py"
+ELECTION, CAMPAIGN, LISTED = (f"gateway/cluster/{name}.py" for name in ("election", "campaign", "listed_members"))
 LUA = "gateway/store/data/elect.lua"
 CANDIDATE = ("tests/unit/gateway/cluster/test_election.py",)
 ELECTING = ("tests/integration/store/test_redis_election.py",)
@@ -52,19 +52,19 @@ MUTANTS = (
     # Whose key ends when.
     Mutant(
         "the key of a leader that has ended is given up at once", ELECTION,
-        "has_ended = self.leader in self._ended and not self.is_bound", "has_ended = False",
+        "has_ended = self.listed.has_ended(self.key.leader) and not self.is_bound", "has_ended = False",
         directed("pause_of_a_killed_leader"),
     ),
     Mutant(
-        "a process that has ended is granted nothing", MEMBER,
-        "            self.follower.link.granting.release(member)\n", "", directed("pause_of_a_killed_leader"),
+        "a process that has ended is granted nothing", CAMPAIGN,
+        "        self._follower.link.granting.release(member)\n", "", directed("pause_of_a_killed_leader"),
     ),
     Mutant(
-        "a process that has ended is waited for no more", ELECTION,
+        "a process that has ended is waited for no more", LISTED,
         "known | ended | unknown", "known | unknown", directed("pause_of_a_killed_leader"),
     ),
     Mutant(
-        "backends have time to drop the requests of a process that has ended", ELECTION,
+        "backends have time to drop the requests of a process that has ended", LISTED,
         "name: at + ABORT_S for", "name: at for", CANDIDATE,
     ),
     Mutant(
@@ -72,22 +72,22 @@ MUTANTS = (
         "has_ended = has_ended and (", "has_ended = has_ended or (", ELECTING,
     ),
     Mutant(
-        "a former leader is waited for until its lease has ended, and no longer", ELECTION,
+        "a former leader is waited for until its lease has ended, and no longer", LISTED,
         "at if name == self._former else", "", directed("pause_of_a_frozen_leader"),
     ),
     Mutant(
         "members ask often where their leader is silent", ELECTION,
-        "        if leader == self.leader:\n            self._hurry(now, SILENT_S)\n", "", CANDIDATE,
+        "        if leader == self.key.leader:\n            self.asking.hurry(now, SILENT_S)\n", "", CANDIDATE,
     ),
     Mutant(
-        "a leader waits until the lease of the one before has ended", ELECTION,
+        "a leader waits until the lease of the one before has ended", LISTED,
         "self._heard_from.get(name, at) + SILENT_S", "self._heard_from.get(name, at)", directed("lost_key"),
     ),
     # A majority renews the lease.
     Mutant(
-        "members renew the lease of their leader", MEMBER,
-        "max(candidate.lease_until, min(by_members, candidate.lease_until + WITHOUT_STORE_S))",
-        "candidate.lease_until", directed("without_store"),
+        "members renew the lease of their leader", CAMPAIGN,
+        "max(key.lease_until, min(by_members, key.lease_until + WITHOUT_STORE_S))", "key.lease_until",
+        directed("without_store"),
     ),
     Mutant(
         "it takes a majority of them", "gateway/cluster/promise.py",
@@ -107,21 +107,21 @@ MUTANTS = (
         "return self._told_free < epoch and", "return", CANDIDATE,
     ),
     Mutant(
-        "a leader needs a majority of each list that the store may have", ELECTION,
+        "a leader needs a majority of each list that the store may have", "gateway/cluster/witness_lists.py",
         "*([] if self._proposed is None else [self._proposed])", "", CANDIDATE,
     ),
     Mutant(
-        "an order without the store ends", MEMBER,
-        "min(by_members, candidate.lease_until + WITHOUT_STORE_S)", "by_members", directed("abandoned"),
+        "an order without the store ends", CAMPAIGN,
+        "min(by_members, key.lease_until + WITHOUT_STORE_S)", "by_members", directed("abandoned"),
     ),
     Mutant(
-        "a member that is alone returns to a leader that has a majority", MEMBER,
-        "if self.is_leading or (self.is_standalone and self.candidate is not None and self.candidate.strangers):",
-        "if self.leader is not None:", directed("returned"),
+        "a member that is alone returns to a leader that has a majority", CAMPAIGN,
+        "if self._lead.is_standalone and self.candidate.listed.strangers:", "if self._lead.leader is not None:",
+        directed("returned"),
     ),
     Mutant(
-        "a member that may not lead is alone", MEMBER,
-        "candidate.is_reached(now) and not candidate.is_refused(now)", "candidate.is_reached(now)",
+        "a member that may not lead is alone", CAMPAIGN,
+        "candidate.asking.is_reached(now) and not candidate.key.is_refused(now)", "candidate.asking.is_reached(now)",
         directed("minority"),
     ),
     Mutant("witnesses keep the key", LUA, "return 2 * free_count >= count", "return true", ELECTING),
@@ -313,8 +313,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member that is alone and told to stop serves on", MEMBER,
-        "if self.leader is not None and not self.is_standalone:\n            self.leader.resign(now, returns=bool",
-        "if self.leader is not None:\n            self.leader.resign(now, returns=bool", directed("stopped_alone"),
+        "if leader is not None and self.lead.is_for_all:", "if leader is not None:", directed("stopped_alone"),
     ),
     Mutant(
         "a leader that is alone takes no checkpoints", LEADER,

@@ -61,11 +61,13 @@ class Follower:
 
     # -- connection ------------------------------------------------------------------------------------------
 
-    def connected(self, now: float) -> None:
-        """There is a new connection to a leader; the one before is closed, and its promise over."""
+    def connected(self, now: float, peer: str | None = None) -> None:
+        """There is a new connection to a leader, in the process of this member, None: in its own; the one before is
+        closed, and its promise over.
+        """
         if self.link.is_connected:
             self.lost(now)
-        self.link.connected(self.checkpoint.mark, now)
+        self.link.connected(peer, self.checkpoint.mark, now)
 
     def lost(self, now: float) -> None:
         """The connection is gone. All is told again on joining."""

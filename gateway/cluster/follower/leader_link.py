@@ -26,6 +26,8 @@ class LeaderLink:
         self.leader: str | None = None
         """The leader that has welcomed this member; None: there is none."""
         self.is_connected = False
+        self.peer: str | None = None
+        """The member that it is connected to, in another process; None: none, or the leader in its own."""
         self.round_trip_s: float | None = None
         """Of the last ping that the leader answered."""
         self.heard_at = now
@@ -40,15 +42,16 @@ class LeaderLink:
 
     # -- connection ------------------------------------------------------------------------------------------
 
-    def connected(self, checkpoint: tuple[Epoch, int, str], now: float) -> None:
+    def connected(self, peer: str | None, checkpoint: tuple[Epoch, int, str], now: float) -> None:
         """There is a new connection to a leader, which is told the mark of the member's newest checkpoint."""
         self.is_connected, self.heard_at, self._must_close, self.granting.granted = True, now, "", None
+        self.peer = peer
         self.outbox.clear()
         self.outbox.say("", Join(self.member, checkpoint))
 
     def lost(self) -> None:
         """The connection is gone, and its promise over."""
-        self.is_connected, self._must_close, self.leader = False, "", None
+        self.is_connected, self.peer, self._must_close, self.leader = False, None, "", None
         self._promise.release()
         self.outbox.clear()
 

@@ -49,7 +49,7 @@ class RemoteScheduler:
     @property
     def led(self) -> SharedSchedulerProtocol | None:
         """The Scheduler itself, where this process leads and the pool exists."""
-        leader = self._member.leader
+        leader = self._member.lead.leader
         order = None if leader is None else leader.pools.get(self._pool)
         return None if order is None else order.scheduler
 
@@ -77,11 +77,11 @@ class RemoteScheduler:
             case TenantsChanged():
                 self._tenants_changed(fact)
             case _:
-                self._member.told(self._pool, fact)
+                self._member.lead.told(self._pool, fact)
 
     def _tenants_changed(self, fact: TenantsChanged) -> None:
         """The leader looks up itself what a tenant is, in all its pools."""
-        leader = self._member.leader
+        leader = self._member.lead.leader
         if leader is None:
             return
         for tenant in fact.changed:
@@ -89,7 +89,7 @@ class RemoteScheduler:
         for tenant_id in fact.removed:
             leader.pools.tenant_forgotten(tenant_id, fact.now)
         if fact.tiers or fact.tiers_removed or fact.groups or fact.groups_removed:
-            self._member.told(self._pool, fact.but(changed=(), removed=()))
+            self._member.lead.told(self._pool, fact.but(changed=(), removed=()))
 
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
         self.submit(request, now)
@@ -193,7 +193,7 @@ class LeadersLimits:
         """Told with the latest request of the tenant and key, or in answer to a question, asked every LIMITS_S at
         most.
         """
-        leader, of = self._member.leader, LimitsOf(tenant_id, key_id)
+        leader, of = self._member.lead.leader, LimitsOf(tenant_id, key_id)
         if leader is not None and self._pool in leader.pools:
             return leader.pools[self._pool].tenants.rate_limits(of, now)
         told = self._member.follower.decided.limits(self._pool, of)

@@ -313,7 +313,7 @@ async def test_a_keys_limit_per_minute_is_one_for_all_gateways_and_a_part_of_it_
 
 
 def max_of(rig, key_id):
-    return rig.gateway.order.shared.member.share.of_tenant("alice").keys[key_id].requests_per_minute_max
+    return rig.gateway.order.shared.member.lead.share.of_tenant("alice").keys[key_id].requests_per_minute_max
 
 
 async def test_a_keys_limit_in_flight_is_one_for_all_gateways(join, key, key_id):

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from redis_server import RedisServer
 
-from gateway.cluster.election import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
+from gateway.cluster.election_store import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from gateway.store.base import StoreUnavailable
 from gateway.store.redis_election import RedisElection

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from redis_server import RedisServer, slow_proxy
 
-from gateway.cluster.election import Ask, StoreCall
+from gateway.cluster.election_store import Ask, StoreCall
 from gateway.config.state import RedisSection, StateSection
 from gateway.store.assembly import make_elections, make_store
 from gateway.store.base import Change, Document, Learnt, StoreUnavailable, Totals, UsageKey, UsageQuery, UsageRow

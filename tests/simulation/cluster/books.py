@@ -55,7 +55,7 @@ class Books(Judge):
         self.schedulers[leadership] = scheduler
 
     def kept(self, leadership):
-        leader = self.world.nodes[leadership.split("@")[0]].member.leader
+        leader = self.world.nodes[leadership.split("@")[0]].member.lead.leader
         self.seen[leadership].update(dict.fromkeys(worlds.joined(leader), self.world.now))
         counters = self.schedulers[leadership].checkpoint()
         page = counters, dict(self.books[leadership]), dict(self.seen[leadership]), dict(self.missed[leadership])
@@ -75,7 +75,7 @@ class Books(Judge):
         own = self.world.nodes[leadership.split("@")[0]].member
         for node in self.world.nodes.values():
             newest = node.member.checkpoint
-            if newest.mark[:2] > own.checkpoint.mark[:2] and node.name not in worlds.joined(own.leader):
+            if newest.mark[:2] > own.checkpoint.mark[:2] and node.name not in worlds.joined(own.lead.leader):
                 counters = newest.read().pools[worlds.POOL].service
                 page = next(page for page in reversed(self.pages[newest.mark[:2]]) if page[0] == counters)
                 for wire_id, service in page[1].items():
@@ -202,7 +202,7 @@ class Fairness(Judge):
         if not isinstance(entry, Polled) or not self.is_judged or self.world.now - self.judged_at < self.EVERY_S:
             return
         member = self.world.nodes[leadership.split("@")[0]].member
-        if member.is_standalone or member.leader is None or member.leader.is_over:
+        if member.lead.is_standalone or member.lead.leader is None or member.lead.leader.is_over:
             return
         self.judged_at = self.world.now
         accounts = self.conservation.accounts[leadership].tenants

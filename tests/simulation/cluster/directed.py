@@ -2,7 +2,7 @@
 
 from random import Random
 
-from gateway.cluster.election import ABANDONED_S, Ask
+from gateway.cluster.election_store import ABANDONED_S, Ask
 from gateway.cluster.promise import LEASE_S, PING_S
 from policies.types import Tenant
 from tests.simulation.cluster.judges import Pauses, Together, all_judges
@@ -19,11 +19,11 @@ def run(world: ClusterWorld, until: float) -> None:
 
 
 def leader_of(world):
-    return next(node for node in world.nodes.values() if node.is_alive and node.member.is_leading)
+    return next(node for node in world.nodes.values() if node.is_alive and node.member.lead.is_for_all)
 
 
 def others(world):
-    return [node for node in world.nodes.values() if not node.member.is_leading]
+    return [node for node in world.nodes.values() if not node.member.lead.is_for_all]
 
 
 def paused(seed: int, pause_s: float, happens, **changes) -> None:
@@ -121,7 +121,7 @@ def minority(seed: int) -> None:
         world.without_store |= {each.name for each in rest}
 
     def is_alone():
-        assert alone[0].member.is_standalone, "it serves its clients"
+        assert alone[0].member.lead.is_standalone, "it serves its clients"
         leader_of(world)
 
     world.at(5.0, cut)
@@ -291,7 +291,7 @@ def lost_key(seed: int) -> None:
     """
     settings = Settings(members=2, rate_per_s=14.0, duration_s=11.0, delay_s=(0.0001, 0.0005), clock_rates=(0.99, 1.01))
     world = ClusterWorld(settings, seed, all_judges())
-    world.nodes["m1"].member.candidate.stands = False
+    world.nodes["m1"].member.campaign.candidate.stands = False
     answer = world.store.answer
 
     def lose(call, now):
@@ -304,8 +304,9 @@ def lost_key(seed: int) -> None:
         world.without_store.add("m0")
         world.store.forget(all_of_it=False)
         other = world.nodes["m1"]
-        other.member.candidate.stands, other.member.candidate.leader = True, None
-        other.member.candidate._next_at, other.member.candidate._pending = -1e9, None
+        candidate = other.member.campaign.candidate
+        candidate.stands, candidate.key.leader = True, None
+        candidate.asking._next_at, candidate.asking._pending = -1e9, None
         world.pump(other)
 
     world.store.answer = lose

@@ -45,7 +45,7 @@ class OneLeader(Judge):
 
     def carried_out(self, node, client, action):
         follower = node.member.follower
-        if isinstance(action, Dispatch) and not node.member.is_standalone and follower.link.leader is not None:
+        if isinstance(action, Dispatch) and not node.member.lead.is_standalone and follower.link.leader is not None:
             epoch = follower.link.epoch
             require(epoch >= self.epoch, f"{node.name} follows epoch {epoch} after {self.epoch}")
             self.epoch = epoch
@@ -111,10 +111,10 @@ class BackendLimits(Judge):
     def sent(self, node, client, backend):
         running, member = len(backend.running), node.member
         what = f"{backend.backend_id} runs {running} of {backend.slots}, at {self.world.now:.3f}"
-        if member.is_standalone:
+        if member.lead.is_standalone:
             own = sum(name == node.name for name, _ in backend.running)
             self.alone[node.name, client.request.id] = self.world.now
-            part = max(1, member.share.part.of(backend.slots))
+            part = max(1, member.lead.share.part.of(backend.slots))
             require(own <= part, f"{what}; of {node.name}, which is alone, {own} of {part}")
             return
         unseen = sum(self.world.now - self.alone.get(key, -inf) < self.UNSEEN_S for key in backend.running)
@@ -124,9 +124,9 @@ class BackendLimits(Judge):
     def _known(self, member, backend):
         """How many of those that run there its leader knows of: a member that joins has not told what it runs yet."""
         leader = self.world.nodes[member.follower.link.leader]
-        if leader.member.leader is None:  # it leads no more, and its decision was under way
+        if leader.member.lead.leader is None:  # it leads no more, and its decision was under way
             return sum(self.world.nodes[name].member.follower.link.leader == leader.name for name, _ in backend.running)
-        (pool,) = leader.member.leader.pools.values()
+        (pool,) = leader.member.lead.leader.pools.values()
         view = pool.scheduler.snapshot(leader.clock.of(self.world.now)).backends[backend.backend_id]
         return view.in_flight_requests
 
@@ -142,8 +142,8 @@ class RateWindow(Judge):
 
     def leads(self, leadership, scheduler):
         member = self.world.nodes[leadership.split("@")[0]].member
-        if member.is_standalone:
-            self.shares.append(member.share.part)
+        if member.lead.is_standalone:
+            self.shares.append(member.lead.share.part)
 
     def ended(self, node, client):
         tenant = self.world.tenants[client.request.tenant_id]
@@ -161,7 +161,7 @@ class RateWindow(Judge):
     def conclude(self):
         for tenant_id, times in self.admitted.items():
             limit = self.world.tenants[tenant_id].requests_per_minute_max
-            leaders = sum(node.member.elections for node in self.world.nodes.values())
+            leaders = sum(node.member.lead.elections for node in self.world.nodes.values())
             missed = max(0, leaders - 1) * self.world.settings.rate_per_s
             alone = sum(share.of(limit) for share in self.shares)
             what = f"{tenant_id}: {len(times)} admitted, {limit} may be, and {alone} by members alone"
@@ -218,7 +218,7 @@ class Together(Judge):
 
     def carried_out(self, node, client, action):
         if self.world.now >= self.since:
-            require(not node.member.is_standalone, f"{node.name} is alone at {self.world.now:.2f}")
+            require(not node.member.lead.is_standalone, f"{node.name} is alone at {self.world.now:.2f}")
             self.leaders.add(node.member.follower.link.epoch)
 
     def conclude(self):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.cluster.election import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
+from gateway.cluster.election_store import ABANDONED_S, MEMBER_S, NO_WITNESSES, Ask, StoreCall, StoreView, Witnesses
 from gateway.cluster.promise import LEASE_S
 from policies.types import BackendLoad, Usage
 

@@ -168,7 +168,7 @@ def befall(world: ClusterWorld, rng: Random, at: float) -> None:
 
 def _some(world, rng, *, leads=None):
     nodes = [node for node in world.nodes.values() if node.is_alive]
-    leaders = [node for node in nodes if node.member.is_leading]
+    leaders = [node for node in nodes if node.member.lead.is_for_all]
     if rng.random() < 0.5 and leaders:
         return rng.choice(leaders)
     return rng.choice(nodes)

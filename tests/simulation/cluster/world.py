@@ -12,7 +12,8 @@ from itertools import count
 from math import inf
 from random import Random
 
-from gateway.cluster.election import Candidate, StoreCall
+from gateway.cluster.election import Candidate
+from gateway.cluster.election_store import StoreCall
 from gateway.cluster.follower.remote_scheduler import RemoteScheduler
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
@@ -195,15 +196,19 @@ class ClusterWorld:
     @property
     def leading(self) -> "Node | None":
         """The node that leads, the newest if one does not know yet that it leads no more."""
-        nodes = [node for node in self.nodes.values() if node.is_alive and node.member.is_leading]
-        return max(nodes, key=lambda node: node.member.leader.epoch, default=None)
+        nodes = [node for node in self.nodes.values() if node.is_alive and node.member.lead.is_for_all]
+        return max(nodes, key=lambda node: node.member.lead.leader.epoch, default=None)
 
     def has_told_all(self, node: "Node") -> bool:
         """Whether the leader has taken in all that the node's clients have ended."""
         follower, leading = node.member.follower, self.leading
-        if leading is None or follower.link.leader != leading.name or node.name not in joined(leading.member.leader):
+        if (
+            leading is None
+            or follower.link.leader != leading.name
+            or node.name not in joined(leading.member.lead.leader)
+        ):
             return False
-        return leading.member.leader.members.senders[node.name].entry >= follower.reports.log.number
+        return leading.member.lead.leader.members.senders[node.name].entry >= follower.reports.log.number
 
     # -- nodes -------------------------------------------------------------------------------------------------
 
@@ -290,7 +295,7 @@ class ClusterWorld:
         if not self.is_awake(node):
             return
         local, member = node.clock.of(self.now), node.member
-        if member.leader is not None and self.now >= node.measures_at:
+        if member.lead.leader is not None and self.now >= node.measures_at:
             self._measure(node)
         for _ in range(8):
             if node.member.follower.usage.is_due(local):
@@ -301,7 +306,7 @@ class ClusterWorld:
             actions = node.remote.poll(local)
             for action in actions:
                 self._carry_out(node, action)
-            for call in member.calls():
+            for call in () if member.campaign is None else member.campaign.calls():
                 self._call_store(node, call)
             for to, frame in member.frames(local):
                 self._send(node, to, frame)
@@ -317,7 +322,7 @@ class ClusterWorld:
     def _sleep(self, node: Node) -> None:
         local = node.clock.of(self.now)
         at = min(node.clock.when(max(node.member.wakeup(local), local)), self.now + 1.0)
-        if node.member.leader is not None:
+        if node.member.lead.leader is not None:
             at = min(at, node.measures_at)
         at = max(at, self.now + 0.001)
         if at < node.wakes_at - 1e-9 or node.wakes_at <= self.now:
@@ -330,7 +335,7 @@ class ClusterWorld:
             self._when_awake(node, lambda: None)
 
     def _grant(self, node: Node) -> None:
-        for wish in node.member.wishes():
+        for wish in node.member.lead.wishes():
             match wish:
                 case AskBackends():
                     self.at(
@@ -348,7 +353,7 @@ class ClusterWorld:
         node.measures_at = self.now + MEASURE_S
         local = node.clock.of(self.now)
         loads = tuple(each.load(self.now, local) for each in self.backends.values())
-        node.member.told(POOL, LoadChanged(local, loads))
+        node.member.lead.told(POOL, LoadChanged(local, loads))
 
     # -- the store ---------------------------------------------------------------------------------------------
 
@@ -361,8 +366,8 @@ class ClusterWorld:
         view, body = self.store.answer(call, self.now), self.store.checkpoint
 
         def answered() -> None:
-            node.member.stored(body)
-            node.member.answered(call, view, node.clock.of(self.now))
+            node.member.checkpoint.told(body)
+            node.member.campaign.answered(call, view, node.clock.of(self.now))
 
         self.at(self.now + self._delay(), partial(self._when_awake, node, answered))
 
@@ -390,13 +395,17 @@ class ClusterWorld:
     def _connect(self, node: Node) -> None:
         local = node.clock.of(self.now)
         reason = node.member.follower.link.closes(local)
-        if node.link is not None and (reason or node.member.target(local) != node.link.leader):
+        if node.link is not None and (reason or node.member.target() != node.link.leader):
             self._close(node.link, node.name)
-        target = node.member.target(local)
+        target = node.member.target()
         if target is None or node.link is not None or target not in self.nodes:
             return
         node.link = link = Link(node.name, target, is_open=False)
         self.at(self.now + 2 * self._delay(), partial(self._shake_hands, node, link))
+
+    def _see_end(self, node: Node, name: str) -> None:
+        if node.member.campaign is not None:
+            node.member.campaign.ended(name, node.clock.of(self.now))
 
     def _shake_hands(self, node: Node, link: Link) -> None:
         other = self.nodes[link.leader]
@@ -404,9 +413,9 @@ class ClusterWorld:
             return
         is_cut = self._is_cut(node.name, other.name)
         if not other.is_alive and not is_cut:
-            self._when_awake(node, lambda: node.member.refused(other.name, node.clock.of(self.now)))
+            self._when_awake(node, lambda: self._see_end(node, other.name))
         if not self.is_awake(other) or not self.is_awake(node) or is_cut or not self._leads(other):
-            again_s = 0.5 if node.member.is_standalone else 0.1
+            again_s = 0.5 if node.member.lead.is_standalone else 0.1
             self.at(self.now + again_s, partial(self._no_link, node, link))
             return
         link.is_open = True
@@ -415,7 +424,7 @@ class ClusterWorld:
         self.pump(node)
 
     def _leads(self, node: Node) -> bool:
-        return not self.settings.has_store or node.member.is_leading
+        return not self.settings.has_store or node.member.lead.is_for_all
 
     def _no_link(self, node: Node, link: Link) -> None:
         if node.link is link:

@@ -4,7 +4,9 @@ from math import inf
 
 import pytest
 
-from gateway.cluster.election import ABORT_S, JOIN_S, Ask, Candidate, StoreView
+from gateway.cluster.election import Candidate
+from gateway.cluster.election_store import Ask, StoreView
+from gateway.cluster.listed_members import ABORT_S, JOIN_S
 from gateway.cluster.promise import LEASE_MARGIN_S, LEASE_S, SILENT_S, Grants, Promise
 
 
@@ -20,16 +22,16 @@ def elected(now=SILENT_S, *, counter=0, known=0):
 def test_after_a_new_connection_a_member_looks_until_every_lease_has_ended():
     candidate = Candidate("m1", now=0.0)
     assert candidate.call(0.0).ask is Ask.LOOK
-    assert elected().led_epoch == 1
+    assert elected().key.led_epoch == 1
 
 
 def test_a_lease_counts_from_before_its_renewal_was_sent_less_a_margin():
     candidate = elected()
-    assert candidate.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
+    assert candidate.key.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
     call = candidate.call(SILENT_S + 0.5)
     assert (call.ask, call.epoch) == (Ask.RENEW, 1)
     candidate.answered(call, StoreView("m1", 1, {}, 1), SILENT_S + 0.9)
-    assert candidate.lease_until == pytest.approx(SILENT_S + 0.5 + LEASE_S - LEASE_MARGIN_S)
+    assert candidate.key.lease_until == pytest.approx(SILENT_S + 0.5 + LEASE_S - LEASE_MARGIN_S)
 
 
 def test_an_answer_that_comes_too_late_renews_nothing():
@@ -37,28 +39,28 @@ def test_an_answer_that_comes_too_late_renews_nothing():
     call = candidate.call(SILENT_S + 0.5)
     candidate.call(SILENT_S + 1.6)  # it counts as failed
     candidate.answered(call, StoreView("m1", 1, {}, 1), SILENT_S + 1.7)
-    assert candidate.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
+    assert candidate.key.lease_until == SILENT_S + LEASE_S - LEASE_MARGIN_S
 
 
 def test_a_member_whose_key_is_gone_leads_no_more():
     candidate = elected()
     candidate.answered(candidate.call(SILENT_S + 0.5), StoreView("m2", 2, {}, 2), SILENT_S + 0.6)
-    assert (candidate.led_epoch, candidate.leader, candidate.epoch) == (0, "m2", 2)
+    assert (candidate.key.led_epoch, candidate.key.leader, candidate.epoch) == (0, "m2", 2)
 
 
 def test_a_store_that_knows_less_than_a_member_has_forgotten():
-    assert not elected(counter=3, known=3).has_forgotten
+    assert not elected(counter=3, known=3).listed.has_forgotten
     candidate = elected(counter=0, known=3)
-    assert candidate.has_forgotten
-    assert candidate.led_epoch == 4
+    assert candidate.listed.has_forgotten
+    assert candidate.key.led_epoch == 4
 
 
 def test_members_of_the_last_list_are_kept_though_the_store_forgets_them():
     candidate = elected()
     candidate.answered(candidate.call(SILENT_S + 0.5), StoreView("m1", 1, {"m1": "a"}, 1), SILENT_S + 0.6)
-    assert candidate.members == {"m1": "a", "m2": "b"}
+    assert candidate.listed.addresses == {"m1": "a", "m2": "b"}
     candidate.answered(candidate.call(3 * SILENT_S), StoreView("m1", 1, {"m1": "a"}, 1), 3 * SILENT_S)
-    assert candidate.members == {"m1": "a"}
+    assert candidate.listed.addresses == {"m1": "a"}
 
 
 def test_a_leader_that_stops_gives_its_key_back_and_stands_no_more():
@@ -82,17 +84,17 @@ def test_a_member_that_did_not_run_hears_the_store_before_it_takes_it_for_gone()
     candidate = Candidate("m1", now=0.0)
     first = candidate.call(0.0)
     candidate.answered(first, StoreView(None, 0, {"m1": ""}), 0.0)
-    assert not candidate.is_reached(3.0)
+    assert not candidate.asking.is_reached(3.0)
     candidate.overslept(3.0, 3.0)
-    assert candidate.is_reached(3.0)
-    assert not candidate.is_reached(5.0)
+    assert candidate.asking.is_reached(3.0)
+    assert not candidate.asking.is_reached(5.0)
 
 
 def test_a_member_that_did_not_run_stands_once_a_leader_would_have_told_a_store_that_has_forgotten_it():
     candidate = Candidate("m1", now=-10.0)
     candidate.overslept(3.0, 3.0)
     assert candidate.call(3.0).ask is Ask.LOOK
-    candidate.failed(candidate._pending, 3.0)
+    candidate.asking.failed(candidate.asking._pending, 3.0)
     assert candidate.call(3.0 + SILENT_S).ask is Ask.ACQUIRE
 
 
@@ -105,13 +107,13 @@ def test_when_a_leader_resigns_the_others_ask_at_once_and_wait_for_it_if_it_has_
     candidate.resigned_by("m1", 0.1, returns=returns)
     asked = candidate.call(0.1)
     assert asked.ask is Ask.LOOK
-    assert ("m1" in candidate.members) is returns
+    assert ("m1" in candidate.listed.addresses) is returns
     candidate.answered(asked, StoreView("m1", 1, {"m2": "b"}, 1), 0.11)  # its key is there for a moment more
     asked = candidate.call(0.2)
     assert asked is not None, "it asks often until the key is free"
     candidate.answered(asked, StoreView(None, 0, {"m2": "b"}, 1), 0.21)
     assert candidate.call(0.21).ask is Ask.ACQUIRE
-    assert candidate.members == (listed if returns else {"m2": "b"})
+    assert candidate.listed.addresses == (listed if returns else {"m2": "b"})
 
 
 def follower_of_m1(now=0.0, **silent_s):
@@ -130,7 +132,7 @@ def test_a_member_that_saw_the_leader_end_says_so_at_once_and_waits_for_it_no_mo
     candidate.answered(call, StoreView(None, 0, {"m1": "a", "m2": "b", "m3": "c"}, 1), 0.11)
     call = candidate.call(0.11)
     assert (call.ask, call.has_ended) == (Ask.ACQUIRE, False)
-    assert candidate.waits(0.2)["m1"] == pytest.approx(0.1 + ABORT_S)
+    assert candidate.listed.waits(0.2)["m1"] == pytest.approx(0.1 + ABORT_S)
 
 
 def test_a_member_that_ended_is_not_the_leader_that_the_store_has_now():
@@ -143,7 +145,7 @@ def test_a_former_leader_is_waited_for_until_its_lease_has_ended_since_the_store
     candidate = follower_of_m1()
     view = StoreView(None, 0, {"m1": "a", "m2": "b", "m3": "c"}, 1, silent_s={"m1": 2.0, "m3": 1.9})
     candidate.answered(candidate.call(0.6), view, 0.6)
-    assert candidate.waits(0.7) == {
+    assert candidate.listed.waits(0.7) == {
         "m1": pytest.approx(0.6 + SILENT_S - 2.0),
         "m2": pytest.approx(0.6 + SILENT_S),
         "m3": pytest.approx(0.7 + JOIN_S),
@@ -153,7 +155,7 @@ def test_a_former_leader_is_waited_for_until_its_lease_has_ended_since_the_store
 def test_a_member_that_the_store_has_forgotten_is_waited_for_since_it_was_listed_last():
     candidate = follower_of_m1(m1=1.0)
     candidate.answered(candidate.call(0.6), StoreView(None, 0, {"m2": "b"}, 1), 0.6)
-    assert candidate.waits(0.7)["m1"] == pytest.approx(SILENT_S)
+    assert candidate.listed.waits(0.7)["m1"] == pytest.approx(SILENT_S)
 
 
 def test_where_the_connection_to_the_leader_is_lost_a_member_asks_often_until_its_key_has_ended():
@@ -179,7 +181,7 @@ def test_a_member_helps_a_leader_again_when_the_store_has_its_word_no_more():
     told = candidate.call(0.6)
     assert told.free_epoch == 1
     candidate.free_epoch = 0
-    candidate.failed(told, 0.7)  # it may have been taken in
+    candidate.asking.failed(told, 0.7)  # it may have been taken in
     assert not candidate.may_grant(1)
     taken_back = candidate.call(1.3)
     assert not candidate.may_grant(1)
@@ -195,17 +197,17 @@ def test_a_member_helps_no_leader_of_an_epoch_that_is_over():
 
 def test_a_leader_needs_a_majority_of_the_list_that_the_store_has_and_of_the_one_that_it_may_have():
     candidate = elected()
-    assert candidate.lists() == []
-    candidate.witnesses = frozenset({"m1", "m2"})
+    assert candidate.witnesses.of(1) == []
+    candidate.witnesses.members = frozenset({"m1", "m2"})
     first = candidate.call(SILENT_S + 0.5)
-    assert candidate.lists() == [], "the store has none"
+    assert candidate.witnesses.of(1) == [], "the store has none"
     candidate.answered(first, StoreView("m1", 1, {}, 1), SILENT_S + 0.5)
-    assert candidate.lists() == [{"m1", "m2"}]
-    candidate.witnesses = frozenset({"m1", "m2", "m3"})
+    assert candidate.witnesses.of(1) == [{"m1", "m2"}]
+    candidate.witnesses.members = frozenset({"m1", "m2", "m3"})
     second = candidate.call(SILENT_S + 1.0)
-    assert candidate.lists() == [{"m1", "m2"}, {"m1", "m2", "m3"}]
-    candidate.failed(second, SILENT_S + 1.5)
-    candidate.witnesses = frozenset({"m1", "m3"})
+    assert candidate.witnesses.of(1) == [{"m1", "m2"}, {"m1", "m2", "m3"}]
+    candidate.asking.failed(second, SILENT_S + 1.5)
+    candidate.witnesses.members = frozenset({"m1", "m3"})
     assert candidate.call(SILENT_S + 2.0).witnesses == second.witnesses, "the store may have that list already"
 
 
@@ -213,10 +215,10 @@ def test_a_member_is_refused_the_key_while_the_store_gives_it_to_none():
     candidate = follower_of_m1()
     candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
     candidate.answered(candidate.call(0.6), StoreView(None, 0, {}, 1), 0.6)
-    assert not candidate.is_refused(1.5)
-    assert candidate.is_refused(1.6)
+    assert not candidate.key.is_refused(1.5)
+    assert candidate.key.is_refused(1.6)
     candidate.answered(candidate.call(1.6), StoreView("m3", 2, {}, 1), 1.6)
-    assert not candidate.is_refused(9.0)
+    assert not candidate.key.is_refused(9.0)
 
 
 def test_a_majority_grants_a_lease_and_one_less_does_not():
@@ -250,4 +252,4 @@ def test_backends_get_time_to_drop_what_a_process_ran_that_has_ended():
     candidate = Candidate("m2", now=-10.0)
     candidate.answered(candidate.call(0.0), StoreView("m1", 1, {"m1": "a", "m2": "b"}, 1), 0.0)
     candidate.ended("m1", 0.5)
-    assert candidate.waits(0.6)["m1"] == 0.5 + ABORT_S
+    assert candidate.listed.waits(0.6)["m1"] == 0.5 + ABORT_S

@@ -40,7 +40,7 @@ class Pair:
 
     def turn(self, name, member):
         member.tick(self.now)
-        self.wishes += member.wishes()
+        self.wishes += member.lead.wishes()
         for other, frame in member.frames(self.now):
             self.unread[other].append(frame)
         frames, self.unread[name] = self.unread[name], []

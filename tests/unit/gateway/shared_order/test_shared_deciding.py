@@ -11,7 +11,8 @@ from policies.types import Tenant, Usage
 
 def dispatcher_of(leader):
     order = Mock(leader=leader)
-    order.member = SimpleNamespace(leader=leader, follower=Mock(), share=SimpleNamespace(of_fact=dict))
+    lead = SimpleNamespace(leader=leader, told=Mock())
+    order.member = SimpleNamespace(lead=lead, follower=Mock())
     scheduler = RemoteScheduler("gpu", order.member, None)
     return Dispatcher(scheduler, SharedDeciding(scheduler, order, "gpu")), order
 

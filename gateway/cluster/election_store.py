@@ -1,0 +1,76 @@
+"""ElectionStore: the store that elects, and what a member asks of it.
+
+It holds one key, which lives LEASE_S, a counter of epochs, and one entry per member, which lives MEMBER_S. The rules of
+what is asked, and of what an answer means, are in election.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from gateway.cluster.promise import WITHOUT_STORE_S
+
+MEMBER_S: Final = 3.0  # a member that has not asked for so long is not listed
+ABANDONED_S: Final = WITHOUT_STORE_S * 1.05  # since its last renewal: then members alone renew no lease any more
+
+
+class Witnesses(NamedTuple):
+    """The members a majority of which may renew the lease of this epoch's leader without the store; none: it has none
+    but the store's.
+    """
+
+    epoch: int = 0
+    names: frozenset[str] = frozenset()
+
+
+NO_WITNESSES: Final = Witnesses()
+
+
+class Ask(StrEnum):
+    """What a store is asked. Each call also lists the asking member for MEMBER_S."""
+
+    LOOK = "look"
+    ACQUIRE = "acquire"  # take the key, if no member has it: epoch = max(counter, known) + 1
+    RENEW = "renew"  # the key lives LEASE_S from now, if it is of this member and epoch, or was and is free
+    RELEASE = "release"  # drop the key, if it is of this member and epoch, and list the member no more
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """One call; give the answer and this call to `Candidate.answered`. `epoch` is the highest that is known, or for
+    RENEW and RELEASE the led one. `number` tells calls apart, and grows. The caller helps no leader of `free_epoch` or
+    before; `has_ended`: because the process that leads in it has ended. `witnesses`: those to agree on with RENEW, and
+    the last known ones, for a store that has forgotten, with ACQUIRE.
+    """
+
+    ask: Ask
+    member: str
+    address: str
+    epoch: int
+    number: int
+    sent_at: float
+    free_epoch: int = 0
+    has_ended: bool = False
+    witnesses: Witnesses = NO_WITNESSES
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """What the store says after a call. `counter` is as it was before the call."""
+
+    leader: str | None
+    epoch: int
+    members: dict[str, str]  # name to address
+    counter: int = 0
+    strangers: frozenset[str] = frozenset()  # members of another version of the protocol
+    silent_s: Mapping[str, float] = field(default_factory=dict)  # since each member's last call; not told: 0
+    witnesses: Witnesses = NO_WITNESSES
+
+
+class ElectionStore(Protocol):
+    """What a shell implements: Redis now, a Kubernetes Lease later. Any error counts as no answer."""
+
+    async def call(self, call: StoreCall) -> StoreView: ...
+    async def put_checkpoint(self, body: bytes) -> None: ...
+    async def checkpoint(self) -> bytes | None: ...

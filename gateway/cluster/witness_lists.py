@@ -1,0 +1,38 @@
+"""WitnessLists: the lists of members of which a leader needs a majority to lead on without the store (promise.py)."""
+
+from gateway.cluster.election_store import NO_WITNESSES, StoreView, Witnesses
+
+
+class WitnessLists:
+    """The list that the store has agreed on, and the one that it may have. Mutable."""
+
+    def __init__(self) -> None:
+        self.members: frozenset[str] = frozenset()
+        """Those to agree on for the order that this member leads. The member says so."""
+        self.agreed = NO_WITNESSES
+        """What the store has, as last seen."""
+        self._proposed: frozenset[str] | None = None  # to the store, which has not answered
+
+    def of(self, epoch: int) -> list[frozenset[str]]:
+        """The lists of the leader of this epoch; none: the store has agreed on none."""
+        if self.agreed.epoch != epoch:
+            return []
+        return [self.agreed.names, *([] if self._proposed is None else [self._proposed])]
+
+    def propose(self, epoch: int) -> Witnesses:
+        """The list to agree on with a renewal: until the store answers, the same, because it may have that already."""
+        self._proposed = self.members if self._proposed is None else self._proposed
+        return Witnesses(epoch, self._proposed)
+
+    def seen(self, view: StoreView, epoch: int) -> None:
+        """The store says what it has, unless it has forgotten the highest known epoch."""
+        if view.counter >= epoch:
+            self.agreed = view.witnesses
+
+    def renewed(self, witnesses: Witnesses) -> None:
+        """The store has agreed on this list."""
+        self.agreed, self._proposed = witnesses, None
+
+    def begin(self) -> None:
+        """Note that this member leads from now on: nothing is proposed yet."""
+        self._proposed = None
