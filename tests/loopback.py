@@ -164,7 +164,7 @@ class LoopbackScheduler:
         self._say(now)
         leader = self._leader
         if leader.is_deciding:
-            while leader.intake:
+            while leader.intake.inbox:
                 leader.intake.take(now)
 
     def _exchange(self, now: float) -> None:

@@ -242,7 +242,7 @@ class Announcements:
             if self._told.get(backend_id) != news:  # cards are equal whatever else their entries say
                 self._told[backend_id] = news
                 leader.members.share(TOPIC + backend_id, _ENCODER.encode(news))
-                self._order.soon()
+                self._order.turns.soon()
 
     async def _look(self) -> None:
         while True:

@@ -25,13 +25,13 @@ class SharedDeciding(Deciding):
 
     def begin(self, of: Decides) -> None:
         super().begin(of)
-        self._order.add(self._pool, of)
+        self._order.dispatchers[self._pool] = of
 
     def soon(self) -> None:
-        self._order.soon()
+        self._order.turns.soon()
 
     def recorded(self) -> None:
-        self._order.within(STEP_S)
+        self._order.turns.within(STEP_S)
 
     def submit_watched(self, request: Request, watch: QueueWatch) -> None:
         self._order.member.follower.submit(self._pool, request, self._of.now(), is_traced=True)

@@ -84,7 +84,7 @@ class MemberOrder:
         """What the leader has told all, by topic."""
         self.shared = SharedOrder(place, self._shell, wait_s_max=config.queue.wait_s_max, elections=elections)
         self.others = Peers(self.shared, self.tasks)
-        self.port = MemberPort(place, self.others.services, order=self.shared.accept)
+        self.port = MemberPort(place, self.others.services, order=self.shared.accepted.accept)
         self._polls = SharedPolls(self.shared, self._shell, **poll_options(config))
         self._shell.connect(self.shared, self._polls, self.others)
         self.process = enter(self)
@@ -177,7 +177,8 @@ class MemberOrder:
 
     def died(self, name: str) -> None:
         """The parent process saw this one end."""
-        self.shared.died(name)
+        self.shared.member.lost_from(name, asyncio.get_running_loop().time(), is_dead=True)  # rule 17
+        self.shared.turns.soon()
         if self._shell.work is not None:
             self._shell.work.gone(name)
         self.others.forget(name)

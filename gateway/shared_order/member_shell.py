@@ -90,7 +90,7 @@ class MemberShell:
     def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
         if evidence is Evidence.UNREACHABLE:
             self.order.member.follower.out_of_reach.failed(backend_id, asyncio.get_running_loop().time())
-            self.order.soon()
+            self.order.turns.soon()
         self._others.tell("evidence", pack((backend_id, evidence, ago_s)))
 
     def moved(self, spec: BackendSpec) -> None:

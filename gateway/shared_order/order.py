@@ -4,30 +4,30 @@ Everything that comes (frames, facts of requests, measurements) is taken in duri
 usage is brought up to date, the Member ticks, its frames are sent, and its actions are carried out.
 
 A parent process names the leader, or a store does (store_election.py), which is asked beside the turns: no decision
-waits for it. following.py has the connection to the leader.
+waits for it. following.py has the connection to the leader, accepted.py those of
+followers, turns.py says when the next turn is due.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from math import inf
 from typing import Final, Protocol
-
-from aiohttp import web
 
 from gateway.cluster.election_store import ElectionStore
 from gateway.cluster.leader.leader import Leader
 from gateway.cluster.member import Member
-from gateway.cluster.wire import Frame, FrameError, Shared, decode, encode
+from gateway.cluster.wire import Shared, decode, encode
 from gateway.cluster.wishes import AskBackends, CloseMember, StepDown, StoreCheckpoint, Wish
 from gateway.live.schema import ClusterView, MemberRole
 from gateway.scheduling.deciding import Decides
+from gateway.shared_order.accepted import Accepted
 from gateway.shared_order.following import Following
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.store_election import StoreElection
 from gateway.shared_order.transport import OrderConnection
+from gateway.shared_order.turns import Turns
 from gateway.store.base import StoreUnavailable
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import Tenant
@@ -81,16 +81,15 @@ class SharedOrder:
             now=self._loop.time(),
         )
         self.roles = Roles(place.name)
-        self._following = Following(self.member, place, self.roles, soon=self.soon, received=self._received)
+        self.turns = Turns(self._turn)
+        self.accepted = Accepted(self.member, place, self.turns.soon)
+        self._following = Following(self.member, place, self.roles, soon=self.turns.soon, received=self._received)
         self.joined = self._following.joined
         self._election: StoreElection | None = None
         if elections is not None:
-            self._election = StoreElection(elections, self.member, place, self.roles, self.soon)
-        self._dispatchers: dict[str, Decides] = {}
-        self._followers: dict[str, OrderConnection] = {}
-        self._is_soon = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+            self._election = StoreElection(elections, self.member, place, self.roles, self.turns.soon)
+        self.dispatchers: dict[str, Decides] = {}
+        """What carries out the actions of each pool."""
         self._is_started = self._is_stopping = False
 
     # -- start and stop --------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ class SharedOrder:
             self._election.stand()
         elif place.is_appointed:
             self.member.appoint(place.name, place.epoch, self._loop.time(), expected=place.others)
-        self.soon()
+        self.turns.soon()
 
     def reconnected(self) -> None:
         """The store was connected to anew: it may know less than it did."""
@@ -137,8 +136,7 @@ class SharedOrder:
         for connection in self._connections():
             connection.close()
         self._is_started = False  # no turn any more: it would ask a store that is closed next
-        if self._timer is not None:
-            self._timer.cancel()
+        self.turns.stop()
         if self._election is not None:
             await self._election.stop()
 
@@ -149,109 +147,46 @@ class SharedOrder:
         """The leader, where it is in this process."""
         return self.member.lead.leader
 
-    @property
-    def leader_name(self) -> str | None:
-        """The member that this process follows; None: there is none, or it leads itself."""
-        return None if self.member.lead.leader is not None else self.member.follower.link.leader
-
-    def add(self, pool: str, dispatcher: Decides) -> None:
-        """Carry out the actions of this pool with this dispatcher."""
-        self._dispatchers[pool] = dispatcher
-
-    def followers(self) -> list[str]:
-        """The names of the processes that are connected to this one, while it leads."""
-        return list(self._followers) if self.member.lead.is_for_all else []
-
     def view(self) -> ClusterView:
         """The members, which of them leads, and since when, as this process knows."""
         place, addresses = self.place, dict(self.place.addresses)
         if place.leader_address is not None:
-            addresses = {name: place.addresses[name] for name in self.followers()}
+            addresses = {name: place.addresses[name] for name in self.accepted.names()}
         addresses[place.name] = place.address
         return self.roles.view(self.member, addresses)
-
-    def died(self, name: str) -> None:
-        """The parent saw this process end (rule 17)."""
-        self.member.lost_from(name, self._loop.time(), is_dead=True)
-        self.soon()
 
     def lacks(self, backend_ids: frozenset[str]) -> None:
         """Tell the leader that this process cannot reach these backends, which it may name (rule 8)."""
         self.member.follower.out_of_reach.are(backend_ids)
-        self.soon()
-
-    def soon(self) -> None:
-        """Take a turn in the next turn of the loop."""
-        if not self._is_soon:
-            self._is_soon = True
-            self._loop.call_soon(self._turn_if_due)
-
-    def within(self, seconds: float) -> None:
-        """Take a turn within this time."""
-        self._arm(self._loop.time() + seconds)
+        self.turns.soon()
 
     # -- connections -----------------------------------------------------------------------------------------
-
-    async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
-        """The process of this name is connected, and takes this one for the leader."""
-        if not self.place.leads:  # it was told so, and asks again
-            await websocket.close()
-            return
-        before = self._followers.get(name)
-        if before is not None:
-            before.close()
-        connection = self._followers[name] = OrderConnection(websocket, name, self._loop.time)
-        log.info("%s follows this process", name)
-        try:
-            await connection.run(lambda body: self._received_from(name, body))
-            if self._followers.get(name) is connection and not self._is_stopping:
-                log.info("%s follows this process no more: its connection has ended", name)
-        except FrameError as error:
-            log.warning("%s is dropped: %s", name, error)
-            connection.close()
-        finally:
-            if self._followers.get(name) is connection:
-                del self._followers[name]
-                self.member.lost_from(name, self._loop.time())
-                self.soon()
-
-    def _received_from(self, name: str, body: bytes) -> None:
-        self.member.received_from(name, decode(body), self._loop.time())
-        self.soon()
 
     def _received(self, leader: str, body: bytes) -> None:
         frame = decode(body)
         self.member.received(leader, frame, self._loop.time())
-        if not frame.pool:
-            self._hear_shared(frame)
+        for message in () if frame.pool else frame.messages:
+            if isinstance(message, Shared) and self.member.follower.shared.get(message.topic) == message.body:
+                self._shell.heard(message.topic, message.body)
         self._following.look()
         try:
             self._turn()  # at once: what was decided waits no turn more of a busy loop
         except Exception as error:  # noqa: BLE001 - as the loop does: the connection is not to blame
             self._loop.call_exception_handler({"message": "a turn of the order failed", "exception": error})
 
-    def _hear_shared(self, frame: Frame) -> None:
-        for message in frame.messages:
-            if isinstance(message, Shared) and self.member.follower.shared.get(message.topic) == message.body:
-                self._shell.heard(message.topic, message.body)
-
     def _connections(self) -> list[OrderConnection]:
         up = self._following.connection
-        return [*self._followers.values(), *([] if up is None else [up])]
+        return [*self.accepted.all(), *([] if up is None else [up])]
 
     # -- turns -----------------------------------------------------------------------------------------------
 
-    def _turn_if_due(self) -> None:
-        if self._is_soon:
-            self._turn()
-
     def _turn(self) -> None:
-        self._is_soon = False
+        self.turns.begun()
         if not self._is_started:
             return
         now, member, follower = self._loop.time(), self.member, self.member.follower
         brings_all = follower.usage.is_due(now)
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.report(now, brings_all=brings_all)
         self._look_at_buffers(now)
         member.tick(now)
@@ -263,7 +198,7 @@ class SharedOrder:
             self._fulfil(wish)
         if self.roles.look(member):
             self._role_changed()
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.decide(now)
         reason = "" if member.lead.leader is not None else follower.link.closes(now)
         if reason:
@@ -272,9 +207,9 @@ class SharedOrder:
             self._following.aim(now)
         wakeup_at = member.wakeup(now)
         if wakeup_at <= now:
-            self.soon()
+            self.turns.soon()
         else:
-            self._arm(wakeup_at)
+            self.turns.by(wakeup_at)
 
     def _role_changed(self) -> None:
         if self.member.lead.leader is not None:
@@ -288,7 +223,7 @@ class SharedOrder:
     def _send(self, now: float) -> None:
         up = self._following.connection if self.member.lead.leader is None else None
         for name, frame in self.member.frames(now):
-            connection = up if up is not None and up.peer == name else self._followers.get(name)
+            connection = up if up is not None and up.peer == name else self.accepted.of(name)
             if connection is not None:
                 for body in encode(frame):
                     connection.send(body)
@@ -300,18 +235,12 @@ class SharedOrder:
             up = self._following.connection
             self.member.follower.link.unsent = (0, 0.0) if up is None else up.unsent(now)
             return
-        for name, connection in self._followers.items():
-            size, oldest_s = connection.unsent(now)
-            if size:
-                leader.members.unsent(name, size, oldest_s)
+        self.accepted.look_at_buffers(leader.members, now)
 
     def _fulfil(self, wish: Wish) -> None:
         match wish:
             case CloseMember():
-                connection = self._followers.get(wish.member)
-                if connection is not None:
-                    log.warning("%s is dropped: %s", wish.member, wish.reason)
-                    connection.close()
+                self.accepted.drop(wish.member, wish.reason)
             case AskBackends():
                 self._shell.measure(wish.backend_ids)
             case StoreCheckpoint():
@@ -321,19 +250,6 @@ class SharedOrder:
                 self.roles.because(wish.reason)
                 if self.member.campaign is None and not self._is_stopping:  # no other may lead: gather anew
                     log.warning("the order begins anew: %s", wish.reason)
-                    for each in self._followers.values():
+                    for each in self.accepted.all():
                         each.close()
                     self.start()
-
-    def _arm(self, at: float) -> None:
-        """Take a turn at this time, if none is due earlier."""
-        if self._timer is not None and self._timer_at <= at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_at(at, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, inf
-        self.soon()

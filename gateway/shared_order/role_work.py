@@ -102,7 +102,7 @@ class RoleWork:
         discovers_for_all = self._order.place.is_appointed
         if discovers_for_all and self._found and self._order.leader is not None:
             self._order.leader.members.share(FOUND, pack(self._found))
-            self._order.soon()
+            self._order.turns.soon()
 
     # -- what followers tell and ask -------------------------------------------------------------------------
 

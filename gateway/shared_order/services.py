@@ -261,7 +261,7 @@ class Peers(Others):
         return [member.name for member in self._order.view().members if member.name != self.name]
 
     def followers(self) -> list[str]:
-        return self._order.followers()
+        return self._order.accepted.names()
 
     def scheduler_id(self, request_id: str) -> str:
         own = self._order.member.follower.requests.find(request_id)
@@ -277,7 +277,7 @@ class Peers(Others):
     async def ask_leader(self, service: str, body: bytes = b"") -> bytes:
         if self._place.leader_address is not None:
             return await self._client(None, self._place.leader_address).ask(service, body)
-        leader = self._order.leader_name
+        leader = None if self.is_leading else self._order.member.follower.link.leader
         if leader is None:
             raise StoreUnavailable("no process leads now")
         return await self.ask(leader, service, body)

@@ -85,7 +85,7 @@ class Appointed:
         """Worker 0 waits until the others have drained and left, because it serves them until then."""
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
         give_up_at = loop.time() + shutdown.lame_duck_s + shutdown.drain_s + LAST_S
-        while self._order.shared.followers() and loop.time() < give_up_at:  # noqa: ASYNC110 - any may leave last
+        while self._order.shared.accepted.names() and loop.time() < give_up_at:  # noqa: ASYNC110 - any may leave last
             await asyncio.sleep(EXCHANGE_S / 5)
 
     async def close(self) -> None:

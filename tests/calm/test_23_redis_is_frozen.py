@@ -12,7 +12,7 @@ import pytest
 from gateway_rig import bearer, call, engine, gateway, until
 from redis_server import RedisServer
 
-from gateway.cluster import member
+from gateway.cluster import campaign
 from tests.calm.replicas import is_together, joined
 from tests.calm.rig import Watch, own_s, percentile
 
@@ -36,7 +36,7 @@ async def calls(rigs_and_keys, seconds):
 
 @pytest.mark.alone
 async def test_calls_go_on_and_it_is_told(tmp_path, figure, monkeypatch):
-    monkeypatch.setattr(member, "WITHOUT_STORE_S", RENEWED_S)
+    monkeypatch.setattr(campaign, "WITHOUT_STORE_S", RENEWED_S)
     with RedisServer(tmp_path) as server:
         async with (
             engine() as backend,

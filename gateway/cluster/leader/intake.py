@@ -27,11 +27,9 @@ class Intake:
         """Whether this process reaches no backend, and others do."""
         self._leader = leader
         self._members, self._pools, self._stream, self._wishes = members, pools, stream, wishes
-        self._inbox: Inbox[tuple[str, AnyMessage | Fact, float]] = Inbox()  # with its pool and arrival
+        self.inbox: Inbox[tuple[str, AnyMessage | Fact, float]] = Inbox()
+        """What was told, with its pool, "" what a member says of itself, and when it came."""
         self._sight = Sight()
-
-    def __len__(self) -> int:
-        return len(self._inbox)
 
     def told(self, pool: str, fact: Fact) -> None:
         """What the pool's Scheduler is to be told by this process, when all before it was taken in. Tenants of requests
@@ -46,20 +44,12 @@ class Intake:
                     for _, there in self._members:
                         there.failed.discard(fact.load.backend_id)
         self._pools.made(pool, fact.now)
-        self._inbox.add(OWN, (pool, fact, fact.now), is_barrier=isinstance(fact, LoadChanged | Measured))
-
-    def add(self, member: str, pool: str, message: AnyMessage, now: float) -> None:
-        """A member has told this of a pool; "": of itself."""
-        self._inbox.add(member, (pool, message, now))
-
-    def drop(self, member: str) -> None:
-        """Forget what this member has said and was not taken in: it tells all of it again."""
-        self._inbox.drop(member)
+        self.inbox.add(OWN, (pool, fact, fact.now), is_barrier=isinstance(fact, LoadChanged | Measured))
 
     def take(self, now: float) -> None:
         """Take in what has come, and what it entails, as much as one turn has time for."""
         left = self._pools.work(TAKEN_MAX, now)
-        for source, (pool, entry, came_at) in self._inbox.turn(left) if left else ():
+        for source, (pool, entry, came_at) in self.inbox.turn(left) if left else ():
             self._pools.has_news = True
             if isinstance(entry, Fact):
                 self._pools.made(pool, now).told(entry.but(now=now))

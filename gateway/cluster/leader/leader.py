@@ -87,13 +87,13 @@ class Leader:
             there = self.members.connect(member, first, now)
             if self.is_deciding:
                 self._stream.joined(member, there.checkpoint)
-            self.intake.add(member, "", first, now)
+            self.intake.inbox.add(member, ("", first, now))
         elif there is None or frame.epoch != self.epoch:  # rule 5
             return
         there.heard_at = now
         for message in frame.messages:
             if frame.pool:  # facts of requests: all of them need the order
-                self.intake.add(member, frame.pool, message, now)
+                self.intake.inbox.add(member, (frame.pool, message, now))
             else:
                 self._hear(member, there, message, now)
 
@@ -106,7 +106,7 @@ class Leader:
             there.lost(now)
             self._stream.lost(member)
             if not self._gathering.is_over:
-                self.intake.drop(member)  # it tells all of it again
+                self.intake.inbox.drop(member)  # it tells all of it again
             for pool in self.pools.values():
                 pool.chores.park(there.sender)
             self.pools.has_news = True
@@ -138,7 +138,7 @@ class Leader:
                     there.say(TellMore())
             case _:
                 there.has_told_running |= isinstance(message, ToldAll)
-                self.intake.add(member, "", message, now)
+                self.intake.inbox.add(member, ("", message, now))
 
     def _left_s(self, now: float) -> float:
         """What the lease has left to promise (rule 3); nothing while this leader decides nothing yet."""
@@ -166,7 +166,7 @@ class Leader:
         self.intake.take(now)
         if self.intake.is_blind:
             self.step_down("it reaches no backend, and others do", is_blind=True)
-        for pool, sender, message in self.pools.decide(now, has_more=len(self.intake) > 0):
+        for pool, sender, message in self.pools.decide(now, has_more=len(self.intake.inbox) > 0):
             self.members.say(sender.member, pool, message)
         self._tell_checkpoint(now)
 
@@ -208,7 +208,7 @@ class Leader:
     def wakeup(self, now: float) -> float:
         """When `turn` is due although nothing came; not later than `now`: at once."""
         times = [self.lease_until, *self.members.due()]
-        if self._gathering.is_over and (self.intake or self.pools.are_busy):
+        if self._gathering.is_over and (self.intake.inbox or self.pools.are_busy):
             times.append(now)
         if self.is_deciding:
             times += [self.pools.wakeup(), self._stream.wakeup(now)]
@@ -225,7 +225,7 @@ class Leader:
             self.members.restored({} if checkpoint is None else checkpoint.taken)
             self.pools.go_on({} if checkpoint is None else checkpoint.pools, now)
         self.intake.take(now)
-        if self.intake or self.pools.are_busy:
+        if self.intake.inbox or self.pools.are_busy:
             return False
         self.is_deciding = True
         if self._alone is None:

@@ -193,7 +193,7 @@ class Cluster:
 
     def is_taken_in(self):
         joined = sum(there.is_joined for _, there in self.leader.members) == len(self.followers)
-        return joined and self.leader.is_deciding and not self.leader.intake
+        return joined and self.leader.is_deciding and not self.leader.intake.inbox
 
 
 def main():

@@ -12,7 +12,7 @@ from gateway_rig import PATIENCE_S, answer, bearer, call, engine, fall_silent, g
 from redis_server import RedisServer
 
 from gateway import replicas
-from gateway.cluster import member as cluster_member
+from gateway.cluster import campaign
 from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key, read_keys
 from gateway.config.state import StateSection
@@ -80,7 +80,7 @@ def join(server, tmp_path, key):
 @pytest.fixture
 def short_order(monkeypatch):
     """Without Redis the members of an order renew its leader's lease for a second at most, instead of 90."""
-    monkeypatch.setattr(cluster_member, "WITHOUT_STORE_S", 1.0)
+    monkeypatch.setattr(campaign, "WITHOUT_STORE_S", 1.0)
 
 
 def view(rig):

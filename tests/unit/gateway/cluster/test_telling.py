@@ -134,7 +134,7 @@ def test_a_request_that_the_last_checkpoint_lacks_asks_for_admission_though_a_la
     cluster.own.checkpoint = cluster.other.checkpoint = NewestCheckpoint()
     cluster.said.clear()
     cluster.connect()
-    cluster.until(lambda: cluster.has_told_all and cluster.leader.is_deciding and not cluster.leader.intake)
+    cluster.until(lambda: cluster.has_told_all and cluster.leader.is_deciding and not cluster.leader.intake.inbox)
     assert next(each.request.id for each in cluster.entries if isinstance(each, Submitted)) == "m2.1"
 
 
@@ -165,7 +165,7 @@ def test_what_ended_before_is_told_by_its_number_though_more_ends_meanwhile():
 def test_a_member_that_is_lost_is_sent_nothing_while_its_requests_are_set_aside():
     cluster = joined()
     cluster.until(lambda: cluster.has_told_all and len(cluster.actions) == 4)
-    cluster.until(lambda: not cluster.leader.intake)
+    cluster.until(lambda: not cluster.leader.intake.inbox)
     cluster.slots = MANY
     cluster.measure()
     cluster.step()
@@ -185,7 +185,7 @@ def test_a_member_that_is_lost_is_sent_nothing_while_its_requests_are_set_aside(
 def test_a_member_that_comes_back_while_it_is_given_up_keeps_what_was_left():
     cluster = joined()
     cluster.until(lambda: cluster.has_told_all and len(cluster.actions) == 4)
-    cluster.until(lambda: not cluster.leader.intake)
+    cluster.until(lambda: not cluster.leader.intake.inbox)
     cluster.leader.lost("m2", cluster.now, is_dead=True)
     cluster.other.lost(cluster.now)
     chores = cluster.leader.pools["p"].chores
@@ -195,7 +195,7 @@ def test_a_member_that_comes_back_while_it_is_given_up_keeps_what_was_left():
     cluster.said.clear()
     cluster.other.connected(cluster.now)
     cluster.until(lambda: cluster.has_told_all)
-    cluster.until(lambda: not cluster.leader.intake)
+    cluster.until(lambda: not cluster.leader.intake.inbox)
     for _ in range(20):
         cluster.step()
     pool = cluster.leader.pools["p"]

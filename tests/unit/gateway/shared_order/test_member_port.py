@@ -194,7 +194,8 @@ async def test_a_member_that_listens_at_the_address_of_another_is_not_taken_for_
     """So it is where an address was given to another process, or something in between leads elsewhere."""
     one, other, third = place_of("m1"), place_of("m2"), place_of("m3")
     async with listening(one, other, third):
-        peers = Peers(SimpleNamespace(place=one, leader_name="m2"), Tasks())
+        member = SimpleNamespace(follower=SimpleNamespace(link=SimpleNamespace(leader="m2")))
+        peers = Peers(SimpleNamespace(place=one, leader=None, member=member), Tasks())
         try:
             one.addresses = {"m2": other.address}
             assert await peers.ask_leader("state") == b"m2"

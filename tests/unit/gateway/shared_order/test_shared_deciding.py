@@ -10,7 +10,7 @@ from policies.types import Tenant, Usage
 
 
 def dispatcher_of(leader):
-    order = Mock(leader=leader)
+    order = Mock(leader=leader, dispatchers={})
     lead = SimpleNamespace(leader=leader, told=Mock())
     order.member = SimpleNamespace(lead=lead, follower=Mock())
     scheduler = RemoteScheduler("gpu", order.member, None)
@@ -25,13 +25,13 @@ async def test_the_leader_looks_up_a_tenant_that_another_process_may_have_seen_a
     dispatcher.forget("bob")
     assert leader.pools.tenant_changed.call_args_list == [call("alice", ANY)]
     assert leader.pools.tenant_forgotten.call_args_list == [call("bob", ANY)]
-    assert order.soon.call_args_list == [call(), call()]
+    assert order.turns.soon.call_args_list == [call(), call()]
     assert list(dispatcher.tenants()) == []
 
 
 async def test_a_follower_tells_no_leader_of_tenants_and_takes_a_turn_for_usage():
     dispatcher, order = dispatcher_of(None)
     dispatcher.tenant_changed(Tenant("alice"))
-    assert not order.within.called
+    assert not order.turns.within.called
     dispatcher.tokens("r", Usage(1, 0, 1))
-    assert order.within.called
+    assert order.turns.within.called

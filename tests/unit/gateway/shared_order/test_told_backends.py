@@ -27,7 +27,7 @@ def polls_of(order, shell=None):
 async def test_a_follower_knows_which_model_a_backend_serves():
     told = {}
     leader = SimpleNamespace(members=SimpleNamespace(share=told.__setitem__))
-    polls = polls_of(SimpleNamespace(leader=leader, soon=nothing))
+    polls = polls_of(SimpleNamespace(leader=leader, turns=SimpleNamespace(soon=nothing)))
     led = BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
     for backend_id in "ab":
         led[backend_id].cards, led[backend_id].tokenizer = CARDS, "tokens"
@@ -46,7 +46,9 @@ async def test_a_follower_knows_which_model_a_backend_serves():
 async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide_on_their_health():
     told, order, shell = {}, Mock(leader=None), Mock()
     polls = polls_of(
-        SimpleNamespace(leader=SimpleNamespace(members=SimpleNamespace(share=told.__setitem__)), soon=nothing)
+        SimpleNamespace(
+            leader=SimpleNamespace(members=SimpleNamespace(share=told.__setitem__)), turns=SimpleNamespace(soon=nothing)
+        )
     )
     BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
     polls.announcements.announce()
