@@ -6,7 +6,7 @@ from pydantic import SecretStr, ValidationError
 
 from backends.catalog import ModelCard, read_models
 from backends.poll import Poller, UnansweredError
-from backends.poll_loop import MODELS_BYTES_MAX
+from backends.poll_round import MODELS_BYTES_MAX
 from backends.spec import BackendSpec
 from gateway.calibrate.calls import CalibrationError
 from gateway.config.sections import BackendSection

@@ -12,7 +12,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from backends.engine.engine import EngineSnapshot
-from backends.engine.http.http_api import EngineApi, json_response
+from backends.engine.http.engine_calls import json_response
+from backends.engine.http.http_api import EngineApi
 from backends.engine.http.wire import WireError
 from backends.engine.options import EngineOptions
 
@@ -34,9 +35,9 @@ def make_app(api: EngineApi) -> web.Application:
             web.post("/v1/chat/completions", api.chat),
             web.post("/v1/chat/completions/batch", api.batch),
             web.post("/v1/completions", api.completion),
-            web.post("/v1/responses", api.response),
-            web.get("/v1/responses/{id}", api.stored_response, allow_head=False),
-            web.post("/v1/responses/{id}/cancel", api.cancel_response),
+            web.post("/v1/responses", api.responses.response),
+            web.get("/v1/responses/{id}", api.responses.stored, allow_head=False),
+            web.post("/v1/responses/{id}/cancel", api.responses.cancel),
             web.post("/v1/messages", api.message),
             web.post("/v1/messages/count_tokens", api.count_tokens),
             web.post("/v1/embeddings", api.embedding),
