@@ -1,21 +1,21 @@
-"""Queues of waiting requests: a FIFO per tenant, and one heap of deadlines per pool.
+"""Queues of waiting requests: a FIFO per tenant, and the deadlines of a pool (deadlines.py).
 
 A request is in the order of its tenant's FIFO, or it is held until its API key has room (pool/key_holds.py), or its
 session (pool/session_gate.py).
 
-Every operation on one request costs O(1) or O(log n). A request may be removed from the middle of its queue (its client
-disconnected, or its queue timeout ended); a heap then holds a void entry until it surfaces or the heap is rebuilt.
+Every operation on one request costs O(1) or O(log n). A request may be removed from the middle of its queue: its client
+disconnected, or its queue timeout ended.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, merge
+from heapq import heappop, heappush, merge
 from operator import attrgetter
 
+from policies.deadlines import Deadlines
 from policies.types import Request, Wait
 
-SPARE_DEADLINES = 1024  # void heap entries tolerated before the heap is rebuilt
 CHANGED_MAX = 4096  # tenants noted between two looks, of which a queue that is full has many
 
 
@@ -214,9 +214,7 @@ class PoolQueues(TenantQueues):
 
     def __init__(self) -> None:
         super().__init__()
-        self.deadlines: dict[str, tuple[str, float]] = {}
-        """By waiting request: its tenant's id, and when its wait ends. To read."""
-        self._by_deadline: list[tuple[float, str]] = []  # a heap, with void entries
+        self.deadlines = Deadlines()
         self.restricted: dict[str, Request] = {}
         """Waiting requests that only some backends can serve, by id."""
         self.held_for: dict[str, Wait] = {}
@@ -275,8 +273,6 @@ class PoolQueues(TenantQueues):
         tenant_id = waiting[0]
         if self.held_for:
             self.held_for.pop(request_id, None)
-        if not self.deadlines:
-            self._by_deadline.clear()
         request = self.take(tenant_id, request_id)
         if request.backend_ids is not None:
             del self.restricted[request_id]
@@ -291,44 +287,10 @@ class PoolQueues(TenantQueues):
             if len(self.changed) > CHANGED_MAX or not self.deadlines:
                 self.changed = None
 
-    def next_deadline(self) -> float | None:
-        self._drop_void()
-        return self._by_deadline[0][0] if self._by_deadline else None
-
-    def expired(self, now: float) -> Request | None:
-        """A request whose deadline has passed, the earliest; None if there is none."""
-        if not self._by_deadline or self._by_deadline[0][0] > now:
-            return None
-        self._drop_void()
-        if not self._by_deadline or self._by_deadline[0][0] > now:
-            return None
-        return self.get(self._by_deadline[0][1])
-
-    def postpone(self, request: Request, deadline_at: float) -> None:
-        """Let a waiting request wait longer."""
-        self.deadlines[request.id] = (request.tenant_id, deadline_at)
-        self._push_deadline(request.id, deadline_at)
-
     def _expire_at(self, request: Request, deadline_at: float) -> None:
         assert request.id not in self.deadlines, "a request waits once"
-        self.deadlines[request.id] = (request.tenant_id, deadline_at)
+        self.deadlines.put(request.id, request.tenant_id, deadline_at)
         if self.changed is not None:
             self.note((request.tenant_id,))
         if request.backend_ids is not None:
             self.restricted[request.id] = request
-        self._push_deadline(request.id, deadline_at)
-
-    def _push_deadline(self, request_id: str, deadline_at: float) -> None:
-        heappush(self._by_deadline, (deadline_at, request_id))
-        if len(self._by_deadline) > 2 * len(self.deadlines) + SPARE_DEADLINES:
-            self._by_deadline = [entry for entry in self._by_deadline if self._is_current(entry)]
-            heapify(self._by_deadline)
-
-    def _drop_void(self) -> None:
-        while self._by_deadline and not self._is_current(self._by_deadline[0]):
-            heappop(self._by_deadline)
-
-    def _is_current(self, entry: tuple[float, str]) -> bool:
-        # The deadline is compared too: a later request may have the id of one that is gone.
-        waiting = self.deadlines.get(entry[1])
-        return waiting is not None and waiting[1] == entry[0]

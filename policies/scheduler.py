@@ -513,7 +513,7 @@ class Scheduler:
             return self._polled_at
         times = (
             drained_at,
-            self._queues.next_deadline(),
+            self._queues.deadlines.next(),
             self._outage.next_end(self._queues),
             self._fleet.next_opening(self._polled_at),
             self._preemption.wakeup_at if self._preemption.is_on else None,
@@ -609,9 +609,10 @@ class Scheduler:
     def _reject_overdue(self, now: float, actions: list[Action], actions_max: int) -> None:
         """Reject what has waited too long, or has no backend. What may go to another pool is looked at again."""
         looks = 0
-        while len(actions) + looks < actions_max and (request := self._queues.expired(now)) is not None:
+        while len(actions) + looks < actions_max and (id_ := self._queues.deadlines.passed(now)) is not None:
+            request = self._queues.get(id_)
             if (until := self._admission.waits_until(request, now)) is not None:
-                self._queues.postpone(request, until)
+                self._queues.deadlines.put(id_, request.tenant_id, until)
                 looks += 1
                 continue
             self._queues.remove(request.id)
@@ -619,10 +620,10 @@ class Scheduler:
             actions.append(self._admission.expired(request, now))
         if not self._outage.is_on:
             return
-        while len(actions) < actions_max and (request := self._outage.ended(self._queues, now)) is not None:
-            self._queues.remove(request.id)
-            self._left(request, now)
-            actions.append(self._admission.reject(request, Reason.NO_BACKEND, now))
+        while len(actions) < actions_max and (lost := self._outage.ended(self._queues, now)) is not None:
+            self._queues.remove(lost.id)
+            self._left(lost, now)
+            actions.append(self._admission.reject(lost, Reason.NO_BACKEND, now))
 
     # -- what waits and what runs --------------------------------------------------------------------------
 

@@ -137,6 +137,36 @@ class SharedQueue(FairQueues):
         raise AssertionError("nothing is stranded before all backends")
 
 
+class Assignments:
+    """Which backend each waiting request is assigned to, by a placement on arrival. Mutable."""
+
+    def __init__(self, placement: ArrivalPlacement) -> None:
+        self._placement = placement
+        self.queued: dict[str, int] = {}
+        """Number of waiting requests, by backend with a queue."""
+        self._backend_ids: dict[str, str] = {}  # by waiting request
+
+    def choose(self, request: Request, backends: Sequence[BackendCapacity]) -> str:
+        """The backend that the placement assigns the request to, of these."""
+        workers = [Worker(each, self.queued[each.id]) for each in backends]
+        backend_id = self._placement.assign(request, workers)
+        assert any(worker.id == backend_id for worker in workers), (
+            "a request is assigned to a backend that may serve it"
+        )
+        return backend_id
+
+    def waits(self, request: Request, backend_id: str) -> None:
+        """The request waits for this backend."""
+        self._backend_ids[request.id] = backend_id
+        self.queued[backend_id] += 1
+
+    def leaves(self, request: Request) -> str:
+        """The request waits no more; returns the backend that it waited for."""
+        backend_id = self._backend_ids.pop(request.id)
+        self.queued[backend_id] -= 1
+        return backend_id
+
+
 class QueuePerBackend(FairQueues):
     """One queue for each backend; the placement chooses the queue when a request arrives."""
 
@@ -154,8 +184,7 @@ class QueuePerBackend(FairQueues):
         self._fleet = fleet
         self._make_fair_queue = make_fair_queue
         self._fair_queues: dict[str, FairQueue] = {}
-        self._queued: dict[str, int] = {}  # number of waiting requests, by backend
-        self._backend_ids: dict[str, str] = {}  # backend by waiting request
+        self._assignments = Assignments(placement)
         self.backends_changed()
 
     def all(self) -> Collection[FairQueue]:
@@ -165,14 +194,16 @@ class QueuePerBackend(FairQueues):
         return self._fair_queues[backend_id]
 
     def candidates(self, backends: list[BackendCapacity]) -> Sequence[tuple[FairQueue, list[BackendCapacity]]]:
-        return [(self._fair_queues[each.id], [each]) for each in backends if self._queued[each.id]]
+        return [(self._fair_queues[each.id], [each]) for each in backends if self._assignments.queued[each.id]]
 
     def enter(self, request: Request, now: float) -> FairQueue:
         fleet = self._fleet
         backends = fleet.serving(request, now) or fleet.available(request) or fleet.known(request)
-        backend_id = self._assign(request, backends)
-        self._wait(request, backend_id).queues.add(request)
-        return self._fair_queues[backend_id]
+        backend_id = self._assignments.choose(request, backends)
+        self._assignments.waits(request, backend_id)
+        fair_queue = self._fair_queues[backend_id]
+        fair_queue.queues.add(request)
+        return fair_queue
 
     def enter_again(self, entry: InFlight) -> FairQueue:
         request = entry.request
@@ -180,14 +211,16 @@ class QueuePerBackend(FairQueues):
             self._running.discard(request.id)
             self._placement.returned(request, entry.backend_id)
         else:  # it was dispatched before this placement was chosen
-            self._assign(request, [each for each in self._fleet.known(request) if each.id == entry.backend_id])
-        fair_queue = self._wait(request, entry.backend_id)
+            self._assignments.choose(
+                request, [each for each in self._fleet.known(request) if each.id == entry.backend_id]
+            )
+        self._assignments.waits(request, entry.backend_id)
+        fair_queue = self._fair_queues[entry.backend_id]
         fair_queue.queues.add_first(request)
         return fair_queue
 
     def leave(self, request: Request, *, sent: bool) -> FairQueue:
-        backend_id = self._backend_ids.pop(request.id)
-        self._queued[backend_id] -= 1
+        backend_id = self._assignments.leaves(request)
         if sent:
             self._running.add(request.id)
             self._placement.dispatched(request, backend_id)
@@ -215,17 +248,17 @@ class QueuePerBackend(FairQueues):
         for backend_id in known:
             if backend_id not in self._fair_queues:
                 self._fair_queues[backend_id] = self._make_fair_queue(backend_id)
-                self._queued[backend_id] = 0
+                self._assignments.queued[backend_id] = 0
         for backend_id in [
             each for each, fair_queue in self._fair_queues.items() if each not in known and fair_queue.is_empty
         ]:
-            del self._fair_queues[backend_id], self._queued[backend_id]
+            del self._fair_queues[backend_id], self._assignments.queued[backend_id]
 
     def stranded(self, now: float) -> Sequence[Request]:
         waiting = [
             request
             for backend_id, fair_queue in self._fair_queues.items()
-            if self._queued[backend_id] and not self._fleet.serves(backend_id, now)
+            if self._assignments.queued[backend_id] and not self._fleet.serves(backend_id, now)
             for tenant_id in fair_queue.queues.tenant_ids()
             for request in fair_queue.queues.of(tenant_id).requests.values()
             if self._fleet.serving(request, now)
@@ -234,26 +267,14 @@ class QueuePerBackend(FairQueues):
 
     def move(self, request: Request, now: float) -> QueueMove:
         before = self.leave(request, sent=False)
-        backend_id = self._assign(request, self._fleet.serving(request, now))
-        queues = self._wait(request, backend_id).queues
-        (queues.add_first if request.produced_tokens else queues.add_back)(request)
-        return QueueMove(before, self._fair_queues[backend_id])
+        backend_id = self._assignments.choose(request, self._fleet.serving(request, now))
+        self._assignments.waits(request, backend_id)
+        after = self._fair_queues[backend_id]
+        (after.queues.add_first if request.produced_tokens else after.queues.add_back)(request)
+        return QueueMove(before, after)
 
     def forget(self, tenant_id: str) -> None:
         self._placement.forget(tenant_id)
-
-    def _assign(self, request: Request, backends: Sequence[BackendCapacity]) -> str:
-        workers = [Worker(each, self._queued[each.id]) for each in backends]
-        backend_id = self._placement.assign(request, workers)
-        assert any(worker.id == backend_id for worker in workers), (
-            "a request is assigned to a backend that may serve it"
-        )
-        return backend_id
-
-    def _wait(self, request: Request, backend_id: str) -> FairQueue:
-        self._backend_ids[request.id] = backend_id
-        self._queued[backend_id] += 1
-        return self._fair_queues[backend_id]
 
 
 class PresentQueues:
