@@ -14,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Generator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -54,13 +54,6 @@ class _InvalidError(Exception):
     def __init__(self, at: int, characters: int = 0) -> None:
         super().__init__()
         self.at, self.characters = at, characters
-
-
-class _Batch(NamedTuple):
-    """A batch of whole elements from one position on: the position where they end, and their depth of nesting."""
-
-    end: int
-    depth: int
 
 
 def read_object(body: bytes | bytearray, values_max: int) -> Steps:
@@ -128,13 +121,12 @@ class _Reader:
         if body[at : at + 1] == found.close:
             return found.value, at + 1
         while True:
-            batch = self._batch(at)
-            if batch is not None:
-                _check_depth(level + batch.depth)
-                if not found.add(self._parse(found.open + body[at : batch.end] + found.close, at)):
-                    raise _InvalidError(batch.end)  # nothing between two commas
-                at = batch.end
-                yield
+            end = self._batch(at, level)
+            yield
+            if end is not None:
+                if not found.add(self._parse(found.open + body[at:end] + found.close, at)):
+                    raise _InvalidError(end)  # nothing between two commas
+                at = end
             elif found.is_object:
                 name, value, at = yield from self._member(at, level)
                 found.add({name: value})
@@ -190,24 +182,25 @@ class _Reader:
                 continue
         raise _InvalidError(at)
 
-    def _batch(self, at: int) -> _Batch | None:
-        """The next elements that are whole in a slice, up to a comma or the end of their list or object. None: the
-        first element is longer.
+    def _batch(self, at: int, level: int) -> int | None:
+        """The end of the next elements that are whole in a slice, a comma or the end of their list or object, the
+        `level`-th from outside. None: the first element is longer.
         """
         parts = _neutral(bytes(self._body[at : at + SLICE_BYTES])).split(b'"')
         outside = b"".join(parts[::2])
         brackets = [match.start() for match in _BRACKETS.finditer(outside)]
         depths = list(accumulate(map(_DEPTHS.__getitem__, map(outside.__getitem__, brackets))))
-        if -1 in depths:  # the end of the list or object that they are in
-            number = depths.index(-1)
-            return _Batch(_position(at, parts, brackets[number]), max(depths[:number], default=0))
+        closed = depths.index(-1) if -1 in depths else None  # the end of the list or object that they are in
+        _check_depth(level + max(depths[:closed], default=0))
+        if closed is not None:
+            return _position(at, parts, brackets[closed])
         ends = [*brackets, len(outside)]
         for number in range(len(brackets), -1, -1):  # behind so many brackets
             if number and depths[number - 1]:
                 continue
             end = outside.rfind(b",", brackets[number - 1] if number else 0, ends[number])
             if end >= 0:
-                return _Batch(_position(at, parts, end), max(depths[:number], default=0))
+                return _position(at, parts, end)
         return None
 
     def _skip(self, at: int) -> Steps:

@@ -48,7 +48,7 @@ def run(tmp_path):
 
     def ran(*arguments):
         command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers", "--workers", "3", "-ra", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 

@@ -1,8 +1,8 @@
 """A long object, read in slices: what a parser gives, or its refusal, wherever the slices end."""
 
+import contextlib
 import json
 import tracemalloc
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import orjson
@@ -61,7 +61,7 @@ def parsed_or_none(body):
     return value if type(value) is dict else None
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_slices_of(size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_json, "SLICE_BYTES", size)
@@ -126,6 +126,24 @@ def test_the_character_that_is_wrong_is_the_parsers(filler, end):
     with pytest.raises(BadRequest) as sliced:
         outcome(text.encode())
     assert str(sliced.value.problem.message) == str(whole.value.problem.message)
+
+
+@pytest.mark.parametrize(
+    ("levels", "inner", "searches_max"), [(90_000, "", 2), (NESTING_MAX - 2, "[]," * 2_000 + "1", NESTING_MAX + 20)]
+)
+def test_a_slice_is_searched_at_most_once_a_step_however_deep_it_is(monkeypatch, levels, inner, searches_max):
+    """Each search takes milliseconds, and all levels of one slice are searched from their own beginning."""
+    monkeypatch.setattr(long_json, "SLICE_BYTES", 4096)
+    searched_at, search = [], long_json._Reader._batch
+    monkeypatch.setattr(long_json._Reader, "_batch", lambda *given: searched_at.append(step) or search(*given))
+    steps = read_object(f'{{"x":{"[" * levels}{inner}{"]" * levels}}}'.encode(), VALUES_MAX)
+    step = 0
+    with contextlib.suppress(StopIteration, BadRequest):
+        while True:
+            next(steps)
+            step += 1
+    assert len(searched_at) == len(set(searched_at))
+    assert 1 <= len(searched_at) <= searches_max
 
 
 @pytest.mark.parametrize("text", ["a", "é", "中", "😀", "\\", '"', "\n", 'x"\\,[{'])
@@ -197,7 +215,7 @@ def test_a_body_of_too_many_values_is_refused_before_any_is_parsed(one):
         assert memory.peak() < 0.8 * len(body)  # a number that is parsed takes 40 bytes
 
 
-@contextmanager
+@contextlib.contextmanager
 def traced():
     tracemalloc.start()
     try:
