@@ -9,8 +9,10 @@ FORKS   = -m pytest -p tests.forked_workers --workers
 FORKED  = $(BIN)/python $(FORKS)
 FIRST  ?= $$(date +%s)
 COPY    = build/compiled
-RUN_COMPILED = unit/policies unit/backends unit/gateway properties conformance simulation \
-               integration/gateway integration/test_relay.py
+# What calls compiled modules, or could give them what they do not take. The rest runs as `make test` runs it.
+RUN_COMPILED = unit/policies unit/backends $(addprefix unit/gateway/, api budgets checkpoint cluster continuation \
+                 forwarding http intake live observability scheduling shared_order steering) \
+               properties conformance simulation integration/gateway integration/test_relay.py
 LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --python-version 3.11.16 \
             --python-platform linux --custom-compile-command "make lock"
 NODE    = tests/clients/node/node_modules/.package-lock.json
@@ -85,7 +87,7 @@ test-compiled: $(STAMP)  ## compile a copy in build/compiled, and run there the 
 	rm -rf $(COPY) && mkdir -p $(COPY) && git ls-files -z | xargs -0 cp --parents -t $(COPY)
 	ln -s $(abspath $(VENV)) $(COPY)/.venv
 	cd $(COPY) && FAIRLEAD_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace
-	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python $(FORKS) 2 $(addprefix tests/,$(RUN_COMPILED))
+	cd $(COPY) && PYTHONPATH=$(abspath $(COPY)) .venv/bin/python $(FORKS) $(WORKERS) $(addprefix tests/,$(RUN_COMPILED))
 
 test-newer: $(STAMP)  ## the unit tests on each Python newer than 3.11 that is found, in environments in build/
 	tests/newer_pythons.sh

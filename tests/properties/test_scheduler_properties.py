@@ -91,7 +91,7 @@ def test_an_arrival_that_is_decided_at_once_is_decided_as_one_that_is_submitted_
 
 
 @pytest.mark.parametrize(
-    ("policy", "placement", "_cap", "divisor"), [*runs(["vtc", "dlpm"], sorted(PLACEMENT), caps=(None,), every=2)]
+    ("policy", "placement", "_cap", "divisor"), [*runs(["vtc", "dlpm"], sorted(PLACEMENT), caps=(None,), every=4)]
 )
 @pytest.mark.parametrize("facts", [WatchedSessions, NoSessions, HeldSessions, SessionArrivals, HeldArrivals])
 def test_agents_lose_nothing_and_without_a_reason_to_hold_them_all_is_decided_as_before(

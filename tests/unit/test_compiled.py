@@ -22,6 +22,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def classes(path: Path) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)}
 
@@ -33,12 +34,19 @@ def file_of(module: str) -> Path:
 
 def base_class(path: Path, name: str) -> tuple[Path, str]:
     """Where the class of this name in the file is from: the file that is imported from, or the file itself."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] in PACKAGES:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return base_class(file_of(node.module), alias.name)
-    return path, name
+    module, known_there = imported(path).get(name, ("", ""))
+    return base_class(file_of(module), known_there) if module else (path, name)
+
+
+@cache
+def imported(path: Path) -> dict[str, tuple[str, str]]:
+    """Names in the file that are from modules of ours, with the module and the name there."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] in PACKAGES
+        for alias in node.names
+    }
 
 
 def names_of_bases(node: ast.ClassDef) -> list[str]:

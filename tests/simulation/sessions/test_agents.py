@@ -203,16 +203,16 @@ def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_cheap_prefill_and_long_gaps_nothing_is_held():
     """W3: the trap that costs 45 % where idle sessions hold room."""
-    scene = cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=60.0)
+    scene = replace(cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=45.0), warm_s=15.0)
     assert play(scene, ON).tokens_per_s >= 0.98 * play(scene, DIRECT).tokens_per_s
-    scene = cpu(gap_s=GAPS_S, coefficients=CPU_1M, until_s=60.0)
+    scene = replace(cpu(gap_s=GAPS_S, coefficients=CPU_1M, until_s=45.0), warm_s=15.0)
     assert play(scene, ON).tokens_per_s >= 0.98 * play(scene, OFF).tokens_per_s
 
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
     """W1, one pod: no difference below saturation, more than 1.6 times as much at 84 sessions; W4: its longest wait."""
-    few = replace(h100(16), until_s=900.0, warm_s=300.0)
+    few = replace(h100(16), until_s=450.0, warm_s=150.0)
     assert play(few, ON).tokens_per_s == play(few, OFF).tokens_per_s
     many = replace(h100(84), until_s=1100.0)
     before, after = play(many, DIRECT), play(many, Way(gate=True, ledger={"wait_s_max": 150.0}))
