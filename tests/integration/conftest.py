@@ -2,8 +2,14 @@
 
 import asyncio
 
+import forked
 import uvloop
 from jumping_loop import JumpingLoop
+
+
+def pytest_collection_finish(session):
+    if session.config.getoption("workers", 0) and session.items:
+        forked.share()  # it imports for a second of CPU, and each worker would start its own
 
 
 def pytest_asyncio_loop_factories(config, item):

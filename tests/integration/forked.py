@@ -43,8 +43,14 @@ def context() -> Any:
     made.set_forkserver_preload(PRELOADED)
     # The fork server of Python 3.11 looks for what it loads beforehand on the path of its environment alone.
     with mock.patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join(sys.path)}):
-        forkserver.ensure_running()
+        forkserver._forkserver.ensure_running()
     return made
+
+
+def share() -> None:
+    """Start the server for what this process forks, too. There, it is no child that could be waited for."""
+    context()
+    forkserver._forkserver.ensure_running = lambda: None
 
 
 def _run(program: str, arguments: list[str], folder: str, environment: dict[str, str], *outputs: Any) -> None:

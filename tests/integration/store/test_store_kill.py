@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing import connection
 from random import Random
 
@@ -69,8 +70,10 @@ class Victim:
         self._process.close()
 
 
-def live_and_die(victims, lives_s):
-    """Let each live so long from its first word on, listening so that none waits for us, and kill it."""
+def live_and_die(victims, lives_s, writes_min=0):
+    """Let each live so long from its first word on, and until it has written so often, on a busy machine; listening so
+    that none waits for us. Then kill it.
+    """
     dies_at = {}
     living = dict(zip(victims, lives_s, strict=True))
     while living:
@@ -78,7 +81,9 @@ def live_and_die(victims, lives_s):
             victim = next(victim for victim in living if victim.conn is conn)
             victim.life.heard(conn.recv())
             dies_at.setdefault(victim, time.monotonic() + living[victim])
-        for victim in [victim for victim in living if time.monotonic() >= dies_at.get(victim, float("inf"))]:
+        now = time.monotonic()
+        due = [victim for victim in living if now >= dies_at.get(victim, inf) and len(victim.life.wrote) >= writes_min]
+        for victim in due:
             victim.die()
             del living[victim]
 
@@ -114,7 +119,7 @@ async def kill_again_and_again(path, processes, *, rounds, redis_url=None):
             await asyncio.sleep(rng.uniform(0.0, 0.03))
             victim.die()
         else:
-            live_and_die([victim], [rng.uniform(0.0, 0.08)])
+            live_and_die([victim], [rng.uniform(0.0, 0.08)], rng.randrange(1, 4))
         lives.append(victim.life)
         await check(path, lives[-1:] if number % 20 else lives)
     await check(path, lives)
