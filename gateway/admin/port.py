@@ -120,7 +120,7 @@ class AdminPort:
             tokens=tokens,
             session_of=None if oidc is None else oidc.caller,
         )
-        sessions = SessionRoutes(links=self._links, sign_in=sign_in)
+        sessions = SessionRoutes(registry=parts.registry, links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
         pages = {} if render_metrics is None else {"/metrics": render_metrics}
         made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}

@@ -199,7 +199,7 @@ def test_a_change_of_what_the_file_declares_and_its_undo_are_neither_made_nor_re
     page = visit(loaded).sign_in(keys["viewer"], "#/tenant/search")
     changes = page.get_by_role("region", name="Changes")
     expect(changes).to_contain_text("back to what the configuration file says")
-    expect(changes).to_contain_text(re.compile("set instead of the file's: .*weight: 3"))
+    expect(changes).to_contain_text(re.compile("set instead of the file's: .*weight: 2 → 3"))
     expect(changes).not_to_contain_text("made")
     expect(changes).not_to_contain_text("removed")
 

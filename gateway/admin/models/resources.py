@@ -124,12 +124,14 @@ class UsageResource(Fields):
 class UsageSumResource(Fields):
     """The sum of many rows of usage. A part that it is not divided by is null; "" stands for usage without a group, key
     or model. `cost` has all tokens but `unpriced_tokens`, whose models had no price on their day; null: none had one.
+    `key_label`: the label that the key has now.
     """
 
     period: str | None
     group: str | None
     tenant: str | None
     key: str | None
+    key_label: str | None
     model: str | None
     requests: int
     prompt_tokens: int
@@ -149,13 +151,14 @@ class LastDayResource(Fields):
 
 class AuditResource(Fields):
     """One change in the audit log. `replica` is the gateway at whose admin port it was made; null where that was not
-    recorded. `declared`: what the configuration file says of the entry now, over which a change is written; null:
-    nothing.
+    recorded. `actor_label`: the label that the actor's key has now. `declared`: what the configuration file says of the
+    entry now, over which a change is written; null: nothing.
     """
 
     revision: int
     at: float
     actor: str
+    actor_label: str | None
     replica: str | None
     action: str
     kind: str

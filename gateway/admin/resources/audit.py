@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.admin.models import resources as models
+from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.registry.audit_log import NOTES, TRIALS
 from gateway.registry.registry import Registry
@@ -44,6 +45,7 @@ class AuditRoutes:
                 revision=entry.revision,
                 at=entry.at_s,
                 actor=entry.actor,
+                actor_label=label_of(self.registry, entry.actor),
                 replica=entry.replica or None,
                 action=ACTIONS.get(entry.kind, entry.action),
                 kind=entry.kind,

@@ -14,6 +14,7 @@ from gateway.admin.models.resources import Fields
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.audit import declared, shown_body
 from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Query, Role, Route
 from gateway.identity import key_secret
 from gateway.live.history.history import HistoryReader
@@ -138,7 +139,7 @@ class HistoryRoutes:
         else:
             event = HistoryEvent(at=entry.at_s, kind="change", name=f"{entry.kind}/{entry.name}", what=entry.action)
         if caller.group is None:  # the names of others' keys are not its to know, nor what an operator may change
-            event.actor = entry.actor
+            event.actor, event.actor_label = entry.actor, label_of(self.registry, entry.actor)
             event.before, event.after = (
                 None if each is None else shown_body(each) for each in (entry.before, entry.after)
             )

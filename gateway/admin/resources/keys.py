@@ -194,3 +194,9 @@ def show(entry: Entry, last_days: Mapping[str, str]) -> models.KeyResource:
         revoked=key.revoked,
         **{name: getattr(key, name) for name in (*KeyHolder.model_fields, *KeySection.model_fields)},
     )
+
+
+def label_of(registry: Registry, key: str | None) -> str | None:
+    """The label of the key of this id as it is now; None where there is no such key, or it has none."""
+    entry = None if key is None else registry.get(KIND, key)
+    return None if entry is None else entry.body.get("label") or None

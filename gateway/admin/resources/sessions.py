@@ -9,8 +9,10 @@ from pydantic import Field
 from gateway.admin.access.one_time_links import OneTimeLinks
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.resources import Fields
+from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.key_file import FIRST_KEY_CHARS_MAX
+from gateway.registry.registry import Registry
 from gateway.registry.resource_kinds import Role as RoleName
 
 ROLE_NAMES: dict[Role, RoleName] = {
@@ -36,9 +38,12 @@ class SessionResource(Fields):
 
 
 class CallerResource(Fields):
-    """The caller of a request. `name` is its name in the audit log, `group` the group that it administers."""
+    """The caller of a request. `name` is its name in the audit log, `label` that of its key, `group` the group
+    that it administers.
+    """
 
     name: str
+    label: str | None = None
     role: RoleName
     group: str | None = None
 
@@ -47,6 +52,7 @@ class CallerResource(Fields):
 class SessionRoutes:
     """The routes that sign callers in, and tell them who they are."""
 
+    registry: Registry
     links: OneTimeLinks
     sign_in: SignIn
 
@@ -73,4 +79,6 @@ class SessionRoutes:
 
     async def me(self, asked: AdminRequest) -> AdminAnswer:
         caller = asked.caller
-        return AdminAnswer(CallerResource(name=caller.name, role=ROLE_NAMES[caller.role], group=caller.group))
+        label = label_of(self.registry, caller.name)
+        role = ROLE_NAMES[caller.role]
+        return AdminAnswer(CallerResource(name=caller.name, label=label, role=role, group=caller.group))

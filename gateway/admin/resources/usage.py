@@ -16,6 +16,7 @@ from typing import Final
 from gateway.admin.models import resources as models
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
+from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.identity.last_use import LastUse
 from gateway.money import focus, sums
@@ -116,6 +117,7 @@ class UsageRoutes:
     def _sum_resource(self, key: SumKey, of: UsageSum) -> models.UsageSumResource:
         return models.UsageSumResource.model_construct(
             **key._asdict(),
+            key_label=label_of(self.registry, key.key),
             **{name: getattr(of, name) for name in COUNTED},
             cost=None if of.picos is None else to_text(of.picos),
             currency=self.prices.currency,

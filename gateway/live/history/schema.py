@@ -10,7 +10,7 @@ Number = Annotated[float | None, Meta(description="null: nothing was recorded, o
 
 class HistoryEvent(Struct, kw_only=True):
     """An event of the history. It happened `at`, in seconds since 1970. `kind`: `change` by an administrator (`actor`)
-    of `name`, which begins with its kind and a slash, with `before`, `after` and `declared` as in the audit log (the
+    of `name`, which begins with its kind and a slash, with `before`, `after`, `declared` and `actor_label` as in the audit log (the
     administrator of a group does not read them); `note` by `actor`, as text; `leader`: the process `name` leads from
     then on; `backend`: `name` was `not_available` or is `available` again.
     """
@@ -20,6 +20,7 @@ class HistoryEvent(Struct, kw_only=True):
     name: str
     what: str
     actor: str | None = None
+    actor_label: str | None = None
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
     declared: dict[str, Any] | None = None

@@ -115,7 +115,7 @@ function Head({ view }) {
     <${Stream} />
     <span class="where dim">${state?.gateway ? `${state.gateway.name} · ${state.gateway.role} · ${state.gateway.version}` : ""}</span>
     <${Theme} />
-    <span class="caller"><span>${session.caller.name} <span class="dim">role ${session.caller.role}${session.caller.group ? `, group ${session.caller.group}` : ""}</span></span>
+    <span class="caller"><span><span class="name" title=${session.caller.name}>${session.caller.label ?? session.caller.name}</span> <span class="dim">role ${session.caller.role}${session.caller.group ? `, group ${session.caller.group}` : ""}</span></span>
       <button class="quiet" onClick=${() => signOut()}>Sign out</button></span>
   </header>`;
 }

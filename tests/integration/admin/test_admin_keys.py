@@ -1,13 +1,14 @@
 """Keys in time: how long one holds, and what a rotation makes of that."""
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from admin_rig import SECRET, admin, within
 from gateway_rig import PATIENCE_S, bearer, scripted
 
 from gateway.identity import last_use
-from gateway.store.base import StoreUnavailable
+from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow
 
 EXACT_S = 10.0  # times are told in whole seconds, and a machine may be busy
 
@@ -33,6 +34,22 @@ async def rotated(api, key, overlap_s):
 async def ends_in_s(api, key):
     expires_at = (await api.get(f"/keys/{key['id']}")).json["expires_at"]
     return None if expires_at is None else expires_at - time.time()
+
+
+async def test_where_a_key_is_named_its_label_is_too(api):
+    """In the audit log, in events of the history and in sums of usage: the label that it has now."""
+    key = (await api.post("/keys", {"role": "operator", "label": "before"})).json
+    await api.patch(f"/keys/{key['id']}", {"label": "ana"})
+    await api.patch("/tenants/declared", {"weight": 2}, key=key["secret"])
+    newest = (await api.get("/audit?limit=1")).json["items"][0]
+    assert (newest["actor"], newest["actor_label"]) == (key["id"], "ana")
+    event = (await api.get("/history?of=tenant:declared")).json["events"][-1]
+    assert (event["name"], event["actor_label"]) == ("tenants/declared", "ana")
+    assert (await api.get("/audit?limit=2")).json["items"][1]["actor_label"] is None, "of the key file"
+    used = UsageRow("w", UsageKey(datetime.now(UTC).date().isoformat(), "declared", key["id"], "m"), Totals(1, 1, 0, 1))
+    await api.rig.gateway._management.store.put_usage([used])
+    rows = (await api.get("/usage/sums?by=key")).json
+    assert (rows["items"][0]["key_label"], rows["total"]["key_label"]) == ("ana", None)
 
 
 async def test_a_rotated_key_ends_after_the_overlap_and_the_new_one_is_like_it(api):

@@ -39,7 +39,8 @@ async def test_a_link_signs_in_once_and_its_key_has_its_role(api):
     again = await api.post("/sign-in", {"once": once}, key="")
     assert again.status == 401
     key = opened.json["key"]
-    assert (await api.get("/me", key=key)).json == {"name": "one-time-link-1", "role": "admin", "group": None}
+    known = {"name": "one-time-link-1", "label": None, "role": "admin", "group": None}
+    assert (await api.get("/me", key=key)).json == known
     assert (await api.post("/tenants", {"id": "mine"}, key=key)).status == 201
     (entry, *_) = (await api.get("/audit")).json["items"]
     assert (entry["actor"], entry["name"]) == ("one-time-link-1", "mine")
@@ -73,8 +74,9 @@ async def test_a_body_that_is_no_link_is_refused_by_field(api, body):
 
 
 async def test_a_caller_learns_its_name_and_role(api):
-    made = (await api.post("/keys", {"role": "viewer"})).json
-    assert (await api.get("/me", key=made["secret"])).json == {"name": made["id"], "role": "viewer", "group": None}
+    made = (await api.post("/keys", {"role": "viewer", "label": "on call"})).json
+    known = {"name": made["id"], "label": "on call", "role": "viewer", "group": None}
+    assert (await api.get("/me", key=made["secret"])).json == known
     assert (await api.get("/me", key="")).status == 401
 
 

@@ -1,7 +1,7 @@
 // The audit log: every change with its author, by kind, author, name and text.
 
 import { get } from "../api.js";
-import { differenceOf } from "./changes.js";
+import { Actor, differenceOf } from "./changes.js";
 import { html, link, Table, usePolled } from "../ui.js";
 import { count, time } from "../words.js";
 
@@ -20,11 +20,11 @@ export function Audit({ query }) {
     location.hash = `${link("audit")}?${new URLSearchParams([...new FormData(event.target)].map(([id, value]) => [id, value.trim()]).filter(([, value]) => value))}`;
   };
   const rows = (answer.value?.items ?? []).map((each) => ({ ...each, what: differenceOf(each) })).filter(
-    (each) => has(each.actor, filters.actor) && has(each.name, filters.name) && has(each.what, filters.text),
+    (each) => has(`${each.actor} ${each.actor_label ?? ""}`, filters.actor) && has(each.name, filters.name) && has(each.what, filters.text),
   );
   const columns = [
     { id: "at", label: "When", value: (each) => -each.at, cell: (each) => html`<span class="name">${time(each.at)}</span>` },
-    { id: "actor", label: "By", value: (each) => each.actor, cell: (each) => html`<span class="name">${each.actor}</span>` },
+    { id: "actor", label: "By", value: (each) => each.actor_label ?? each.actor, cell: (each) => html`<${Actor} of=${each} />` },
     { id: "kind", label: "Kind", value: (each) => each.kind, cell: (each) => each.kind },
     { id: "name", label: "Of", value: (each) => each.name, cell: (each) => (VIEWS[each.kind] ? html`<a class="name" href=${link(VIEWS[each.kind], each.name)}>${each.name}</a>` : html`<span class="name">${each.name}</span>`) },
     { id: "what", label: "What", kind: "text", lead: true, cell: (each) => each.what },

@@ -13,11 +13,14 @@ export function Changes({ kind, id, settings }) {
   if (audit.value === null || audit.value.length === 0) return null;
   const columns = [
     { id: "at", label: "When", cell: (each) => time(each.at) },
-    { id: "actor", label: "By", cell: (each) => each.actor },
+    { id: "actor", label: "By", cell: (each) => html`<${Actor} of=${each} />` },
     { id: "what", label: "What", kind: "text", cell: (each) => difference(each) },
   ];
   return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
 }
+
+/** By whom a change was made: the label of the key, where it has one. */
+export const Actor = ({ of: { actor, actor_label: label } }) => html`<span class="name" title=${actor}>${label ?? actor}</span>`;
 
 /** What an entry of the audit log says was done. */
 export function differenceOf(each) {
@@ -36,8 +39,8 @@ function difference({ before, after, declared }) {
   }
   const [was, is] = [flat(before ?? declared), flat(after)];
   const differ = [...new Set([...was.keys(), ...is.keys()])].filter((name) => JSON.stringify(was.get(name) ?? null) !== JSON.stringify(is.get(name) ?? null));
-  if (before === null) return `set instead of the file's: ${differ.map((name) => `${name}: ${text(is.get(name))}`).join(", ")}`;
-  return differ.map((name) => `${name}: ${text(was.get(name))} → ${text(is.get(name))}`).join(", ") || NONE;
+  const said = differ.map((name) => `${name}: ${text(was.get(name))} → ${text(is.get(name))}`).join(", ") || NONE;
+  return before === null ? `set instead of the file's: ${said}` : said;
 }
 
 /** Fields by name, those inside of others with a dot: envelope.ttft_ms. */

@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { get, post } from "../api.js";
 import { Plot, timeOfDay } from "../plot.js";
 import { may } from "../session.js";
-import { differenceOf } from "./changes.js";
+import { Actor, differenceOf } from "./changes.js";
 import { attempt, html, link, notify, Table, usePolled, useRoute } from "../ui.js";
 import { count, NONE, percent, seconds, short, time } from "../words.js";
 
@@ -146,10 +146,11 @@ function Events({ events, choose, again }) {
 
 function said(event) {
   const { kind, name, what, actor } = event;
-  const by = actor ? html` <span class="dim">by ${actor}</span>` : null;
+  const by = actor ? html` <span class="dim">by <${Actor} of=${event} /></span>` : null;
+  const label = (event.after ?? event.before)?.label; // keys have one
   if (kind === "note") return html`<strong>${name}</strong>${by}`;
   const words = Object.hasOwn(SAID, what) ? SAID[what] : what;
-  return html`${name} ${kind === "change" && (event.before || event.declared) ? differenceOf({ ...event, kind: name.split("/", 1)[0], action: words }) : words}${by}`;
+  return html`${name}${label ? ` (${label})` : ""} ${kind === "change" && (event.before || event.declared) ? differenceOf({ ...event, kind: name.split("/", 1)[0], action: words }) : words}${by}`;
 }
 
 /** What was of all in one minute. */

@@ -1,8 +1,9 @@
 // Which tenants are hurt now, and why: one word for each, the gravest, and a sentence.
 
-import { all } from "../api.js";
+import { all, get } from "../api.js";
 import { html, link, usePolled } from "../ui.js";
 import { count, listed, percent, plural, refusal, seconds, time, wait } from "../words.js";
+import { Actor, differenceOf } from "./changes.js";
 
 const MINUTE = 1; // the window that sentences are about
 /** Of its requests, so many are in time where the 99th percentile is, which is shown beside each target. */
@@ -62,6 +63,8 @@ export const Hurt = ({ hurt }) => (hurt === null ? null : html`<span class="hurt
 
 const SAID_MAX = 3;
 const BUDGETS_MS = 10000;
+const RECENT_S = 3600;
+const CHANGES_MAX = 100; // the newest
 
 /** The budgets of tenants that are over one, as `mostUsed`: they are asked for while any is. */
 export function useUsed(tenants) {
@@ -70,13 +73,23 @@ export function useUsed(tenants) {
   return mostUsed(budgets.value || []);
 }
 
+/** What was changed of these tenants in the last hour, by tenant: it is the first suspect. */
+function useChanged(ids) {
+  const [audit] = usePolled(async (signal) => (ids.length > 0 ? (await get(`/audit?kind=tenants&limit=${CHANGES_MAX}`, { signal })).body.items : []), [ids.join()], ids.length > 0 ? BUDGETS_MS : 0);
+  const since = Date.now() / 1000 - RECENT_S;
+  return new Map((audit.value ?? []).filter((each) => each.at > since).reverse().map((each) => [each.name, each]));
+}
+
+const changedBy = (each) => (each ? html`; changed at ${time(each.at).slice(11, 16)} by <${Actor} of=${each} />: ${differenceOf(each)}` : "");
+
 /** Which tenants of a pool are hurt and why, as a sentence; the gravest first. */
 export function WhoIsHurt({ tenants }) {
   const used = useUsed(tenants);
   const hurt = tenants.map((each) => ({ id: each.id, ...hurtOf(each, used(each)) })).filter((each) => each.word);
+  const changed = useChanged(hurt.map((each) => each.id).sort());
   if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.</p>`;
   hurt.sort((a, b) => gravity(b) - gravity(a) || a.id.localeCompare(b.id));
-  const said = hurt.slice(0, SAID_MAX).map(({ id, word, why }, at) => html`${at > 0 ? "; " : ""}<a class="name" href=${link("tenant", id)}>${id}</a> is <strong>${word}</strong> (${why})`);
+  const said = hurt.slice(0, SAID_MAX).map(({ id, word, why }, at) => html`${at > 0 ? "; " : ""}<a class="name" href=${link("tenant", id)}>${id}</a> is <strong>${word}</strong> (${why}${changedBy(changed.get(id))})`);
   return html`<p class="who-is-hurt"><strong class="bad">${plural(hurt.length, "tenant")} ${hurt.length === 1 ? "is" : "are"} hurt:</strong> ${said}${hurt.length > SAID_MAX
     ? html`; <a href=${`${link("tenants")}?hurt=1`}>and ${hurt.length - SAID_MAX} more</a>` : ""}.</p>`;
 }

@@ -78,6 +78,7 @@ function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
     <${WhoIsHurt} tenants=${tenants} />
     <${Unserved} />
+    ${notAvailable(backends)}
     <p>${mostServed(tenants, tiers)}</p>
     <p>${gapOf(tiers, tenants)}</p>
     <p>${bottleneck(backends, pool.bottleneck)}</p>
@@ -131,14 +132,20 @@ function noGap(tiers) {
   return "There is no service gap: in no tier do two tenants wait at once, besides those at their own limits.";
 }
 
+/** Backends that are lost, and those that take nothing because they are drained. */
+function notAvailable(backends) {
+  const [drained, lost] = [backends.filter((each) => each.draining), backends.filter((each) => !each.available && !each.draining)];
+  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>`);
+  return html`${lost.length > 0 ? html`<p><strong class="bad">${plural(lost.length, "backend")} not available:</strong> ${named(lost)}.</p>` : null}
+    ${drained.length > 0 ? html`<p><strong class="warn">${plural(drained.length, "backend")} drained:</strong> ${named(drained)}.</p>` : null}`;
+}
+
 /** `found`: the backend that limits the pool, by the looks of the last minute; null or missing: none does. */
 function bottleneck(backends, found) {
-  const down = backends.filter((each) => !each.available && !each.draining);
-  const start = down.length > 0 ? `${listed(down.map((each) => each.id))} ${down.length === 1 ? "is" : "are"} not available. ` : "";
-  if (found == null) return html`${start}${backends.length > down.length ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
+  if (found == null) return html`${backends.some((each) => each.available) ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
   const others = found.full.length - 1;
   const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
-  return html`${start}The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by, backends.find((each) => each.id === found.backend)?.reserves)}.${rest}${slowest(backends, found.backend)}`;
+  return html`The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by, backends.find((each) => each.id === found.backend)?.reserves)}.${rest}${slowest(backends, found.backend)}`;
 }
 
 export const SLOWER = 2; // so many times the time per output token is said (gateway/live/bottleneck.py)
@@ -256,7 +263,7 @@ function takesNoMore(each) {
 function Backends({ backends }) {
   const columns = [
     { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
-    { id: "health", label: "Health", bare: true, value: (each) => String(each.available), cell: (each) => html`<${Health} backend=${each} />` },
+    { id: "health", label: "Health", kind: "wraps", bare: true, value: (each) => String(each.available), cell: (each) => html`<${Health} backend=${each} />` },
     { id: "bound", label: "Why it takes no more", kind: "wraps", bare: true, value: (each) => each.bound_by, cell: takesNoMore },
     { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.in_flight || 0,
       cell: (each) => html`<${Meter} value=${each.in_flight} limit=${each.requests_limit} />${["learnt", "assumed"].includes(each.size) ? html` <span class="dim">${each.size}</span>` : null}` },

@@ -85,9 +85,9 @@ function Answer({ asked, address, found, again }) {
   const whole = part(total);
   const amount = (each) => money(each.cost, scale);
   const isPeriod = asked.by === "day" || asked.by === "month";
-  const name = (each) => (isPeriod ? each.period : each[asked.by]);
+  const name = (each) => (isPeriod ? each.period : (asked.by === "key" && each.key_label) || each[asked.by]);
   const columns = [
-    { id: "name", label: BY.find(([id]) => id === asked.by)[1], value: name, cell: (each) => html`<a class="name" href=${address(within(asked, each))}>${name(each) || NOTHING[asked.by]}</a>` },
+    { id: "name", label: BY.find(([id]) => id === asked.by)[1], value: name, cell: (each) => html`<a class="name" title=${each[asked.by]} href=${address(within(asked, each))}>${name(each) || NOTHING[asked.by]}</a>` },
     ...(asked.by === "key" ? [{ id: "tenant", label: "Tenant", value: (each) => each.tenant, cell: (each) => each.tenant }] : []),
     ...(["tenant", "key"].includes(asked.by) && ownGroup() === null ? [{ id: "group", label: "Group", hide: "desk", value: (each) => each.group, cell: (each) => each.group || NONE }] : []),
     ...(asked.period && !isPeriod ? [{ id: "period", label: asked.period === "day" ? "Day" : "Month", value: (each) => each.period, cell: (each) => each.period }] : []),
