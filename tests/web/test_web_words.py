@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -56,6 +57,43 @@ def test_a_slow_backend_is_named_where_none_limits_the_pool(looking):
     expect(verdict).to_contain_text(
         "No backend limits the pool. slow takes 3.2 times as long for an output token as fast: 32 ms, not 10 ms."
     )
+
+
+def test_what_was_changed_of_a_hurt_tenant_is_said_beside_it_and_by_whom(visit, loaded, keys):
+    visitor = visit(loaded)
+    made = {"at": time.time() - 60, "actor": "key-1", "actor_label": "ana", "kind": "tenants", "action": "update"}
+    late = {
+        **made,
+        "revision": 2,
+        "name": "late",
+        "before": None,
+        "after": {"in_flight_max": 1},
+        "declared": {"weight": 2},
+    }
+    old = {**late, "revision": 1, "at": time.time() - 7200, "name": "old"}
+    audit = {"items": [late, old], "next_cursor": None}
+    visitor.page.route("**/admin/v1/audit?*", lambda route: route.fulfill(json=audit))
+    refused = a_tenant(refused=3, refused_by={"rate_limited": 3})
+    shows(visitor.page, a_pool(tenants={"late": refused, "old": refused}))
+    said = visitor.sign_in(keys["viewer"]).locator(".who-is-hurt")
+    change = r"weight: 2 → default, in_flight_max: default → 1"
+    expect(said).to_contain_text(
+        re.compile(rf"late is refused \(3 calls [^;]+; changed at \d\d:\d\d by ana: {change}\);")
+    )
+    expect(said).to_contain_text(re.compile(change))
+    expect(said).to_contain_text(re.compile(r"old is refused \(3 calls [^;]+\)\."))
+
+
+def test_backends_that_are_lost_or_drained_come_before_who_gets_the_most(looking):
+    backends = {
+        "one": a_backend(available=False),
+        "two": a_backend(draining=True, available=False),
+        "three": a_backend(),
+    }
+    lines = looking(a_pool(backends=backends)).locator(".pool .verdict > p")
+    expect(lines.filter(has_text="backend not available: one.")).to_have_count(1)
+    expect(lines.filter(has_text="backend drained: two.")).to_have_count(1)
+    expect(lines.nth(0)).to_contain_text("1 backend not available")
 
 
 def test_an_order_is_not_praised_beside_a_tenant_that_waits_and_got_less_than_its_due(looking):

@@ -19,6 +19,9 @@ export function Changes({ kind, id, settings }) {
   return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
 }
 
+/** What a difference begins with that is written over what the file declares. */
+export const WRITTEN_OVER = "set instead of the file's: ";
+
 /** By whom a change was made: the label of the key, where it has one. */
 export const Actor = ({ of: { actor, actor_label: label } }) => html`<span class="name" title=${actor}>${label ?? actor}</span>`;
 
@@ -40,7 +43,7 @@ function difference({ before, after, declared }) {
   const [was, is] = [flat(before ?? declared), flat(after)];
   const differ = [...new Set([...was.keys(), ...is.keys()])].filter((name) => JSON.stringify(was.get(name) ?? null) !== JSON.stringify(is.get(name) ?? null));
   const said = differ.map((name) => `${name}: ${text(was.get(name))} → ${text(is.get(name))}`).join(", ") || NONE;
-  return before === null ? `set instead of the file's: ${said}` : said;
+  return before === null ? `${WRITTEN_OVER}${said}` : said;
 }
 
 /** Fields by name, those inside of others with a dot: envelope.ttft_ms. */

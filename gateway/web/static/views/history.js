@@ -125,8 +125,11 @@ function WhichMinute({ at, choose }) {
 
 const SAID = { create: "made", update: "changed", delete: "removed, or as the file says", not_available: "is not available", available: "is available again", leads: "leads now" };
 
+/** A key that is made is told in Changes: many are made at once, and none does harm. */
+const isTold = ({ name, what }) => !(name.startsWith("keys/") && what === "create");
+
 function Events({ events, choose, again }) {
-  const shown = events.slice(-SHOWN_EVENTS).reverse();
+  const shown = events.filter(isTold).slice(-SHOWN_EVENTS).reverse();
   const note = async (event) => {
     event.preventDefault();
     const field = event.target.elements.note;
@@ -140,7 +143,7 @@ function Events({ events, choose, again }) {
   };
   return html`${shown.length === 0 ? null : html`<ol class="events" aria-label="What happened">${shown.map((each) => html`<li key=${`${each.at}${each.name}`}>
       <button class="quiet" onClick=${() => choose(each.at)}>${timeOfDay(each.at)}</button> ${said(each)}</li>`)}</ol>`}
-    ${events.length > shown.length ? html`<p class="dim">${count(events.length - shown.length)} more before these, as lines in the charts.</p>` : null}
+    ${events.length > shown.length ? html`<p class="dim">${count(events.length - shown.length)} more, as lines in the charts.</p>` : null}
     ${may("operator") ? html`<form class="controls" onSubmit=${note}><label>Note <input name="note" maxlength="200" placeholder="deployed 1.2" /></label><button>Add it</button></form>` : null}`;
 }
 

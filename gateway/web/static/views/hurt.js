@@ -3,7 +3,7 @@
 import { all, get } from "../api.js";
 import { html, link, usePolled } from "../ui.js";
 import { count, listed, percent, plural, refusal, seconds, time, wait } from "../words.js";
-import { Actor, differenceOf } from "./changes.js";
+import { Actor, differenceOf, WRITTEN_OVER } from "./changes.js";
 
 const MINUTE = 1; // the window that sentences are about
 /** Of its requests, so many are in time where the 99th percentile is, which is shown beside each target. */
@@ -80,7 +80,7 @@ function useChanged(ids) {
   return new Map((audit.value ?? []).filter((each) => each.at > since).reverse().map((each) => [each.name, each]));
 }
 
-const changedBy = (each) => (each ? html`; changed at ${time(each.at).slice(11, 16)} by <${Actor} of=${each} />: ${differenceOf(each)}` : "");
+const changedBy = (each) => (each ? html`; changed at ${time(each.at).slice(11, 16)} by <${Actor} of=${each} />: ${differenceOf(each).replace(WRITTEN_OVER, "")}` : "");
 
 /** Which tenants of a pool are hurt and why, as a sentence; the gravest first. */
 export function WhoIsHurt({ tenants }) {

@@ -121,7 +121,7 @@ function sentence(asked, { total, items }, { name, part, whole, amount, address 
   const most = items.reduce((best, each) => (best === null || part(each) > part(best) ? each : best), null);
   const on = by === "day" || by === "month" ? "on" : "by";
   const where = period ? `, ${most.period}` : "";
-  return html`<strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${where}${by === "group" && !name(most) ? html`: <a href=${address(within(asked, most))}>see its tenants</a>` : ""}.`;
+  return html`<strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${by === "key" ? ` of ${most.tenant}` : ""}${where}${by === "group" && !name(most) ? html`: <a href=${address(within(asked, most))}>see its tenants</a>` : ""}.`;
 }
 
 /** The address of what a row is made of. */
