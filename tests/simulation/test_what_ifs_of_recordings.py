@@ -6,6 +6,7 @@ tests/benchmarks/what_ifs/record.py has recorded them from a real gateway.
 
 import gzip
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from gateway.steering.what_if.messages import WhatIfSpec
 
 DATA = Path(__file__).parents[1] / "benchmarks" / "data"
 FACTOR_MAX = 1.5
+MOVED_S = 0.02
 
 
 @pytest.fixture
@@ -22,8 +24,10 @@ def found(tmp_path, monkeypatch):
     """Simulates what was recorded, without any change."""
     monkeypatch.setattr(process, "_write", lambda _line: None)
 
-    def simulated(workload):
+    def simulated(workload, moved_by=None):
         lines = gzip.decompress((DATA / f"what_if_{workload}.jsonl.gz").read_bytes()).splitlines()
+        if moved_by is not None:
+            lines[2:] = moved(lines[2:], Random(moved_by))
         spec = msgspec.json.decode(lines[0], type=WhatIfSpec)
         trace, config = tmp_path / "calls.jsonl", tmp_path / "fairlead.yaml"
         config.write_bytes(lines[1])
@@ -32,6 +36,14 @@ def found(tmp_path, monkeypatch):
         return process._simulated(spec)
 
     return simulated
+
+
+def moved(lines, rng):
+    """The calls, each of them up to MOVED_S earlier or later."""
+    calls = [msgspec.json.decode(line) for line in lines]
+    for call in calls:
+        call["arrival_s"] = max(0.0, call["arrival_s"] + rng.uniform(-MOVED_S, MOVED_S))
+    return [msgspec.json.encode(call) for call in sorted(calls, key=lambda call: call["arrival_s"])]
 
 
 @pytest.mark.parametrize("workload", ["flood", "agents"])
@@ -51,6 +63,16 @@ def test_so_are_all_tenants_of_two_unequal_backends_but_the_one_whose_only_call_
     for run in ("happened", "replayed"):
         del answer[run]["tenants"]["intern"]
     assert process._trust(answer["happened"], answer["replayed"])["factor"] <= FACTOR_MAX
+
+
+def test_that_tenants_waits_are_chance_in_the_replay_too(found):
+    """A call that is next in order takes the slot that its tenant's last call has left, so it stays at a backend until
+    another slot is free at that moment. Calls that come 20 ms earlier or later decide it.
+    """
+    stays, goes = (found("two-backends", moved_by=seed) for seed in (0, 3))
+    waits = [each["replayed"]["tenants"]["intern"]["ttft_p50_s"] for each in (stays, goes)]
+    assert waits[1] > 2 * waits[0]
+    assert goes["trust"]["factor"] <= FACTOR_MAX
 
 
 @pytest.mark.parametrize("workload", ["two-backends", "agents"])

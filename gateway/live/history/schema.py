@@ -10,9 +10,9 @@ Number = Annotated[float | None, Meta(description="null: nothing was recorded, o
 
 class HistoryEvent(Struct, kw_only=True):
     """An event of the history. It happened `at`, in seconds since 1970. `kind`: `change` by an administrator (`actor`)
-    of `name`, which begins with its kind and a slash, with `before`, `after`, `declared` and `actor_label` as in the audit log (the
-    administrator of a group does not read them); `note` by `actor`, as text; `leader`: the process `name` leads from
-    then on; `backend`: `name` was `not_available` or is `available` again.
+    of `name`, which begins with its kind and a slash, with `before`, `after`, `declared` and `actor_label` as in the
+    audit log (the administrator of a group does not read these); `note` by `actor`, as text; `leader`: the process
+    `name` leads from then on; `backend`: `name` was `not_available` or is `available` again.
     """
 
     at: float
