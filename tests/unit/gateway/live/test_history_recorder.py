@@ -139,20 +139,39 @@ async def test_a_minute_is_made_of_its_tenths_by_what_was_served_in_each():
     assert not (await process.reader.minute(START + 120)).is_recorded, "it is not over"
 
 
-async def test_a_gap_of_looks_is_a_gap_and_what_came_late_counts_by_its_time():
+async def test_a_long_gap_of_looks_is_a_gap_and_what_came_late_counts_by_its_time():
     process = Process()
     await process.look(0)
     process.served = {"a": (100.0, 100)}
     await process.look(10)
-    process.served = {"a": (500.0, 500)}
-    await process.look(50)  # 40 s in which 400 were served
-    assert await process.series("tenant:a", "tokens") == {0: near(100), 40: near(100)}
+    process.served = {"a": (900.0, 900)}
+    await process.look(90)  # 80 s in which 800 were served
+    assert await process.series("tenant:a", "tokens") == {0: near(100), 80: near(100)}
     process.recorder.replaced()  # other Schedulers, which count from zero
     process.served = {"a": (70.0, 70)}
-    await process.look(60)
+    await process.look(100)
     process.served = {"a": (90.0, 90)}
-    await process.look(70)
-    assert await process.series("tenant:a", "tokens") == {0: near(100), 40: near(100), 50: 0, 60: near(20)}
+    await process.look(110)
+    assert await process.series("tenant:a", "tokens") == {0: near(100), 80: near(100), 90: 0, 100: near(20)}
+
+
+async def test_looks_at_thousands_of_tenants_are_far_apart_and_all_slots_in_between_have_their_mean():
+    """Also across two blocks of a ring, and where they begin within a slot."""
+    process = Process()
+    process.backends = {"b0": BackendView(True, 4, 8, 800, 1600, 0, 0)}
+    process.served = {"a": (0.0, 0)}
+    await process.look(0)
+    await process.look(595)
+    process.served = {"a": (400.0, 400)}
+    for _ in range(20):
+        process.recorder.ended(call(reason=Reason.QUEUE_FULL))
+    await process.look(641)
+    slots = (590, 600, 610, 620, 630)
+    found = await process.series("tenant:a", "tokens")
+    assert {at: found[at] for at in slots} == dict.fromkeys(slots, near(80))
+    assert sum((await process.series("tenant:a", "refused")).values()) == near(20)
+    in_flight = await process.series("backend:b0", "in_flight")
+    assert {at: in_flight[at] for at in slots} == dict.fromkeys(slots, near(4))
 
 
 async def test_a_slot_that_ends_while_all_are_looked_at_has_what_was_served_in_it():
