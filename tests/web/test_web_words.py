@@ -96,6 +96,22 @@ def test_backends_that_are_lost_or_drained_come_before_who_gets_the_most(looking
     expect(lines.nth(0)).to_contain_text("1 backend not available")
 
 
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        ("state=queued", "No request waits"),
+        ("state=ended", "The last 10,000 are kept"),
+        ("state=ended&model=x", "None is"),
+    ],
+)
+def test_a_list_of_requests_without_any_says_what_that_means(visit, loaded, keys, route, said):
+    visitor = visit(loaded)
+    none = {"items": [], "next_cursor": None}
+    visitor.page.route("**/admin/v1/requests?*", lambda route: route.fulfill(json=none))
+    page = visitor.sign_in(keys["viewer"], f"#/requests?{route}")
+    expect(page.get_by_role("region", name="Requests")).to_contain_text(said)
+
+
 def test_an_order_is_not_praised_beside_a_tenant_that_waits_and_got_less_than_its_due(looking):
     tier = {"weight": 1, "share": WINDOWS, "due": WINDOWS, "gap": 100.0, "bound": 1000.0, "gap_age_s": 0}
     short = {"share": [0.57] * 3, "due": [0.81] * 3, "queued": 4}

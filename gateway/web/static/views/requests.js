@@ -44,9 +44,15 @@ export function Requests({ query }) {
       <button>Show</button>${isFiltered ? html` <a href=${`${link("requests")}?state=${state}`}>Show all</a>` : null}
     </form>
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
-    ${answer.value ? html`<${List} state=${state} items=${answer.value.items} again=${again} />` : answer.error ? null : html`<p class="dim" aria-busy="true">Asking…</p>`}
+    ${answer.value ? html`<${List} state=${state} isFiltered=${isFiltered} items=${answer.value.items} again=${again} />` : answer.error ? null : html`<p class="dim" aria-busy="true">Asking…</p>`}
     ${answer.value?.next_cursor ? html`<p class="dim">These are the first ${count(LIMIT)}.</p>` : null}`;
 }
+
+const EMPTY = {
+  queued: "No request waits: those that came have a slot of a backend, or have ended.",
+  running: "No request is in flight. Try it sends one.",
+  ended: "No request has ended since the gateway started. The last 10,000 are kept.",
+};
 
 function Find() {
   const [id, setId] = useState("");
@@ -106,7 +112,7 @@ function CancelButton({ id, again, look = "quiet" }) {
     <button class="quiet" onClick=${() => setSure(false)}>Keep it</button>`;
 }
 
-function List({ state, items, again }) {
+function List({ state, isFiltered, items, again }) {
   const scale = Math.max(0.001, ...items.map(total));
   const dearest = Math.max(0, ...items.map((each) => Number(each.cost || 0)));
   const currency = items.find((each) => each.currency)?.currency;
@@ -125,7 +131,7 @@ function List({ state, items, again }) {
     ...(may("operator") && state !== "ended" ? [{ id: "cancel", label: html`<span class="only-read">Cancel</span>`, cell: (each) => html`<${CancelButton} key=${each.id} id=${each.id} again=${again} />` }] : []),
   ];
   return html`<${PhaseLegend} />
-    <${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} size=${50} empty="There are none." />`;
+    <${Table} key=${state} label="Requests" columns=${columns} rows=${items} keyOf=${(each) => each.id} sort=${{}} size=${50} empty=${isFiltered ? "None is like that." : EMPTY[state]} />`;
 }
 
 export function OneRequest({ id }) {
