@@ -73,13 +73,13 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "- Tests assert each target of tests/calm/checks.toml. They pass, unless the row says otherwise.",
         "- The target of a figure is in brackets. A figure that equals its target is left out. *n cases* have a range.",
         "- *Own time* is without the time in which a process waited for a core.",
-        "- A time of several processes may be up to 1.5 times the time that a naive relay adds in the same run.",
+        "- A time of several processes may be 1.5 times what a naive relay adds.",
         "",
     ]
     measured = {check.number: "; ".join(_measured(check, run)) for check in checks}
     lines += [f"Met, without a figure: {', '.join(str(number) for number, said in measured.items() if not said)}.", ""]
     lines += ["| # | measured |", "|---|---|", *(f"| {number} | {said} |" for number, said in measured.items() if said)]
-    lines += ["", "## What is missed or tested less", ""]
+    lines += ["", "## What is missed or tested less, by check", ""]
     margins: dict[str, list[str]] = {}
     for check in checks:
         margins.setdefault(check.margin, []).append(str(check.number))
