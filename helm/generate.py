@@ -53,16 +53,16 @@ def readme(values: str, about: str) -> str:
     rows = "\n".join(f"| {name} | {default} | {text} |" for name, default, text in _rows(values))
     return f"""# The Helm chart of fairlead
 
-{yaml.safe_load(about)["description"]}. How it is used and what it does not do says
-[docs/operations.md](../docs/operations.md); every setting of the gateway (`config`) is in
-[fairlead.example.yaml](../gateway/fairlead.example.yaml).
+{yaml.safe_load(about)["description"]}. The [tutorial](../docs/tutorials/kubernetes.md) installs it step by step.
+[Operations](../docs/operations.md) explains how to use it. [fairlead.example.yaml](../gateway/fairlead.example.yaml)
+has every setting of the gateway (`config`).
 
 ```console
 $ helm install fairlead helm/ --values my-values.yaml
 ```
 
-Values that contradict each other are refused with a sentence, and misspelt ones by the schema. This file is made from
-values.yaml by `make chart`.
+If values contradict each other or are misspelt, `helm install` fails and names them. `make chart` makes this file of
+values.yaml.
 
 | value | default | what it is |
 |---|---|---|
