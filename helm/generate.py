@@ -57,6 +57,7 @@ def readme(values: str, about: str) -> str:
 [Operations](../docs/operations.md) explains how to use it. [fairlead.example.yaml](../gateway/fairlead.example.yaml)
 has every setting of the gateway (`config`).
 
+<!-- not run: needs a cluster -->
 ```console
 $ helm install fairlead helm/ --values my-values.yaml
 ```

@@ -1,6 +1,6 @@
-"""Do the commands of the tutorials and how-tos work as they stand? Runs each page in an empty folder, and compares.
+"""Do the commands of the pages work as they stand? Runs each page in an empty folder, and compares.
 
-    python -m tests.docs.commands            every page of docs/tutorials and docs/how-to
+    python -m tests.docs.commands            every page of docs/tutorials and docs/how-to, and those of administration
     python -m tests.docs.commands PAGE ...   these pages
 
 A page runs in one shell, in a network namespace of its own where this user may make one (elsewhere the ports that it
@@ -10,7 +10,7 @@ names have to be free). What counts in a page:
   it are what it prints, in this order: a number stands for any number, `...` for anything.
 - A `yaml` or `sh` block whose first line is `# NAME.yaml` or `# NAME.sh` is written to that file.
 - `<!-- engines: 8001 8002 -->` starts an embedded engine at each port, in the place of the reader's vLLMs.
-- `<!-- not run: REASON -->` before a block leaves it out.
+- `<!-- not run: REASON -->` before a block leaves it out. Each `console` block of all other pages has one, too.
 """
 
 import argparse
@@ -32,7 +32,11 @@ from pathlib import Path
 from backends.engine.http.server import EngineOptions, EngineServer
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*(ROOT / "docs/tutorials").glob("*.md"), *(ROOT / "docs/how-to").glob("*.md")])
+PAGES = sorted(
+    path
+    for pattern in ("tutorials/*.md", "how-to/*.md", "admin.md", "tenancy.md")
+    for path in (ROOT / "docs").glob(pattern)
+)
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n+)?^```(console|yaml|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENGINES = re.compile(r"<!-- engines: ([\d ]+) -->")
 FILE = re.compile(r"# ([a-z-]+\.(?:yaml|sh))\n")

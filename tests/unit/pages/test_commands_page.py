@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli import app
 from gateway.observability.metrics.instruments import FAMILIES, Histograms
-from tests.docs import reference, words
+from tests.docs import commands, reference, words
 
 
 def test_the_page_of_commands_is_that_of_the_command_line():
@@ -80,3 +80,11 @@ def test_every_call_in_a_page_has_the_arguments_and_options_of_the_command_line(
 )
 def test_a_call_that_the_command_line_does_not_take_is_found(line):
     assert fault_of(line.split())
+
+
+def test_every_command_of_a_page_is_run_or_says_why_not():
+    others = {path for pattern in (*words.PAGES, "helm/*.md") for path in words.ROOT.glob(pattern)} - {*commands.PAGES}
+    blocks = {path.name: commands.BLOCK.findall(path.read_text(encoding="utf-8")) for path in others}
+    assert [
+        name for name, found in blocks.items() for why, language, _ in found if language == "console" and not why
+    ] == []
