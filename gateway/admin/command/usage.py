@@ -47,9 +47,9 @@ class UsageOptions:
 @prints
 @takes(UsageOptions)
 def usage(context: typer.Context, **asked: str | None) -> None:
-    """Print usage, its cost and the total: --by tenant --period month. Without these two, print every row of a day.
+    """Print usage, its cost and the total. Example: --by tenant --period month.
 
-    Summed, it is of this month, unless days are given.
+    Without --by and --period, the command prints every row of a day. Sums are of this month, unless you give days.
     """
     if context.invoked_subcommand is not None:
         return
