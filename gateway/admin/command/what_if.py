@@ -29,16 +29,16 @@ def what_if(
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE...] [KIND/ID NAME=VALUE...]...",
-            help="engines, policy, minutes, pool, sessions.kv_scale, .held, .room_ratio; then entries and their "
-            "settings, like tiers/batch weight=2.",
+            help="First engines, policy, minutes, pool, sessions.kv_scale, sessions.held or sessions.room_ratio. Then "
+            "entries with their settings, like tiers/batch weight=2.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Simulate the calls of the last minutes with other settings: what-if engines=1 tenants/chat weight=2.
+    """Simulate the calls of the last minutes with other settings. Example: what-if engines=1 tenants/chat weight=2.
 
-    An engine less is engines=-1. Nothing is changed. The seconds of a simulation that differs from what was measured
-    are not to be trusted; this is said.
+    engines=1 is one engine more, engines=-1 one less. The command changes nothing. If the simulation differs too much
+    from what was measured, the command warns you not to trust its seconds.
     """
     id_ = ask(context, "POST", "/what-ifs", body_of(asked or [])).body["id"]
     path = f"/what-ifs/{quote(id_, safe='')}"
