@@ -489,6 +489,9 @@ class Scheduler:
         is_spent = False
         if self._queues.deadlines or self._key_holds.freed or (self._sessions is not None and self._sessions.is_on):
             is_spent = self._decide_on_waiting(now, actions, actions_max)
+            if self._rejected:  # they were held, and may not wait any more
+                actions += self._rejected
+                self._rejected = []
         self._is_cut_short = is_spent or len(actions) >= actions_max or bool(self._key_holds.freed)
         if not self._is_cut_short:
             if self._preemption.is_on and self._queues.deadlines:

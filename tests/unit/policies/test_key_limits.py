@@ -3,6 +3,7 @@
 import pytest
 from pools import Pool
 
+from policies.placement import RoundRobin
 from policies.types import (
     BackendLoad,
     Group,
@@ -147,6 +148,16 @@ def test_a_scheduler_that_takes_over_counts_what_runs_and_holds_what_waits(make_
     assert pool.dispatched() == []
     pool.end("k1")
     assert pool.dispatched() == ["k2"]
+
+
+def test_what_was_held_is_rejected_at_once_where_it_finds_no_queue_when_it_may_enter(make_pool):
+    pool = one_at_a_time(make_pool, placement=RoundRobin())
+    send(pool, "k1", "k2")
+    assert pool.dispatched() == ["k1"]
+    pool.measure()
+    assert pool.dispatched() == []
+    pool.end("k1")
+    assert pool.refused() == {"k2": Reason.NO_BACKEND}
 
 
 @pytest.mark.local_scheduler
