@@ -104,17 +104,19 @@ class Handover:
     def unbind(self, now: float, *, is_due: bool = False) -> None:
         """Turns wait no longer for the backend of their session alone, if it is gone or they have waited long.
 
-        They take their places anew, once there is a queue for them. `is_due`: no backend has gone since it was asked
-        last.
+        They take their places anew, once there is a backend that they may wait for. `is_due`: no backend has gone since
+        it was asked last.
         """
         if self.sessions is None:
             return
-        for request_id in self.sessions.lapsed(now, is_due=is_due):
+        lapsed, fair_queues = self.sessions.lapsed(now, is_due=is_due), self.accounting.present.fair_queues
+        if lapsed:
+            fair_queues.backends_changed()  # those that have come have a queue now
+        for request_id in lapsed:
             request = self.queues.get(request_id)
-            if not self.accounting.present.fair_queues.has_place(self.sessions.free(request)):
-                continue
-            self._leave_order(request, now)
-            self.readmit(self.sessions.unbound(request), None, now)
+            if fair_queues.has_place(self.sessions.free(request)):
+                self._leave_order(request, now)
+                self.readmit(self.sessions.unbound(request), None, now)
 
     def limits_changed(self, before: Tenant | None, tenant: Tenant | None, now: float) -> None:
         """The limits of the tenant's keys may be others than before."""

@@ -133,18 +133,16 @@ class SessionGate:
         return [id_ for id_, each in self._bound.items() if each.until <= now or each.backend_id not in available]
 
     def free(self, request: Request) -> Request:
-        """The request as it would be if it were not bound."""
+        """The request with the backends that can serve it, whether or not it waits for one of them alone."""
         bound = self._bound.get(request.id)
         return request if bound is None else replace(request, backend_ids=bound.backend_ids)
 
     def unbound(self, request: Request) -> Request:
         """The request with the backends that can serve it, from now on."""
-        if request.id not in self._bound:
-            return request
-        request = self.free(request)
-        del self._bound[request.id]
-        self.ledger.turns[request.id].backend_id = ""
-        return request
+        free = self.free(request)
+        if self._bound.pop(request.id, None) is not None:
+            self.ledger.turns[request.id].backend_id = ""
+        return free
 
     def left(self, request_id: str, now: float) -> None:
         """A waiting request is gone, or set aside: it will have to be asked for again."""

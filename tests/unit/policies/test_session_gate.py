@@ -1,9 +1,11 @@
 """Sessions in a Scheduler: what is held, where it goes, and that nothing outlives its backend, tenant or leader."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.facts import FACTS
-from policies.placement import PLACEMENT
+from policies.placement import ARRIVAL_PLACEMENT, PLACEMENT
 from policies.pool.session_gate import SessionRules
 from policies.types import (
     BackendLoad,
@@ -158,6 +160,18 @@ def test_a_turn_that_waits_for_the_backend_of_its_session_goes_elsewhere_when_th
         pool.report("one-2", TURN, 1)
         pool.end("one-2")
         assert pool.ledger.table.sessions("A")["one"].backend_id == other.backend_id
+
+
+@pytest.mark.parametrize("placement", sorted(ARRIVAL_PLACEMENT))
+def test_a_turn_that_waits_for_a_backend_that_was_replaced_or_removed_is_placed_anew_when_another_comes(placement):
+    for left in ([], ["new"]):
+        pool = Agents(placement=ARRIVAL_PLACEMENT[placement]())
+        pool.run("one", "one-1")
+        pool.turn("one", "one-2")  # it is to go to the backend of its session
+        pool.measure(*[replace(pool.loads[0], backend_id=each) for each in left])
+        pool.measure(replace(pool.loads[0], backend_id="new"))
+        (dispatch,) = pool.poll()
+        assert (dispatch.request_id, dispatch.backend_id) == ("one-2", "new")
 
 
 def test_a_turn_whose_backend_does_not_take_it_may_go_to_any():
