@@ -13,7 +13,7 @@ const RANGES = { "15m": "15 minutes", "1h": "1 hour", "6h": "6 hours", "24h": "2
 const POLL_MS = 10000;
 const MINUTE_S = 60;
 const SHOWN_EVENTS = 8;
-const STEPS_MIN = 30; // of a chart
+const STEPS_MIN = 12; // of a chart
 const WITHIN = "±9 %"; // gateway/live/history/columns.py
 let lastRange = "1h"; // of this tab: a link to another view keeps it
 
@@ -129,7 +129,8 @@ const SAID = { create: "made", update: "changed", delete: "removed, or as the fi
 const isTold = ({ name, what }) => !(name.startsWith("keys/") && what === "create");
 
 function Events({ events, choose, again }) {
-  const shown = events.filter(isTold).slice(-SHOWN_EVENTS).reverse();
+  const told = events.filter(isTold);
+  const shown = told.slice(-SHOWN_EVENTS).reverse();
   const note = async (event) => {
     event.preventDefault();
     const field = event.target.elements.note;
@@ -143,7 +144,7 @@ function Events({ events, choose, again }) {
   };
   return html`${shown.length === 0 ? null : html`<ol class="events" aria-label="What happened">${shown.map((each) => html`<li key=${`${each.at}${each.name}`}>
       <button class="quiet" onClick=${() => choose(each.at)}>${timeOfDay(each.at)}</button> ${said(each)}</li>`)}</ol>`}
-    ${events.length > shown.length ? html`<p class="dim">${count(events.length - shown.length)} more, as lines in the charts.</p>` : null}
+    ${told.length > shown.length ? html`<p class="dim">${count(told.length - shown.length)} more, as lines in the charts.</p>` : null}
     ${may("operator") ? html`<form class="controls" onSubmit=${note}><label>Note <input name="note" maxlength="200" placeholder="deployed 1.2" /></label><button>Add it</button></form>` : null}`;
 }
 
