@@ -68,7 +68,7 @@ def test_every_edit_is_stored_with_its_author_and_undone(visit, loaded, keys, or
     page = visit(loaded).sign_in(keys["operator"], f"#/tenant/{tenant}")
     if origin is None:
         page.get_by_role("button", name=f"Give {tenant} settings").click()
-    author = loaded.ask("GET", "/me", key=keys["operator"])[1]["name"]
+    me = loaded.ask("GET", "/me", key=keys["operator"])[1]
     for name, (typed, shown) in FIELDS.items():
         row = edit(page, name, typed)
         row.get_by_role("button", name="Save").click()
@@ -76,9 +76,9 @@ def test_every_edit_is_stored_with_its_author_and_undone(visit, loaded, keys, or
         now = valued(stored(loaded, tenant), name)
         assert now == (typed if name == "tier" or name.startswith("cost_") else float(typed)), name
         newest = loaded.ask("GET", "/audit?limit=1")[1]["items"][0]
-        assert (newest["actor"], newest["kind"], newest["name"]) == (author, "tenants", tenant)
+        assert (newest["actor"], newest["kind"], newest["name"]) == (me["name"], "tenants", tenant)
         assert valued(newest["after"], name) == now, name
-        expect(page.get_by_role("region", name="Changes")).to_contain_text(author)
+        expect(page.get_by_role("region", name="Changes")).to_contain_text(me["label"])
         page.get_by_role("button", name="Undo").click()
         expect(page.locator(".notice").last, name).to_contain_text("again")
         assert stored(loaded, tenant) == before, name
@@ -94,15 +94,15 @@ def test_every_edit_of_a_tier_is_stored_with_its_author_and_undone(visit, loaded
         loaded.ask("PUT", f"/tiers/{tier}", {"weight": 1.5})
     before = stored(loaded, tier, "tiers")
     page = visit(loaded).sign_in(keys["operator"], f"#/tier/{tier}")
-    author = loaded.ask("GET", "/me", key=keys["operator"])[1]["name"]
+    me = loaded.ask("GET", "/me", key=keys["operator"])[1]
     for name, (typed, shown, value) in TIER_FIELDS.items():
         row = edit(page, name, typed)
         row.get_by_role("button", name="Save").click()
         expect(row.locator("dd span").first, name).to_have_text(shown)
         assert valued(stored(loaded, tier, "tiers"), name) == value, name
         newest = loaded.ask("GET", "/audit?limit=1")[1]["items"][0]
-        assert (newest["actor"], newest["kind"], newest["name"]) == (author, "tiers", tier)
-        expect(page.get_by_role("region", name="Changes")).to_contain_text(author)
+        assert (newest["actor"], newest["kind"], newest["name"]) == (me["name"], "tiers", tier)
+        expect(page.get_by_role("region", name="Changes")).to_contain_text(me["label"])
         page.get_by_role("button", name="Undo").click()
         expect(page.locator(".notice").last, name).to_contain_text("again")
         assert stored(loaded, tier, "tiers") == before, name

@@ -122,13 +122,21 @@ def hostile_request(name):
 def answers(name):
     """What a gateway would say in which everything had this name, by the end of the path."""
     key = {"id": name, "label": name, "models": [name], "last_four": name[:4], "created_at": 1, "expires_at": None}
-    change = {"revision": 1, "at": 1, "actor": name, "name": name, "before": {"tier": "a"}, "after": {name: name}}
+    change = {
+        "revision": 1,
+        "at": 1,
+        "actor": name,
+        "actor_label": name,
+        "name": name,
+        "before": {"tier": "a"},
+        "after": {name: name},
+    }
     budget = {"tenant": name, "key": name, "period": name, "limit": 9, "used": 1, "reserved": 1, "remaining": 7}
     findings = {"requests": 1, "tenants": {name: {"served": 1, "service": 1, "ttft_p50_s": 1}}}
     shares = {"share_now": 0.1, "share_then": 0.2}
     previewed = {name: shares, name + "2": shares}
 
-    happened = {"at": 1, "kind": "change", "name": name, "what": name, "actor": name}
+    happened = {"at": 1, "kind": "change", "name": name, "what": name, "actor": name, "actor_label": name}
     was = {"events": [happened], "missing": [name], "currency": name}
     kept = {series: [1, None] for series in ("tokens", "share", "wait_s", "ttft_s", "refused", "cost")}
 
@@ -146,7 +154,7 @@ def answers(name):
         "/aliases": page({**ALIAS, "id": name, "models": [name], "split": {name: 1}, "shadow": {"model": name}}),
         "/prices": page({"id": name, "currency": name, "periods": [PERIOD]}),
         "/state/budgets": page({**budget, "renewed_at": 1}),
-        "/me": {"name": name, "role": "operator"},
+        "/me": {"name": name, "label": name, "role": "operator"},
         "/what-ifs": {"id": name},
         "/what-ifs/one": {
             "id": name,

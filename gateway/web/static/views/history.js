@@ -81,8 +81,8 @@ export function History({ of, pool = null }) {
 /** What was recorded, without the steps before its first: a gateway that started an hour ago has no day to show. */
 function sinceItIsRecorded(found) {
   const series = Object.values(found.pools).flatMap(({ values }) => Object.values(values));
-  if (series.length === 0) return found;
   const known = series.map((each) => each.findIndex((value) => value != null)).filter((at) => at >= 0);
+  if (known.length === 0) return found;
   const begun = Math.min(...known);
   const first = Math.max(0, Math.min(begun, series[0].length - STEPS_MIN));
   const rest = (values) => Object.fromEntries(Object.entries(values).map(([name, each]) => [name, each.slice(first)]));
