@@ -22,7 +22,7 @@ _monotonic, _sleep = time.monotonic, time.sleep
 
 class JumpingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._skipped_s = 1000.0  # no clock of a machine begins with 0
+        self._skipped_s = 1e6  # no clock of a machine begins with 0, or is near this one, with which it would be mixed
         self._in_executor: set[asyncio.Future] = set()
         super().__init__(_Selector(self))
 
