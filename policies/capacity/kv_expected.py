@@ -36,6 +36,33 @@ this one.
 """
 
 
+class ExpectedSums:
+    """The rows of all requests together, at each point of the grid. Mutable."""
+
+    def __init__(self) -> None:
+        self.held = [0.0] * POINTS
+        self.ends = [0.0] * POINTS
+
+    def count(self, row: Row, operation: Callable[[float, float], float]) -> None:
+        """Add a row, or subtract it."""
+        self.held = list(map(operation, self.held, row[0]))
+        self.ends = list(map(operation, self.ends, row[1]))
+
+    def most(self, renewed: list[float]) -> float:
+        """The most tokens at any point: those of running requests, and those of the successors of ended ones."""
+        held, ends, most = self.held, self.ends, 0.0
+        for point in range(POINTS):
+            later = sum(ends[each] * renewed[point - each] for each in range(1, point + 1))
+            most = max(most, held[point] + later)
+        return most
+
+    def with_row(self, row: Row) -> "ExpectedSums":
+        """These sums with one more row."""
+        sums = ExpectedSums()
+        sums.held, sums.ends = list(map(add, self.held, row[0])), list(map(add, self.ends, row[1]))
+        return sums
+
+
 class ExpectedOverTime:
     """The KV tokens that one backend's requests are expected to hold at the fullest moment. Mutable.
 
@@ -48,8 +75,7 @@ class ExpectedOverTime:
         self._rows: dict[Reservation, Row] = {}
         self._newcomers: deque[Reservation] = deque(maxlen=NEWCOMERS)
         self._steps = 0.0  # between two points; 0: nothing has come yet
-        self._held = [0.0] * POINTS
-        self._ends = [0.0] * POINTS
+        self._sums = ExpectedSums()
         self._renewed = [0.0] * POINTS  # what is held in the place of a sequence, so many points after its end
         self._is_current = True  # the rows are as of the last measurement
         self._fullest: float | None = 0.0  # None: something has changed since it was computed
@@ -59,17 +85,20 @@ class ExpectedOverTime:
         if not self._steps:
             self._renew()
         row = self._rows[reservation] = self._row(reservation, reservation.produced_tokens)
-        self._count(row, add)
+        self._sums.count(row, add)
+        self._fullest = None
 
     def remove(self, reservation: Reservation) -> None:
-        self._count(self._rows.pop(reservation), sub)
+        self._sums.count(self._rows.pop(reservation), sub)
+        self._fullest = None
         self._lengths.ended(_predicted(reservation), reservation.produced_tokens / reservation.sequences)
 
     def moved(self, reservation: Reservation) -> None:
         """Recompute the row of a reservation after its tokens have changed or its first token has come."""
-        self._count(self._rows[reservation], sub)
+        self._sums.count(self._rows[reservation], sub)
         row = self._rows[reservation] = self._row(reservation, reservation.produced_tokens)
-        self._count(row, add)
+        self._sums.count(row, add)
+        self._fullest = None
 
     def measured(self, block_tokens: int) -> None:
         """Mark all rows as out of date, and set the tokens per KV block."""
@@ -81,14 +110,14 @@ class ExpectedOverTime:
         if not self._is_current:
             self._renew()
         if self._fullest is None:
-            self._fullest = self._most(self._held, self._ends)
+            self._fullest = self._sums.most(self._renewed)
         return self._fullest
 
     def tokens_now(self) -> float:
         """The KV tokens that are held now."""
         if not self._is_current:
             self._renew()
-        return self._held[0]
+        return self._sums.held[0]
 
     def tokens_at_least(self) -> float:
         return self.tokens()
@@ -103,8 +132,7 @@ class ExpectedOverTime:
         """The KV tokens that are expected to be held at the fullest moment if the newcomer starts now."""
         if not self._is_current or not self._steps:
             self._renew()
-        held, ends = self._row(newcomer, newcomer.produced_tokens)
-        return self._most(list(map(add, self._held, held)), list(map(add, self._ends, ends)))
+        return self._sums.with_row(self._row(newcomer, newcomer.produced_tokens)).most(self._renewed)
 
     def own_tokens(self, reservation: Reservation) -> int:
         """The tokens of the reservation's predicted length, plus the most that its last blocks leave unused."""
@@ -119,10 +147,10 @@ class ExpectedOverTime:
         if mean_of:
             predicted = sum(map(_predicted, mean_of)) / len(mean_of)
             self._steps = max(STEPS_MIN, predicted / POINTS_PER_LENGTH)
-        self._held, self._ends, self._fullest = [0.0] * POINTS, [0.0] * POINTS, None
+        self._sums, self._fullest = ExpectedSums(), None
         for each in running:
             row = running[each] = self._row(each, each.produced_tokens)
-            self._count(row, add)
+            self._sums.count(row, add)
         self._renewed = self._renewals()
 
     def _renewals(self) -> list[float]:
@@ -152,19 +180,6 @@ class ExpectedOverTime:
             ends.append(sequences * (before - part))
             before = part
         return held, ends
-
-    def _count(self, row: Row, operation: Callable[[float, float], float]) -> None:
-        self._held = list(map(operation, self._held, row[0]))
-        self._ends = list(map(operation, self._ends, row[1]))
-        self._fullest = None
-
-    def _most(self, held: list[float], ends: list[float]) -> float:
-        """The most tokens at any point: those of running requests, and those of the successors of ended ones."""
-        renewed, most = self._renewed, 0.0
-        for point in range(POINTS):
-            later = sum(ends[each] * renewed[point - each] for each in range(1, point + 1))
-            most = max(most, held[point] + later)
-        return most
 
 
 def _predicted(reservation: Reservation) -> float:

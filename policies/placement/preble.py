@@ -71,6 +71,76 @@ class _Load:
     requests: int = 0
 
 
+class _RecentUses:
+    """The uses of prefixes in the last WINDOW_S, and what they say of the work of backends. Mutable."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, _Load] = {}
+        """By backend that has any work. `requests` is up to the caller."""
+        self._window: deque[_BackendUse] = deque()
+        self._prefix_of: dict[int, _Prefix] = {}  # block -> the prefix that it is part of
+
+    def prefix_of(self, block: int) -> _Prefix | None:
+        """The prefix that the block is part of; None: it is in no use of the window."""
+        return self._prefix_of.get(block)
+
+    def join(self, prefix: _Prefix, blocks: Sequence[int]) -> _Prefix:
+        """Add these blocks to the prefix, and return it."""
+        for block in blocks:
+            if self._prefix_of.get(block) is not prefix:
+                self._prefix_of[block] = prefix
+                prefix.blocks.append(block)
+        return prefix
+
+    def expire(self, now: float) -> None:
+        """Drop uses that are too old, or too many."""
+        window = self._window
+        while window and (
+            window[0].at <= now - WINDOW_S or len(window) > USES_MAX or len(self._prefix_of) > BLOCKS_MAX
+        ):
+            self.discount(window.popleft())
+
+    def add(self, use: _BackendUse) -> None:
+        """The prefix is used again."""
+        self._window.append(use)
+        use.counted = True
+        self.loads.setdefault(use.backend_id, _Load()).uses += 1
+        self._change(use, 1)
+
+    def discount(self, use: _BackendUse) -> None:
+        """The use has left the window, or its request the queue unsent."""
+        if not use.counted:
+            return
+        use.counted = False
+        self._change(use, -1)
+        self.loads[use.backend_id].uses -= 1
+        self.drop_idle(use.backend_id)
+        if not use.prefix.uses:
+            for block in use.prefix.blocks:
+                if self._prefix_of.get(block) is use.prefix:
+                    del self._prefix_of[block]
+
+    def _change(self, use: _BackendUse, sign: int) -> None:
+        """Update a prefix, and its part in the loads of its backends, for one use more or less (`sign`)."""
+        prefix = use.prefix
+        for backend_id in prefix.uses:
+            self.loads[backend_id].prefill_s -= prefix.prefill_s()
+        prefix.hit_tokens += sign * use.hit_tokens
+        prefix.prompt_tokens += sign * use.prompt_tokens
+        uses = prefix.uses.get(use.backend_id, 0) + sign
+        prefix.uses[use.backend_id] = uses
+        if not uses:
+            del prefix.uses[use.backend_id]
+        for backend_id in prefix.uses:
+            self.loads[backend_id].prefill_s += prefix.prefill_s()
+
+    def drop_idle(self, backend_id: str) -> None:
+        """Forget a backend without work."""
+        load = self.loads.get(backend_id)
+        if load is not None and not load.uses and not load.requests:
+            del self.loads[backend_id]
+
+
 class Preble(ArrivalPlacement):
     """Preble's placement. A request costs O(blocks of the prompt + backends). Mutable."""
 
@@ -78,9 +148,7 @@ class Preble(ArrivalPlacement):
 
     def __init__(self) -> None:
         self._locality = Locality()
-        self._window: deque[_BackendUse] = deque()
-        self._prefix_of: dict[int, _Prefix] = {}  # block -> the prefix that it is part of
-        self._loads: dict[str, _Load] = {}
+        self._window = _RecentUses()
         self._assigned: dict[str, _BackendUse] = {}  # by request that waits or runs
         self._outputs: deque[int] = deque(maxlen=OUTPUTS_OBSERVED)
         self._output_tokens = OUTPUT_TOKENS_AT_FIRST
@@ -89,23 +157,22 @@ class Preble(ArrivalPlacement):
         self._locality.look_up_in(prefixes)
 
     def assign(self, request: Request, workers: Sequence[Worker]) -> str:
-        self._expire(request.arrived_at)
+        self._window.expire(request.arrived_at)
         matched, holders = self._locality.longest(request, workers)
         known_tokens = min(float(request.prompt_tokens), matched * request.prefix_block_tokens)
         exploits = request.prompt_tokens - known_tokens < known_tokens
         chosen = min(holders if exploits else workers, key=lambda worker: (self.load_s(worker.id), worker.id)).id
         prefix = self._exploited(request, matched) if exploits else self._explored(request, matched)
         use = _BackendUse(request.arrived_at, prefix, chosen, known_tokens, request.prompt_tokens)
-        self._count(use)
-        self._window.append(use)
+        self._window.add(use)
         self._assigned[request.id] = use
-        self._loads[chosen].requests += 1
+        self._window.loads[chosen].requests += 1
         self._locality.waits(request, chosen)
         return chosen
 
     def unassigned(self, request: Request, backend_id: str) -> None:
         self._locality.left(request, backend_id)
-        self._discount(self._ended(request))
+        self._window.discount(self._ended(request))
 
     def dispatched(self, request: Request, backend_id: str) -> None:
         self._locality.left(request, backend_id)
@@ -121,72 +188,22 @@ class Preble(ArrivalPlacement):
 
     def load_s(self, backend_id: str) -> float:
         """Seconds of work that the backend is predicted to have."""
-        load = self._loads.get(backend_id)
+        load = self._window.loads.get(backend_id)
         return 0.0 if load is None else load.prefill_s + load.requests * self._output_tokens * OUTPUT_TOKEN_S
 
     def _exploited(self, request: Request, matched: int) -> _Prefix:
         """The prefix to which the known part of the prompt belongs; the new part, which is smaller, joins it."""
-        prefix = self._prefix_of.get(request.prefix[matched - 1])
+        prefix = self._window.prefix_of(request.prefix[matched - 1])
         if prefix is None:  # it left the window unused, but is still cached
-            return self._joined(_Prefix(matched * request.prefix_block_tokens), request.prefix)
-        return self._joined(prefix, request.prefix[matched:])
+            return self._window.join(_Prefix(matched * request.prefix_block_tokens), request.prefix)
+        return self._window.join(prefix, request.prefix[matched:])
 
     def _explored(self, request: Request, matched: int) -> _Prefix:
         new_tokens = request.prompt_tokens - matched * request.prefix_block_tokens
-        return self._joined(_Prefix(new_tokens), request.prefix[matched:])
-
-    def _joined(self, prefix: _Prefix, blocks: Sequence[int]) -> _Prefix:
-        for block in blocks:
-            if self._prefix_of.get(block) is not prefix:
-                self._prefix_of[block] = prefix
-                prefix.blocks.append(block)
-        return prefix
-
-    def _expire(self, now: float) -> None:
-        window = self._window
-        while window and (
-            window[0].at <= now - WINDOW_S or len(window) > USES_MAX or len(self._prefix_of) > BLOCKS_MAX
-        ):
-            self._discount(window.popleft())
-
-    def _count(self, use: _BackendUse) -> None:
-        use.counted = True
-        self._loads.setdefault(use.backend_id, _Load()).uses += 1
-        self._change(use, 1)
-
-    def _discount(self, use: _BackendUse) -> None:
-        if not use.counted:
-            return
-        use.counted = False
-        self._change(use, -1)
-        self._loads[use.backend_id].uses -= 1
-        self._drop_idle(use.backend_id)
-        if not use.prefix.uses:
-            for block in use.prefix.blocks:
-                if self._prefix_of.get(block) is use.prefix:
-                    del self._prefix_of[block]
-
-    def _change(self, use: _BackendUse, sign: int) -> None:
-        """Update a prefix, and its part in the loads of its backends, for one use more or less (`sign`)."""
-        prefix = use.prefix
-        for backend_id in prefix.uses:
-            self._loads[backend_id].prefill_s -= prefix.prefill_s()
-        prefix.hit_tokens += sign * use.hit_tokens
-        prefix.prompt_tokens += sign * use.prompt_tokens
-        uses = prefix.uses.get(use.backend_id, 0) + sign
-        prefix.uses[use.backend_id] = uses
-        if not uses:
-            del prefix.uses[use.backend_id]
-        for backend_id in prefix.uses:
-            self._loads[backend_id].prefill_s += prefix.prefill_s()
+        return self._window.join(_Prefix(new_tokens), request.prefix[matched:])
 
     def _ended(self, request: Request) -> _BackendUse:
         use = self._assigned.pop(request.id)
-        self._loads[use.backend_id].requests -= 1
-        self._drop_idle(use.backend_id)
+        self._window.loads[use.backend_id].requests -= 1
+        self._window.drop_idle(use.backend_id)
         return use
-
-    def _drop_idle(self, backend_id: str) -> None:
-        load = self._loads.get(backend_id)
-        if load is not None and not load.uses and not load.requests:
-            del self._loads[backend_id]

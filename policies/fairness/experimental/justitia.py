@@ -58,6 +58,37 @@ class _Agent:
     leaves_at: float | None = None  # unless it continues before
 
 
+class AgentCosts:
+    """What an agent is predicted to cost, by the recent agents of its tenant. Mutable."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, float] = {}  # of recent agents, by tenant
+
+    def predicted(self, request: Request) -> float:
+        """The total cost of the agent whose first request this is."""
+        known = self._means.get(request.tenant_id)
+        if known is not None:
+            return known
+        return call_cost(request.prompt_tokens, min(request.output_tokens_max, FIRST_OUTPUT_TOKENS * request.choices))
+
+    def ended(self, tenant_id: str, cost: float) -> None:
+        """An agent of the tenant has cost so much; nothing is learnt from one without cost."""
+        before = self._means.get(tenant_id)
+        if cost:
+            self._means[tenant_id] = cost if before is None else (MEMORY * before + cost) / (MEMORY + 1)
+
+    def mean(self, tenant_id: str) -> float | None:
+        """Of the tenant's recent agents; None: none has ended."""
+        return self._means.get(tenant_id)
+
+    def know(self, tenant_id: str, mean: float) -> None:
+        """Go on from what was known elsewhere."""
+        self._means[tenant_id] = mean
+
+    def forget(self, tenant_id: str) -> None:
+        self._means.pop(tenant_id, None)
+
+
 class AgentTags(Accounts):
     """The request of the agent with the smallest tag is next."""
 
@@ -75,7 +106,7 @@ class AgentTags(Accounts):
         self._token_iterations_per_s = kv_tokens * iterations_per_s
         self._idle_s = idle_s
         self._agents: dict[_Name, _Agent] = {}
-        self._costs: dict[str, float] = {}  # recent mean cost of an agent, by tenant
+        self.costs = AgentCosts()
         self._leaving: list[tuple[float, int, _Agent]] = []  # by when each leaves if it stays idle
         self._numbers = count()
         self._virtual = 0.0  # token-iterations that an agent present from the start would have received
@@ -87,13 +118,6 @@ class AgentTags(Accounts):
         """The tag of the agent that the request belongs to, while it is present."""
         return self._agents[_name(request)].tag
 
-    def agent_cost(self, request: Request) -> float:
-        """The predicted total cost of the agent whose first request this is."""
-        known = self._costs.get(request.tenant_id)
-        if known is not None:
-            return known
-        return call_cost(request.prompt_tokens, min(request.output_tokens_max, FIRST_OUTPUT_TOKENS * request.choices))
-
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
         self._advance(now)
         name = _name(request)
@@ -101,7 +125,7 @@ class AgentTags(Accounts):
         if agent is None:
             agent = self._agents[name] = _Agent(name, self._virtual)
         if agent.cost >= agent.cost_max:
-            expected = self.agent_cost(request)
+            expected = self.costs.predicted(request)
             agent.tag, agent.cost_max = max(agent.tag, self._virtual) + expected, agent.cost + expected
         agent.requests.add(request.id)
         agent.leaves_at = None
@@ -131,20 +155,20 @@ class AgentTags(Accounts):
         self._advance(now)
         to._advance(now)
         agents = [agent for name, agent in self._agents.items() if name.tenant_id == tenant_id]
-        cost = self._costs.get(tenant_id)
+        mean = self.costs.mean(tenant_id)
         super().hand_over(tenant_id, to, now)
         for agent in agents:
             agent.tag += to._virtual - self._virtual
             to._agents[agent.name] = agent
             if agent.leaves_at is not None:
                 heappush(to._leaving, (agent.leaves_at, next(to._numbers), agent))
-        if cost is not None:
-            to._costs[tenant_id] = cost
+        if mean is not None:
+            to.costs.know(tenant_id, mean)
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)
         self._ranked.forget(tenant_id)
-        self._costs.pop(tenant_id, None)
+        self.costs.forget(tenant_id)
         for name in [name for name in self._agents if name.tenant_id == tenant_id]:
             del self._agents[name]
 
@@ -175,10 +199,7 @@ class AgentTags(Accounts):
 
     def _leave(self, agent: _Agent) -> None:
         del self._agents[agent.name]
-        tenant_id = agent.name.tenant_id
-        before = self._costs.get(tenant_id)
-        if agent.cost:
-            self._costs[tenant_id] = agent.cost if before is None else (MEMORY * before + agent.cost) / (MEMORY + 1)
+        self.costs.ended(agent.name.tenant_id, agent.cost)
 
     def _best(self, account: Account) -> tuple[float, Request]:
         return self._ranked.best(account.tenant_id, account.waiting)

@@ -7,11 +7,20 @@ from policies.fairness import AgentTags, DualCounter
 from policies.fairness.experimental.justitia import call_cost
 
 
-class KnownAgents(AgentTags):
+class KnownCosts:
     """What an agent will cost is written in the limit of its first call."""
 
-    def agent_cost(self, request):
+    def predicted(self, request):
         return float(request.output_tokens_max)
+
+    def ended(self, tenant_id, cost):
+        """What an agent has cost changes nothing."""
+
+
+class KnownAgents(AgentTags):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.costs = KnownCosts()
 
 
 def agents(kv_tokens=100.0, iterations_per_s=1.0, idle_s=10.0, kind=KnownAgents) -> Orderly:
