@@ -41,7 +41,7 @@ from gateway.http.request_ids import RequestIds
 from gateway.http.server import GatewayServer
 from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.key_ring import KeyRing
-from gateway.identity.tenants import ConfiguredTenants, OpenTenants, TenantDirectory
+from gateway.identity.tenants import TenantDirectory
 from gateway.identity.trusted_hops import TrustedHops
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
@@ -246,11 +246,9 @@ def _remember(responses: StoredResponses, answer_id: str, call: Call, backend_id
 
 
 def _make_tenants(config: Config, pools: Pools) -> TenantDirectory:
-    tenants, auth = config.policy_tenants(), config.auth
     # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
-    if auth.mode == "keys" and auth.tenant_from == "key":
-        return ConfiguredTenants(tenants)
-    return OpenTenants(tenants, forget_if_idle=pools.settings.forget_if_idle)
+    is_open = config.auth.mode == "open" or config.auth.tenant_from == "model"
+    return TenantDirectory(config.policy_tenants(), is_open=is_open, forget_if_idle=pools.settings.forget_if_idle)
 
 
 def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:

@@ -6,7 +6,6 @@ idle.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from policies.types import Reason, Tenant
 
@@ -14,52 +13,14 @@ EVICTION_TRIES_MAX = 16
 OPEN_TENANTS_MAX = 10_000  # chosen: their state is bounded, and calls cost the same (tests/calm/test_53)
 
 
-class TenantDirectory(Protocol):
-    """A directory of tenants: what are the settings of this tenant?"""
-
-    reject_reason: Reason
-    """The reason of the Reject where `find` returns None."""
-
-    def find(self, tenant_id: str) -> Tenant | None:
-        """Return the tenant; None where there is no such tenant, or no room for one more."""
-        ...
-
-    def put(self, tenant: Tenant) -> None:
-        """Add or replace the configuration of a tenant."""
-        ...
-
-    def drop(self, tenant_id: str) -> None:
-        """Remove the configuration of a tenant."""
-        ...
-
-
-class ConfiguredTenants:
-    """A directory of the configured tenants only."""
-
-    reject_reason = Reason.TENANT_UNKNOWN
-
-    def __init__(self, tenants: Iterable[Tenant]) -> None:
-        self._tenants = {tenant.id: tenant for tenant in tenants}
-
-    def find(self, tenant_id: str) -> Tenant | None:
-        return self._tenants.get(tenant_id)
-
-    def put(self, tenant: Tenant) -> None:
-        self._tenants[tenant.id] = tenant
-
-    def drop(self, tenant_id: str) -> None:
-        self._tenants.pop(tenant_id, None)
-
-
-class OpenTenants:
-    """A directory of any tenant, with weight 1 unless configured otherwise. Mutable."""
-
-    reject_reason = Reason.QUEUE_FULL  # as many tenants as are kept are busy
+class TenantDirectory:
+    """The tenants that are configured and, where it `is_open`, any other, with weight 1. Mutable."""
 
     def __init__(
         self,
         tenants: Iterable[Tenant],
         *,
+        is_open: bool,
         forget_if_idle: Callable[[str], bool],
         open_tenants_max: int = OPEN_TENANTS_MAX,
     ) -> None:
@@ -68,10 +29,13 @@ class OpenTenants:
         """
         self._configured = {tenant.id: tenant for tenant in tenants}
         self._open: dict[str, Tenant] = {}  # the least recently seen is first
-        self._open_tenants_max = open_tenants_max
+        self._open_tenants_max = open_tenants_max if is_open else 0
         self._forget_if_idle = forget_if_idle
+        self.reject_reason = Reason.QUEUE_FULL if is_open else Reason.TENANT_UNKNOWN
+        """Why a tenant is rejected that `find` does not find: an open directory is full of busy tenants."""
 
     def find(self, tenant_id: str) -> Tenant | None:
+        """The tenant; None where there is no such tenant, or no room for one more."""
         tenant = self._configured.get(tenant_id)
         if tenant is not None:
             return tenant
@@ -84,10 +48,12 @@ class OpenTenants:
         return tenant
 
     def put(self, tenant: Tenant) -> None:
+        """Add or replace the configuration of a tenant."""
         self._open.pop(tenant.id, None)
         self._configured[tenant.id] = tenant
 
     def drop(self, tenant_id: str) -> None:
+        """Remove the configuration of a tenant."""
         self._configured.pop(tenant_id, None)
 
     def _evict(self) -> bool:

@@ -25,12 +25,12 @@ SERVED, SLICE = 40_000, 2_500
 SCALED = f"""
 from gateway.cli import main
 from gateway.budgets import usage
-from gateway.identity.tenants import OpenTenants
+from gateway.identity.tenants import TenantDirectory
 from gateway.live.history import recorder
 from gateway.steering.what_if.recorded_calls import RecordedCalls
 usage.ROWS_MAX //= {SCALE}
 recorder.NAMES_MAX //= {SCALE}
-OpenTenants.__init__.__kwdefaults__["open_tenants_max"] //= {SCALE}
+TenantDirectory.__init__.__kwdefaults__["open_tenants_max"] //= {SCALE}
 RecordedCalls.__init__.__kwdefaults__["calls_max"] //= {SCALE}
 main()
 """

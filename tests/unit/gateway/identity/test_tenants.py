@@ -1,26 +1,30 @@
 """Which tenants there are, and that strangers cannot fill the memory."""
 
-from gateway.identity.tenants import EVICTION_TRIES_MAX, ConfiguredTenants, OpenTenants
+from gateway.identity.tenants import EVICTION_TRIES_MAX, TenantDirectory
 from policies.types import Reason, Tenant
 
 ALICE = Tenant(id="alice", weight=2)
 
 
-def open_tenants(open_tenants_max: int, busy: set[str] | None = None) -> OpenTenants:
+def open_tenants(open_tenants_max: int, busy: set[str] | None = None) -> TenantDirectory:
     waiting = set() if busy is None else busy
-    return OpenTenants(
-        [ALICE], open_tenants_max=open_tenants_max, forget_if_idle=lambda tenant_id: tenant_id not in waiting
+    return TenantDirectory(
+        [ALICE],
+        is_open=True,
+        open_tenants_max=open_tenants_max,
+        forget_if_idle=lambda tenant_id: tenant_id not in waiting,
     )
 
 
-def known(tenants: OpenTenants, *tenant_ids: str) -> set[str]:
+def known(tenants: TenantDirectory, *tenant_ids: str) -> set[str]:
     """Which of these are remembered. A tenant that is not would be a new value."""
     return {tenant_id for tenant_id in tenant_ids if tenant_id in tenants._open}
 
 
 def test_configured_tenants_are_those_and_no_others():
-    tenants = ConfiguredTenants([ALICE])
+    tenants = TenantDirectory([ALICE], is_open=False, forget_if_idle=lambda _: True)
     assert (tenants.find("alice"), tenants.find("bob")) == (ALICE, None)
+    assert tenants.reject_reason is Reason.TENANT_UNKNOWN
 
 
 def test_an_open_directory_makes_tenants_of_weight_1_and_keeps_configured_ones():
@@ -56,7 +60,7 @@ def test_looking_for_room_takes_bounded_work():
         asked.append(tenant_id)
         return False
 
-    tenants = OpenTenants([], open_tenants_max=100, forget_if_idle=never_idle)
+    tenants = TenantDirectory([], is_open=True, open_tenants_max=100, forget_if_idle=never_idle)
     for number in range(100):
         tenants.find(f"t{number}")
     assert tenants.find("one too many") is None
