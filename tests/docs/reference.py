@@ -2,8 +2,8 @@
 
     python tests/docs/reference.py    write both pages (`make reference`)
 
-A text is the first sentence of what --help says. --help explains options, as the HELP lines of /metrics explain
-metrics.
+A text is the first sentence of what --help says. Options have their names here and are explained by --help, as metrics
+are by the HELP lines of /metrics.
 """
 
 import argparse
@@ -23,8 +23,8 @@ METRICS_PAGE = REFERENCE / "metrics.md"
 BEGIN, END = "<!-- metrics: made by `make reference` -->\n", "<!-- end of metrics -->\n"
 HEAD = """# Commands
 
-This page lists all commands. `--help` of a command explains its options. Each command of `fairlead admin` takes
-`--config`, `--url` and `--key-file`.
+This page lists all commands with their options. `--help` explains them. Each command of `fairlead admin` also takes
+`--config`, `--url` and `--key-file`. If it prints resources or figures, it takes `--output` and `--json`, too.
 
 """
 
@@ -58,12 +58,22 @@ def written(argument: Any) -> str:
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
+def options(command: Any) -> list[tuple[str, ...]]:
+    """The names of each option of a command."""
+    return [tuple(each.opts) for each in command.params if not is_argument(each)]
+
+
 def page() -> str:
     group: Any = typer.main.get_command(app)
+    context = typer.Context(group, info_name="fairlead")
+    of_admin = options(group.get_command(context, "admin"))
     page_text = HEAD
-    for path, command in commands(group, "fairlead", typer.Context(group, info_name="fairlead")):
+    for path, command in commands(group, "fairlead", context):
         called = " ".join([path, *(written(each) for each in command.params if is_argument(each))])
+        said = of_admin if path.startswith("fairlead admin ") else []
+        own = [max(names, key=len) for names in options(command) if names not in said]
         page_text += f"- **`{called}`**: {sentence(command.help)}.\n"
+        page_text += f"  Options: {', '.join(f'`{name}`' for name in own)}.\n" if own else ""
     return page_text
 
 

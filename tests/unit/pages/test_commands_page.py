@@ -17,6 +17,13 @@ def test_the_page_of_commands_is_that_of_the_command_line():
     assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "make reference"
 
 
+def test_a_command_has_its_own_options_but_not_those_of_all_admin_commands():
+    _, usage = reference.page().split("`fairlead admin usage export`")
+    options = usage.splitlines()[1]
+    assert all(f"`{name}`" in options for name in ("--by", "--format", "--output"))
+    assert not any(f"`{name}`" in options for name in ("--config", "--url", "--key-file", "--json"))
+
+
 def test_a_text_is_its_first_sentence_in_one_line():
     assert reference.sentence("Print what\n changed. The exit code is 1.\n\nMore.") == "Print what changed"
     assert reference.sentence("Default: a, b. Not c") == "Default: a, b"
