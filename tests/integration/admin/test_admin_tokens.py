@@ -200,7 +200,7 @@ async def test_a_token_of_a_groups_administrator_names_its_group_or_is_none(api,
 
     lead = token("lead", group="red")
     assert (await api.get("/me", key=lead)).json == {
-        "name": f"carol@{provider.url}", "role": "group-admin", "group": "red",
+        "name": f"carol@{provider.url}", "role": "group-admin", "group": "red", "label": None,
     }  # fmt: skip
     assert (await api.patch("/tenants/declared", {"weight": 4}, key=lead)).status == 200
     assert (await api.get("/tiers", key=lead)).status == 403

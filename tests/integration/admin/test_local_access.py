@@ -144,7 +144,7 @@ async def test_a_link_signs_a_command_in_once_and_says_how_to_get_another(tmp_pa
         for _ in range(2):  # a watch connects again
             client = await asyncio.to_thread(target.connect)
             me = await asyncio.to_thread(client.ask, "GET", "/me", None)
-            assert me.body == {"name": "one-time-link-1", "role": "admin", "group": None}
+            assert me.body == {"name": "one-time-link-1", "role": "admin", "group": None, "label": None}
         used = find_admin(None, url=link, key_file=None)
         with pytest.raises(UnreachableError, match=r"opened before.*fairlead admin link"):
             await asyncio.to_thread(used.connect)

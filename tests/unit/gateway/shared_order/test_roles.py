@@ -9,7 +9,8 @@ from gateway.shared_order.roles import Roles
 
 def member(*, leader=None, follows=None):
     link = SimpleNamespace(leader=follows, epoch=1)
-    return SimpleNamespace(name="g1", leader=leader, is_standalone=False, follower=SimpleNamespace(link=link))
+    lead = SimpleNamespace(leader=leader, is_standalone=False)
+    return SimpleNamespace(name="g1", lead=lead, follower=SimpleNamespace(link=link))
 
 
 @pytest.mark.parametrize("leads", [True, False])
