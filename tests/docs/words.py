@@ -20,7 +20,7 @@ PAGES = ("docs/**/*.md", "README.md", "CONTRIBUTING.md")
 BANNED: Mapping[str, str] = tomllib.loads((ROOT / "tests/docs/banned.toml").read_text(encoding="utf-8"))["banned"]
 # The goal is 35,000 words, which take a reader three hours (200 a minute); figures are looked up, a third of them. The
 # limit of all pages is what they have now, and goes down with them.
-WORDS_MAX = {"docs/results/": 8_900, "": 35_900}
+WORDS_MAX = {"docs/results/": 8_900, "": 35_600}
 NO_PROSE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.MULTILINE | re.DOTALL)
 EACH = "|".join(sorted(BANNED, key=len, reverse=True)).replace(" ", r"\s+")
 FORMS = re.compile(rf"\b({EACH})s?\b", re.IGNORECASE)
