@@ -22,8 +22,6 @@ Columns = Mapping[str, ColumnKind]
 class TableWriter(Protocol):
     """A writer of a table as a file: it makes the bytes. Mutable."""
 
-    media_type: str
-
     def write(self, rows: Sequence[Row]) -> bytes:
         """The bytes of these rows, preceded by the head of the file on the first call."""
         ...
@@ -35,8 +33,6 @@ class TableWriter(Protocol):
 
 class CsvWriter:
     """A writer of a table as CSV, in UTF-8."""
-
-    media_type = "text/csv"
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -57,8 +53,6 @@ class CsvWriter:
 
 class ParquetWriter:
     """A writer of a table as Parquet, with a row group for each write. Raises ModuleNotFoundError without pyarrow."""
-
-    media_type = "application/vnd.apache.parquet"
 
     def __init__(self, columns: Columns) -> None:
         import pyarrow as pa  # noqa: PLC0415 - optional, and slow to load

@@ -6,9 +6,9 @@ from aiohttp import web
 
 from backends.engine.http import input_api, message_api
 from backends.engine.http.engine_calls import EngineCalls, content_type, header, json_response, rank
-from backends.engine.http.engine_responses import EngineResponses
 from backends.engine.http.exposition import CONTENT_TYPE
 from backends.engine.http.requests import EngineCall, parse_batch, parse_chat, parse_completion
+from backends.engine.http.response_api import EngineResponses
 from backends.engine.http.responses import VLLM_VERSION, ChatShape, CompletionShape, model_list
 from backends.engine.http.serving import Serving
 from backends.engine.options import EngineOptions
