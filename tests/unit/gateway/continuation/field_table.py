@@ -10,5 +10,5 @@ FIELDS: dict[str, list[str]] = _TABLE["vllm"]
 """The names of vLLM's fields by what a continuation does with them."""
 OTHERS = set(_TABLE["others"]["names"])
 """Names of fields that vLLM does not have, and that are known nevertheless."""
-EXCLUDING = re.findall(r"`(\w+)`", PAGE.split("\nThese fields exclude a stream: ")[1].split("\n\n")[0])
-"""The names of those that the page says exclude a stream."""
+EXCLUDING = re.findall(r"`(\w+)`", PAGE.split("\nThe fields are ")[1].split("\n\n")[0])
+"""The names of the fields that exclude a stream, as the page says."""
