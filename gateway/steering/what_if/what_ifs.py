@@ -41,6 +41,7 @@ KEPT_MAX: Final = 10
 RUNS_S_MAX: Final = 600.0  # an hour of calls takes some ten seconds
 PROCESS: Final = "gateway.steering.what_if.process"
 LINE_BYTES_MAX: Final = 4 << 20
+LAST_BYTES: Final = 2000  # of the errors of a process that has failed, for the log
 SECRET: Final = "no key is checked in a simulation"  # noqa: S105
 
 _WHAT_IF: Final = msgspec.json.Decoder(WhatIf)
@@ -210,15 +211,18 @@ class WhatIfs:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX, env=_environment(),
         )  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None, "they are pipes"  # noqa: PT018
+        errors = asyncio.create_task(_last_words(process.stderr))  # unread it would fill, and the process wait
         try:
-            assert process.stdout is not None, "it is a pipe"
             async for line in process.stdout:
                 _take(what_if, orjson.loads(line))
-            _, errors = await process.communicate()
+            words = await errors
+            await process.wait()
             if what_if.state == "running":
-                log.error("the process of a what-if has failed: %s", errors.decode(errors="replace")[-2000:])
+                log.error("the process of a what-if has failed: %s", words.decode(errors="replace"))
                 what_if.state, what_if.error = "failed", f"its process ended with status {process.returncode}"
         finally:
+            errors.cancel()
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -268,6 +272,14 @@ def _as_file(config: Mapping[str, Any]) -> bytes:
     """A configuration as a file, which has tenants where keys are checked, and only there. JSON is YAML."""
     auth = {"auth": {"mode": "keys", "secret": SECRET}} if config["tenants"] else {}
     return orjson.dumps({**config, **auth})
+
+
+async def _last_words(errors: asyncio.StreamReader) -> bytes:
+    """What a process has written last, when it has ended."""
+    words = b""
+    while piece := await errors.read(1 << 16):
+        words = (words + piece)[-LAST_BYTES:]
+    return words
 
 
 def _take(what_if: WhatIf, said: Mapping[str, Any]) -> None:

@@ -317,3 +317,21 @@ async def test_a_larger_pool_and_the_room_of_sessions_may_differ(tmp_path):
         assert (found[run]["sessions"]["sessions"], found[run]["sessions"]["turns"]) == (1, 3)
     assert list(found["replayed"]["sessions"]["etas"]) == ["engine-1"]
     assert found["instead"]["sessions"]["etas"] == {}, "nothing is held"
+
+
+async def test_a_process_that_writes_many_errors_is_not_waited_for(api, tmp_path, monkeypatch, caplog):
+    """What is not read stops its writer when the pipe, and the 8 MiB of its reader, are full."""
+    (tmp_path / "talks.py").write_text("""
+import sys
+sys.stderr.write("e" * 20_000_000 + "the last words")
+sys.stderr.flush()
+print('{"progress": 0.5}')
+sys.exit(3)
+""")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(what_ifs, "PROCESS", "talks")
+    found = await ended(api, f"/what-ifs/{(await api.post('/what-ifs')).json['id']}")
+    assert (found["state"], found["progress"], found["error"]) == ("failed", 0.5, "its process ended with status 3")
+    (said,) = [record.getMessage() for record in caplog.records if "the process of a what-if" in record.getMessage()]
+    assert said.endswith("the last words")
+    assert len(said) < 3000
