@@ -6,7 +6,8 @@ whatever cannot be trusted to end where it seems to end closes the connection.
 Limits of a client:
 - A head has HEADERS_MAX fields of HEAD_BYTES_MAX bytes, each line at most LINE_BYTES_MAX.
 - A connection without a complete head is closed after a time (server.py).
-- Reading pauses while PIPELINED_MAX requests wait, or a body for its handler (request.py).
+- Reading pauses while PIPELINED_MAX requests wait, or a body for its handler (request.py). Requests wait while the
+  client does not read the answers before them.
 - A client that reads nothing is cut. A transport reports when more waits in it than its high-water mark, and when it is
   down at its low-water mark again; between the two the gateway allows CLIENT_STALL_S_MAX. Long bodies are written in
   pieces, each after the client has read the one before, so a client that is slow but reads 300 kB a minute is not cut.
@@ -217,6 +218,8 @@ class ClientConnection(asyncio.Protocol):
         if self._drained is not None:
             drained, self._drained = self._drained, None
             drained()
+        if self._request is None and self._waiting:
+            self._go_on()
 
     # Called by the parser. feed_data raises what is raised here as HttpParserError.
 
@@ -446,9 +449,9 @@ class ClientConnection(asyncio.Protocol):
     # Internal: answering.
 
     def _go_on(self) -> None:
-        """Answer the next request, if one has come."""
+        """Answer the next request, if one has come, and the client reads the answers before it."""
         waiting = self._waiting
-        while self._request is None and waiting and not self.transport.is_closing():
+        while self._request is None and waiting and not (self._is_write_paused or self.transport.is_closing()):
             following, self.idle_since = waiting.pop(0), None
             if isinstance(following, Response):
                 self._keeps = False

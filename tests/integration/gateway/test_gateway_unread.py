@@ -17,6 +17,7 @@ from gateway.http.response import Response
 LONG_BYTES = 16 << 20
 USAGE = {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}
 LONG_ANSWER = {"choices": [{"index": 0, "message": {"content": "x" * LONG_BYTES}}], "usage": USAGE}
+SHORT_ANSWER = LONG_ANSWER | {"choices": [{"index": 0, "message": {"content": "x" * 50_000}}]}
 SEATS = 3
 
 
@@ -80,6 +81,21 @@ async def test_a_client_that_takes_nothing_of_an_answer_is_cut(monkeypatch, stre
         assert rig.service() == SEATS * (9 + 2 * 3)
         metrics = (await rig.gateway.metrics.exposition()).decode()
         assert f'fairlead_clients_cut_total{{reason="client_stalled"}} {SEATS}.0' in metrics
+
+
+async def test_a_client_that_asks_and_asks_and_reads_nothing_fills_no_memory():
+    asked = 400  # 20 MB of answers
+    async with scripted(answer(SHORT_ANSWER)) as backend, gateway(backend_of(backend)) as rig, wire(rig) as client:
+        connection = next(iter(rig.gateway._handlers.server.connections))
+        client.reader._limit = 1
+        client.send(http(call()) * asked)
+        await until(lambda: connection._is_write_paused and connection._is_reading_paused)
+        await asyncio.sleep(1)
+        assert connection.transport.get_write_buffer_size() < 2 * stall.WAITING_BYTES_MAX
+        client.reader._limit = 1 << 20
+        for _ in range(asked):
+            assert (await client.reply()).status == 200
+        await until(rig.idle)
 
 
 @contextlib.asynccontextmanager

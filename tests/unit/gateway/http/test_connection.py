@@ -497,6 +497,20 @@ async def test_a_pipeline_is_parsed_as_it_is_answered_and_reading_pauses_meanwhi
     connection.connection_lost(None)
 
 
+async def test_a_pipeline_waits_while_its_client_does_not_read_the_answers():
+    house = House()
+    connection, transport = house.connect()
+    connection.pause_writing()
+    connection.data_received(post() * 200)
+    await turns()
+    assert (house.started, transport.is_paused) == (0, True)
+    connection.resume_writing()
+    await turns(2000)
+    assert [status for status, _ in answers(transport.written)] == [200] * 200
+    assert not transport.is_paused
+    connection.connection_lost(None)
+
+
 async def test_a_body_that_is_not_read_stops_its_client_and_goes_on_when_it_is():
     house = House(body_bytes_max=4 * UNREAD_BYTES_MAX)
     house.gate.clear()
