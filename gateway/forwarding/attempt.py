@@ -120,7 +120,7 @@ class Attempt:
 
     __slots__ = (
         "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",
-        "_meter", "_owner", "_sending", "_settlement", "_stream", "_timeliness", "_trace",
+        "_meter", "_named", "_owner", "_sending", "_settlement", "_stream", "_timeliness", "_trace",
     )  # fmt: skip
 
     def __init__(self, context: AttemptContext, owner: AttemptOwner, sending: Sending) -> None:
@@ -139,6 +139,7 @@ class Attempt:
         self._has_counted_disconnect = False
         self._meter: StreamMeter | None = None  # of a stream that has begun
         self._timeliness = lease.timeliness = None if call.request.envelope is None else Timeliness(call.request)
+        self._named = partial(owner.named, sending)  # no method of its own, which would be a reference cycle
         self._settlement = Settlement(
             sending,
             request_admission=context.request_admission,
@@ -418,9 +419,6 @@ class Attempt:
             on_text=uncounted.append if self._context.output_tokens.is_exact else None,
             on_id=self._named,
         )
-
-    def _named(self, answer_id: str) -> None:
-        self._owner.named(self._sending, answer_id)
 
     def _raise_if_not_taken(self, exchange: HttpExchange, body: bytes | bytearray) -> None:
         """Raise where an error response means that this backend does not take the call now, or with these options."""
