@@ -169,7 +169,7 @@ class LiveDocument:
         compared = kept.backends.compared()
         return LivePagePool(
             policy=self._from.policy_of(pool),
-            queued=snapshot.queued_requests,
+            queued=sum(each.queued for each in sums.tiers.values()),  # as oldest_wait_s: looks at tenants come later
             in_flight=snapshot.in_flight_requests,
             oldest_wait_s=_age(sums.oldest_at, snapshot.now),
             tokens_per_s=round(max(0.0, sums.tokens / (record.windows[SHORT].covered_s or inf)), 1),

@@ -58,7 +58,7 @@ def test_notes_and_changes_are_events_on_it(visit, loaded, keys):
     expect(what).to_contain_text("deployed <b>1.2</b>")
     loaded.ask("PATCH", "/tenants/nightly", {"weight": 2})
     try:
-        said = re.compile("tenants/nightly set instead of the file's: weight: default → 2 by")
+        said = re.compile("tenants/nightly set instead of the file's: weight: 1 → 2 by")
         expect(what).to_contain_text(said, timeout=30_000)
     finally:
         loaded.ask("DELETE", "/tenants/nightly")  # what the file says holds again

@@ -129,3 +129,20 @@ def test_it_fits_every_screen_and_axe_finds_nothing(visit, gateway, theme, width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     box = sums(page).evaluate("(each) => each.scrollWidth - each.clientWidth")
     assert box <= 1
+
+
+def answering(body):
+    return lambda route: route.fulfill(json=body)
+
+
+def test_where_no_tenant_has_a_group_it_opens_on_tenants(visit, loaded, keys):
+    visitor = visit(loaded)
+    sums = {"requests": 3, "prompt_tokens": 9, "cached_tokens": 0, "output_tokens": 1, "unpriced_tokens": 0}
+    sums |= {"cost": None, "currency": None, "period": None}
+    for by, name in (("group", ""), ("tenant", "chat")):
+        listed = {"total": sums, "items": [{**sums, by: name}], "next_cursor": None}
+        visitor.page.route(f"**/admin/v1/usage/sums?by={by}*", answering(listed))
+    page = visitor.sign_in(keys["viewer"], "#/usage")
+    expect(page.locator(".verdict")).to_contain_text("10 tokens were used in 3 requests; the most, 100 %, by chat")
+    page.get_by_role("navigation", name="Sums by").get_by_role("link", name="Group").click()
+    expect(row(page, "no group")).to_be_visible()

@@ -76,7 +76,7 @@ def test_what_was_changed_of_a_hurt_tenant_is_said_beside_it_and_by_whom(visit, 
     refused = a_tenant(refused=3, refused_by={"rate_limited": 3})
     shows(visitor.page, a_pool(tenants={"late": refused, "old": refused}))
     said = visitor.sign_in(keys["viewer"]).locator(".who-is-hurt")
-    change = r"weight: 2 → default, in_flight_max: default → 1"
+    change = r"weight: 2 → 1, in_flight_max: no limit → 1"
     expect(said).to_contain_text(
         re.compile(rf"late is refused \(3 calls [^;]+; changed at \d\d:\d\d by ana: {change}\);")
     )
@@ -94,6 +94,42 @@ def test_backends_that_are_lost_or_drained_come_before_who_gets_the_most(looking
     expect(lines.filter(has_text="backend not available: one.")).to_have_count(1)
     expect(lines.filter(has_text="backend drained: two.")).to_have_count(1)
     expect(lines.nth(0)).to_contain_text("1 backend not available")
+
+
+def test_a_dead_backend_is_what_a_pool_lacks_and_no_bottleneck(looking):
+    backends = {"one": a_backend(available=False), "two": a_backend()}
+    dead = {"backend": "one", "bound_by": "unhealthy", "slow_ratio": None, "full": ["one", "two"]}
+    verdict = looking(a_pool(backends=backends, bottleneck=dead)).locator(".pool .verdict")
+    expect(verdict).to_contain_text("What the pool lacks is one, which was not available for most of the last minute.")
+    expect(verdict).not_to_contain_text("bottleneck")
+
+
+@pytest.mark.parametrize("route", ["", "#/engines", "#/backend/two"])
+def test_a_backend_that_answers_slowly_is_healthy_but_slow(looking, route):
+    page = looking(a_pool(backends={"two": a_backend(slow_ratio=3.2)}), route)
+    expect(page.get_by_text("healthy, slow 3.2 times as long for a token as is usual here").first).to_be_visible()
+
+
+def test_a_long_wait_is_said_where_no_tenant_is_hurt(looking):
+    waits = a_tenant(queued=57, oldest_wait_s=22.0, waits="no_room")
+    verdict = looking(a_pool(tenants={"nightly": waits, "chat": a_tenant()})).locator(".pool .verdict")
+    said = "held back. But 57 requests of nightly, which has no target, wait, the oldest for 22 s: no backend has room."
+    expect(verdict).to_contain_text(said)
+
+
+def test_a_drained_backend_is_named_with_the_change_that_drained_it(visit, loaded, keys):
+    visitor = visit(loaded)
+    change = {
+        "revision": 1, "at": time.time() - 60, "actor": "key-1", "actor_label": "ana", "kind": "backends",
+        "name": "one", "action": "update", "before": None, "after": {"draining": True}, "declared": {"url": "http://one"},
+    }  # fmt: skip
+    audit = {"items": [change], "next_cursor": None}
+    visitor.page.route("**/admin/v1/audit?kind=backends*", lambda route: route.fulfill(json=audit))
+    shows(visitor.page, a_pool(backends={"one": a_backend(draining=True, available=False)}))
+    verdict = visitor.sign_in(keys["viewer"]).locator(".pool .verdict")
+    expect(verdict).to_contain_text(
+        re.compile(r"1 backend drained: one; changed at \d\d:\d\d by ana: .*draining: false → true")
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,9 +195,10 @@ def on_backend(looking, backends, **pool):
     ],
 )  # fmt: skip
 def test_a_backend_says_whether_it_may_be_restarted(looking, one, other, queued, said):
-    expect(on_backend(looking, {"one": a_backend(**one), "two": a_backend(**other)}, queued=queued)).to_contain_text(
-        said
-    )
+    backends = {"one": a_backend(**one), "two": a_backend(**other)}
+    # What waits for its own limit does not wait for a backend.
+    tenants = {"chat": a_tenant(queued=queued, waits="no_room"), "held": a_tenant(queued=5, waits="tenant_limit")}
+    expect(on_backend(looking, backends, tenants=tenants)).to_contain_text(said)
 
 
 def test_what_is_reserved_names_the_tier(looking):

@@ -2,6 +2,7 @@
 
 import { get, path } from "../api.js";
 import { Drain } from "./engines.js";
+import { OWN_LIMITS } from "./hurt.js";
 import { History } from "./history.js";
 import { entries, externalLoad, Health } from "./now.js";
 import { Changes } from "./changes.js";
@@ -75,7 +76,7 @@ function restart(pool, backend) {
   if (others.length === 0) return html`<strong>Do not restart it:</strong> no other backend of this pool is available, and every request would wait.`;
   const slots = others.reduce((sum, each) => sum + each.requests_limit, 0);
   const free = others.reduce((sum, each) => sum + Math.max(0, each.requests_limit - (each.in_flight || 0)), 0);
-  const queued = pool.queued || 0;
+  const queued = entries(pool.tenants).filter((each) => !OWN_LIMITS.includes(each.waits)).reduce((sum, each) => sum + (each.queued || 0), 0); // a tenant's own limit stays
   const waits = queued > 0 || free < running;
   return html`<strong>To restart it, drain it first</strong>: ${ends}. Without it ${count(slots)} of ${count(slots + backend.requests_limit)} slots are left, ${count(free)} of them free now${waits
     ? html`<strong class="warn">, and ${queued > 0 ? `${plural(queued, "request")} ${queued === 1 ? "waits" : "wait"} already` : "more runs here"}: all would wait longer</strong>` : ", which is enough for what runs here"}.`;

@@ -1,6 +1,7 @@
 // What was changed of a tenant or a tier, by whom: its part of the audit log.
 
 import { get } from "../api.js";
+import { FIELDS } from "../fields.js";
 import { html, Table, usePolled } from "../ui.js";
 import { decimal, NONE, time } from "../words.js";
 
@@ -14,7 +15,7 @@ export function Changes({ kind, id, settings }) {
   const columns = [
     { id: "at", label: "When", cell: (each) => time(each.at) },
     { id: "actor", label: "By", cell: (each) => html`<${Actor} of=${each} />` },
-    { id: "what", label: "What", kind: "text", cell: (each) => difference(each) },
+    { id: "what", label: "What", kind: "text", cell: differenceOf },
   ];
   return html`<h2>Changes</h2><${Table} label="Changes" columns=${columns} rows=${audit.value} keyOf=${(each) => each.revision} sort=${{}} size=${10} />`;
 }
@@ -34,7 +35,7 @@ export function differenceOf(each) {
 /** What a change changed: "weight: 1 → 3". Of an entry that the file declares, the log has what was written over it alone:
  * the first such change has nothing before it, and its undo nothing after it.
  */
-function difference({ before, after, declared }) {
+function difference({ kind, before, after, declared }) {
   if (after === null) return declared ? "back to what the configuration file says" : "removed";
   if (before === null && !declared) {
     const given = [...flat(after)].filter(([name]) => name !== "created_at").map(([name, value]) => `${name}: ${text(value)}`);
@@ -42,7 +43,8 @@ function difference({ before, after, declared }) {
   }
   const [was, is] = [flat(before ?? declared), flat(after)];
   const differ = [...new Set([...was.keys(), ...is.keys()])].filter((name) => JSON.stringify(was.get(name) ?? null) !== JSON.stringify(is.get(name) ?? null));
-  const said = differ.map((name) => `${name}: ${text(was.get(name))} → ${text(is.get(name))}`).join(", ") || NONE;
+  const told = (name, value, other) => text(value ?? without(kind, name, other));
+  const said = differ.map((name) => `${name}: ${told(name, was.get(name), is.get(name))} → ${told(name, is.get(name), was.get(name))}`).join(", ") || NONE;
   return before === null ? `${WRITTEN_OVER}${said}` : said;
 }
 
@@ -55,5 +57,12 @@ function flat(fields, above = "", found = new Map()) {
   return found;
 }
 
-const text = (value) => (value == null ? "default" : typeof value === "number" ? decimal(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
+/** What holds where a field has no value, beside its `other` one. */
+function without(kind, name, other) {
+  if (typeof other === "boolean") return !other;
+  const field = FIELDS[kind]?.find((each) => each.name === name);
+  return field?.default ?? (name.endsWith("_max") ? "no limit" : "none");
+}
+
+const text = (value) => (value == null ? NONE : typeof value === "number" ? decimal(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
 

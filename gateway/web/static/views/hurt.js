@@ -9,7 +9,7 @@ const MINUTE = 1; // the window that sentences are about
 /** Of its requests, so many are in time where the 99th percentile is, which is shown beside each target. */
 const IN_TIME = 0.99;
 const BUDGET = "budget_spent";
-const OWN_LIMITS = ["tenant_limit", "key_limit"];
+export const OWN_LIMITS = ["tenant_limit", "key_limit"];
 
 export const isShort = (got, part) => part != null && (got || 0) < part - Math.max(0.01, 0.1 * part);
 export const shareOf = (each) => each.share?.[MINUTE] || 0;
@@ -73,21 +73,29 @@ export function useUsed(tenants) {
   return mostUsed(budgets.value || []);
 }
 
-/** What was changed of these tenants in the last hour, by tenant: it is the first suspect. */
-function useChanged(ids) {
-  const [audit] = usePolled(async (signal) => (ids.length > 0 ? (await get(`/audit?kind=tenants&limit=${CHANGES_MAX}`, { signal })).body.items : []), [ids.join()], ids.length > 0 ? BUDGETS_MS : 0);
+/** What was changed of these entries of a kind in the last hour, by name: it is the first suspect. */
+export function useChanged(kind, ids) {
+  const [audit] = usePolled(async (signal) => (ids.length > 0 ? (await get(`/audit?kind=${kind}&limit=${CHANGES_MAX}`, { signal })).body.items : []), [ids.join()], ids.length > 0 ? BUDGETS_MS : 0);
   const since = Date.now() / 1000 - RECENT_S;
   return new Map((audit.value ?? []).filter((each) => each.at > since).reverse().map((each) => [each.name, each]));
 }
 
-const changedBy = (each) => (each ? html`; changed at ${time(each.at).slice(11, 16)} by <${Actor} of=${each} />: ${differenceOf(each).replace(WRITTEN_OVER, "")}` : "");
+export const changedBy = (each) => (each ? html`; changed at ${time(each.at).slice(11, 16)} by <${Actor} of=${each} />: ${differenceOf(each).replace(WRITTEN_OVER, "")}` : "");
+
+const LONG_S = 5;
+
+/** Where no target says that it is late, a long wait is said all the same. */
+function longestWait(tenants) {
+  const longest = tenants.reduce((most, each) => ((each.oldest_wait_s ?? 0) > (most?.oldest_wait_s ?? LONG_S) ? each : most), null);
+  return longest && html` But ${plural(longest.queued, "request")} of <a class="name" href=${link("tenant", longest.id)}>${longest.id}</a>${longest.attainment_ratio == null ? ", which has no target," : ""} ${longest.queued === 1 ? "waits" : "wait"}, the oldest for <strong>${seconds(longest.oldest_wait_s)}</strong>: ${wait(longest.waits)}.`;
+}
 
 /** Which tenants of a pool are hurt and why, as a sentence; the gravest first. */
 export function WhoIsHurt({ tenants }) {
   const used = useUsed(tenants);
   const hurt = tenants.map((each) => ({ id: each.id, ...hurtOf(each, used(each)) })).filter((each) => each.word);
-  const changed = useChanged(hurt.map((each) => each.id).sort());
-  if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.</p>`;
+  const changed = useChanged("tenants", hurt.map((each) => each.id).sort());
+  if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.${longestWait(tenants)}</p>`;
   hurt.sort((a, b) => gravity(b) - gravity(a) || a.id.localeCompare(b.id));
   const said = hurt.slice(0, SAID_MAX).map(({ id, word, why }, at) => html`${at > 0 ? "; " : ""}<a class="name" href=${link("tenant", id)}>${id}</a> is <strong>${word}</strong> (${why}${changedBy(changed.get(id))})`);
   return html`<p class="who-is-hurt"><strong class="bad">${plural(hurt.length, "tenant")} ${hurt.length === 1 ? "is" : "are"} hurt:</strong> ${said}${hurt.length > SAID_MAX

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { FirstUse } from "./first-use.js";
 import { History } from "./history.js";
 import { Unserved } from "./unserved.js";
-import { Hurt, hurtOf, isHeldShort, isShort, shareOf, WhoIsHurt } from "./hurt.js";
+import { changedBy, Hurt, hurtOf, isHeldShort, isShort, shareOf, useChanged, WhoIsHurt } from "./hurt.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
 import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
@@ -78,7 +78,7 @@ function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
     <${WhoIsHurt} tenants=${tenants} />
     <${Unserved} />
-    ${notAvailable(backends)}
+    <${NotAvailable} backends=${backends} />
     <p>${mostServed(tenants, tiers)}</p>
     <p>${gapOf(tiers, tenants)}</p>
     <p>${bottleneck(backends, pool.bottleneck)}</p>
@@ -133,9 +133,10 @@ function noGap(tiers) {
 }
 
 /** Backends that are lost, and those that take nothing because they are drained. */
-function notAvailable(backends) {
+function NotAvailable({ backends }) {
   const [drained, lost] = [backends.filter((each) => each.draining), backends.filter((each) => !each.available && !each.draining)];
-  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>`);
+  const changed = useChanged("backends", [...drained, ...lost].map((each) => each.id).sort());
+  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>${changedBy(changed.get(each.id))}`);
   return html`${lost.length > 0 ? html`<p><strong class="bad">${plural(lost.length, "backend")} not available:</strong> ${named(lost)}.</p>` : null}
     ${drained.length > 0 ? html`<p><strong class="warn">${plural(drained.length, "backend")} drained:</strong> ${named(drained)}.</p>` : null}`;
 }
@@ -145,6 +146,7 @@ function bottleneck(backends, found) {
   if (found == null) return html`${backends.some((each) => each.available) ? "No backend limits the pool." : ""}${slowest(backends, null)}`;
   const others = found.full.length - 1;
   const rest = others === 0 ? "" : others === backends.length - 1 ? " All others take no more, either." : ` ${plural(others, "other")} ${others === 1 ? "takes" : "take"} no more, either.`;
+  if (found.bound_by === "unhealthy") return html`What the pool lacks is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, which was not available for most of the last minute.${rest}`;
   return html`The bottleneck is <a href=${link("backend", found.backend)}><strong>${found.backend}</strong></a>, by the last minute: ${bound(found.bound_by, backends.find((each) => each.id === found.backend)?.reserves)}.${rest}${slowest(backends, found.backend)}`;
 }
 
@@ -251,7 +253,7 @@ const TENANT_COLUMNS = [
 export function Health({ backend: each }) {
   if (each.draining) return html`<span class="warn">draining</span>`;
   if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
-  return html`<span class="ok">healthy</span>`;
+  return html`<span class="ok">healthy</span>${each.slow_ratio >= SLOWER ? html`, <span class="warn">slow</span> <span class="dim">${each.slow_ratio.toFixed(1)} times as long for a token as is usual here</span>` : null}`;
 }
 
 /** Why a backend takes no more now, and how much of the last minute it took no more while requests waited. */

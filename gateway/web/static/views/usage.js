@@ -1,5 +1,6 @@
 // Usage: who spent the money, by group, tenant, key, model, day or month; a row leads to what it is made of.
 
+import { useEffect } from "preact/hooks";
 import { all, ask, get } from "../api.js";
 import { ownGroup } from "../session.js";
 import { attempt, Figure, html, link, Meter, Table, usePolled } from "../ui.js";
@@ -51,6 +52,10 @@ export function Usage({ query }) {
     return { question, ...body, items: body.next_cursor === null ? body.items : await all(question, { pages: PAGES, signal }) };
   }, [question], 0);
   const found = answer.value?.question === question ? answer.value : null;
+  const isOfNoGroup = !query.has("by") && asked.by === "group" && found?.items.length > 0 && found.items.every((each) => !each.group);
+  useEffect(() => {
+    if (isOfNoGroup) location.replace(address({ by: "tenant" }));
+  }, [isOfNoGroup]);
   return html`<h1>Usage <small class="dim">${asked.first === asked.last ? asked.first : `${asked.first} to ${asked.last}`}, in UTC</small></h1>
     <${Question} asked=${asked} address=${address} />
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
