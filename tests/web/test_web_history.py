@@ -108,3 +108,25 @@ def test_a_chart_of_a_day_begins_when_the_recording_does(visit, loaded, keys):
     over.click(position={"x": over.bounding_box()["width"] / 2, "y": 20})
     expect(page).to_have_url(re.compile(r"at=\d+"))
     assert abs(int(re.search(r"at=(\d+)", page.url)[1]) - (begin + end) / 2) <= 120
+
+
+def test_lists_compare_what_they_list_in_the_same_range(visit, loaded, keys):
+    page = visit(loaded).sign_in(keys["viewer"], "#/tenants")
+    history = page.get_by_role("region", name="History", exact=True)
+    per_second = r"[\d,.]+( k)?.s"
+    tokens = f"Tokens per second: chat: last {per_second}, at most {per_second}; flood: last {per_second}"
+    expect(history.get_by_role("img", name=re.compile(tokens))).to_be_visible(timeout=90_000)
+    history.get_by_label("Range").select_option("15m")
+    for view, charts in {
+        "requests": ["Longest wait: llama-8b: last "],
+        "engines": [r"Slots in use: vllm-0: last [\d.]+ %.+; vllm-1: last ", "KV tokens reserved: vllm-0: last "],
+        "models": [f"Tokens per second: llama-8b: last {per_second}"],
+    }.items():
+        page.goto(f"/#/{view}")
+        expect(page).to_have_url(re.compile(r"range=15m"))
+        for chart in charts:
+            expect(history.get_by_role("img", name=re.compile(chart))).to_be_visible(timeout=60_000)
+        expect(history.locator(".plot canvas")).to_have_count(len(charts))
+    box = history.locator(".plot .u-over").bounding_box()
+    history.locator(".plot .u-over").click(position={"x": box["width"] - 2, "y": 40})
+    expect(page.get_by_role("region", name="One minute")).to_be_visible()

@@ -34,6 +34,9 @@ function resolved(name) {
   return value;
 }
 
+/** Of several lines in one plot, in their order. */
+export const LINES = ["--got", "--short", "--prefill", "--ok", "--dim"];
+
 function options(width, latest, say) {
   const axis = { stroke: resolved("--dim"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { stroke: resolved("--line") } };
   const [event, chosen] = [resolved("--short"), resolved("--due")];
@@ -56,19 +59,23 @@ function options(width, latest, say) {
     legend: { show: false },
     scales: { x: { range: () => [latest.current.from, latest.current.to] }, y: { range: (_, __, most) => [0, (most || 1) * 1.1] } },
     axes: [{ ...axis, space: 70, size: 28, incrs: step, values: (_, splits) => splits.map(timeOfDay) }, { ...axis, size: 64, values: (_, splits) => splits.map(say) }],
-    series: [{}, { stroke: resolved("--got"), fill: resolved("--track"), width: 1.5, points: { show: false }, spanGaps: false }],
+    series: [{}, ...latest.current.data.slice(1).map((_, number, all) => ({ stroke: resolved(LINES[number]), fill: all.length > 1 ? undefined : resolved("--track"), width: 1.5, points: { show: false }, spanGaps: false }))],
     hooks: { draw: [lines] },
   };
 }
 
-/** times and values: one of each step, null where nothing was recorded. `say` shows a value with its unit; `events` have
- * `at`, as `chosen` is a time or null. `onTime(unixS)` is called at a click.
+const known = (values) => values.filter((each) => each != null);
+const latestOf = (values, say) => (known(values).length ? say(known(values).at(-1)) : "");
+
+/** `lines`: {name, values} each, at most as many as LINES; of one alone the label is its name. times and values: one of
+ * each step, null where nothing was recorded. `say` shows a value with its unit; `events` have `at`, as `chosen` is a time
+ * or null. `onTime(unixS)` is called at a click.
  */
-export function Plot({ label, times, values, from, to, events = [], chosen = null, say, onTime }) {
+export function Plot({ label, times, lines, from, to, events = [], chosen = null, say, onTime }) {
   const place = useRef(null);
   const plot = useRef(null);
   const latest = useRef(null);
-  latest.current = { data: [times, values], events, chosen, from, to, onTime };
+  latest.current = { data: [times, ...lines.map(({ values }) => values)], events, chosen, from, to, onTime };
   useEffect(() => {
     const parent = place.current;
     let isGone = false;
@@ -89,10 +96,11 @@ export function Plot({ label, times, values, from, to, events = [], chosen = nul
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [label, to - from, document.documentElement.dataset.theme]);
-  useEffect(() => plot.current?.setData(latest.current.data), [to, values, chosen, events.length]);
-  const known = values.filter((each) => each != null);
-  const said = known.length === 0 ? "nothing was recorded" : `last ${say(known.at(-1))}, at most ${say(Math.max(...known))}`;
-  return html`<figure class="plot"><figcaption>${label} <span class="number">${known.length ? `${say(known.at(-1))}` : ""}</span></figcaption>
-    <div ref=${place} role="img" aria-label=${`${label}: ${said}`}></div></figure>`;
+  }, [label, lines.map(({ name }) => name).join("\n"), to - from, document.documentElement.dataset.theme]);
+  useEffect(() => plot.current?.setData(latest.current.data), [to, lines, chosen, events.length]);
+  const isOne = lines.length === 1 && lines[0].name === label;
+  const said = lines.map(({ name, values }) => `${isOne ? "" : `${name}: `}${known(values).length === 0 ? "nothing was recorded" : `last ${latestOf(values, say)}, at most ${say(Math.max(...known(values)))}`}`);
+  return html`<figure class="plot"><figcaption>${label} ${isOne ? html`<span class="number">${latestOf(lines[0].values, say)}</span>`
+      : html`<span class="legend">${lines.map(({ name, values }, number) => html`<span key=${name}><i style=${{ background: `var(${LINES[number]})` }} aria-hidden="true"></i>${name} <span class="number">${latestOf(values, say)}</span></span>`)}</span>`}</figcaption>
+    <div ref=${place} role="img" aria-label=${`${label}: ${said.join("; ")}`}></div></figure>`;
 }

@@ -1,7 +1,9 @@
 // Engines and replicas: all backends with their limits, drained and taken back, added and removed, and who leads.
 
 import { all, patch, path } from "../api.js";
+import { LINES } from "../plot.js";
 import { mayChange } from "../session.js";
+import { Compared, KV, SLOTS } from "./history.js";
 import { Make } from "./making.js";
 import { entries, Health, SLOWER } from "./now.js";
 import { WorkingSets } from "./sessions.js";
@@ -19,7 +21,7 @@ export function Engines() {
   const rows = [...new Set([...kept.keys(), ...live.keys()])].map((id) => ({ id, stored: kept.get(id) ?? null, live: live.get(id) ?? null }));
   const columns = [
     { id: "id", label: "Backend", value: (each) => each.id, cell: (each) => html`<a class="name" href=${link("backend", each.id)}>${each.id}</a>` },
-    { id: "health", label: "Health", bare: true, value: (each) => each.live?.available ?? false, cell: (each) => (each.live ? html`<${Health} backend=${each.live} />` : html`<span class="bad">${each.stored.state}</span> <span class="dim">${each.stored.trouble ?? ""}</span>`) },
+    { id: "health", label: "Health", kind: "text", bare: true, value: (each) => each.live?.available ?? false, cell: (each) => (each.live ? html`<${Health} backend=${each.live} />` : html`<span class="bad">${each.stored.state}</span> <span class="dim">${each.stored.trouble ?? ""}</span>`) },
     { id: "pool", label: "Pool", value: (each) => each.live?.pool ?? each.stored?.pool, cell: (each) => html`<span class="name">${each.live?.pool ?? each.stored?.pool ?? NONE}</span>` },
     { id: "origin", label: "Known by", value: (each) => each.stored?.origin ?? "discovery", cell: (each) => origin(each.stored) },
     { id: "slots", label: "Slots", kind: "meter-column", note: "requests in flight, of its limit", value: (each) => each.live?.requests_limit,
@@ -34,6 +36,8 @@ export function Engines() {
   return html`<h1>Engines <small class="dim">${count(rows.length)} backends, and the processes in front of them</small></h1>
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
     <${Replicas} cluster=${state?.cluster} />
+    <${Compared} of=${rows.filter((each) => each.live).sort((a, b) => oddness(b.live) - oddness(a.live) || a.id.localeCompare(b.id)).map((each) => `backend:${each.id}`)} charts=${[SLOTS, KV]}
+      which=${rows.length > LINES.length ? "of those that are not available, and the slowest, " : ""} />
     <h2>Backends</h2>
     <${Table} label="Backends" columns=${columns} rows=${rows} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }} size=${32} empty="None is known. Add one here, or name it in the configuration file." />
     <${Make} kind="backends" view="backend" title="Add a backend" inputs=${[
@@ -44,6 +48,9 @@ export function Engines() {
     <${WorkingSets} pools=${state?.pools} />
     <p class="dim">A backend that was added here is removed on its own view. One of the file is removed there, and one of a discovery by its Service.</p>`;
 }
+
+/** Those that are not available come first, then the slowest. */
+const oddness = (live) => (live.available ? (live.slow_ratio ?? 0) : Number.MAX_VALUE);
 
 const origin = (stored) => (stored === null ? "discovery" : { declared: "the file", admin: "this API", overridden: "the file, changed here" }[stored.origin]);
 

@@ -3,7 +3,7 @@
 
 import { useEffect } from "preact/hooks";
 import { get, post } from "../api.js";
-import { Plot, timeOfDay } from "../plot.js";
+import { LINES, Plot, timeOfDay } from "../plot.js";
 import { may } from "../session.js";
 import { Actor, differenceOf } from "./changes.js";
 import { attempt, html, link, notify, Table, usePolled, useRoute } from "../ui.js";
@@ -13,6 +13,7 @@ const RANGES = { "15m": "15 minutes", "1h": "1 hour", "6h": "6 hours", "24h": "2
 const POLL_MS = 10000;
 const MINUTE_S = 60;
 const SHOWN_EVENTS = 8;
+const SAME_S = 15; // a change is seen by the next look
 const STEPS_MIN = 12; // of a chart
 const WITHIN = "±9 %"; // gateway/live/history/columns.py
 let lastRange = "1h"; // of this tab: a link to another view keeps it
@@ -20,17 +21,21 @@ let lastRange = "1h"; // of this tab: a link to another view keeps it
 const perSecond = (value) => `${short(value)}/s`;
 
 /** Charts of each kind: the label, the value of step `at` of series `of`, and how it is said. */
+export const TOKENS = { label: "Tokens per second", of: ({ tokens }, at, stepS) => part(tokens[at], stepS), say: perSecond };
+export const WAIT = { label: "Longest wait", of: ({ wait_s: waits }, at) => waits[at], say: seconds };
 const USE = [
-  { label: "Tokens per second", of: ({ tokens }, at, stepS) => part(tokens[at], stepS), say: perSecond },
+  TOKENS,
   { label: "Share of the pool", of: ({ share }, at) => share[at], say: percent, not: ["pool"] },
-  { label: "Longest wait", of: ({ wait_s: waits }, at) => waits[at], say: seconds },
+  WAIT,
   { label: "TTFT, 90 % within", of: ({ ttft_s: ttft }, at) => ttft[at], say: seconds },
   { label: "Refused per minute", of: ({ refused }, at, stepS) => part(refused[at], stepS / MINUTE_S), say: short },
   { label: "Cost per hour", of: ({ cost }, at, stepS) => part(cost[at], stepS / 3600), say: money, isMoney: true },
 ];
+export const SLOTS = { label: "Slots in use", of: ({ in_flight: used, requests_limit: most }, at) => ratio(used[at], most[at]), say: percent };
+export const KV = { label: "KV tokens reserved", of: ({ kv_tokens: used, kv_tokens_limit: most }, at) => ratio(used[at], most[at]), say: percent };
 const ENGINE = [
-  { label: "Slots in use", of: ({ in_flight: used, requests_limit: most }, at) => ratio(used[at], most[at]), say: percent },
-  { label: "KV tokens reserved", of: ({ kv_tokens: used, kv_tokens_limit: most }, at) => ratio(used[at], most[at]), say: percent },
+  SLOTS,
+  KV,
   { label: "Time of a step", of: ({ step_s: step }, at) => step[at], say: seconds },
   { label: "Available", of: ({ available }, at) => available[at], say: percent },
 ];
@@ -53,8 +58,8 @@ function setParameter(name, value, { isNew = true } = {}) {
   else history.replaceState(null, "", hash);
 }
 
-/** `of` is the API's: pool:NAME, tenant:NAME, ... Without `pool` those of all pools. */
-export function History({ of, pool = null }) {
+/** The range that all views share, and the minute that is looked at: both are in the address. */
+function useTime() {
   const { query } = useRoute();
   const asked = query.get("range");
   const range = Object.hasOwn(RANGES, asked ?? "") ? asked : lastRange;
@@ -62,18 +67,60 @@ export function History({ of, pool = null }) {
   useEffect(() => {
     if (asked !== range) setParameter("range", range, { isNew: false });
   }, [asked, range]);
-  const at = Number(query.get("at")) || null;
-  const [answer, again] = usePolled(async (signal) => (await get(`/history?of=${encodeURIComponent(of)}&range=${range}`, { signal })).body, [of, range], POLL_MS);
-  const found = answer.value && sinceItIsRecorded(answer.value);
   const choose = (unixS) => setParameter("at", unixS === null ? null : `${Math.floor(unixS / MINUTE_S) * MINUTE_S}`);
+  return { range, at: Number(query.get("at")) || null, choose };
+}
+
+const readHistory = async (of, range, signal) => (await get(`/history?of=${encodeURIComponent(of)}&range=${range}`, { signal })).body;
+
+/** `of` is the API's: pool:NAME, tenant:NAME, ... Without `pool` those of all pools. */
+export function History({ of, pool = null }) {
+  const { range, at, choose } = useTime();
+  const [answer, again] = usePolled((signal) => readHistory(of, range, signal), [of, range], POLL_MS);
+  const found = answer.value && sinceItIsRecorded(answer.value);
+  return html`<${Before} range=${range} at=${at} choose=${choose} answer=${answer} since=${found?.since}>
+    ${found && html`<${Charts} found=${found} pool=${pool} at=${at} choose=${choose} /><${Events} events=${found.events} choose=${choose} again=${again} />`}
+  <//>`;
+}
+
+/** The same of several, one line each: `of` as the API's, `charts` are those of above; `which` says which these are. */
+export function Compared({ of, charts: wanted, which }) {
+  const { range, at, choose } = useTime();
+  const shown = of.slice(0, LINES.length).sort();
+  const [answer] = usePolled((signal) => Promise.all(shown.map((each) => readHistory(each, range, signal))), [shown.join("\n"), range], POLL_MS);
+  if (shown.length === 0) return null;
+  const found = answer.value && sinceItIsRecorded(besideEachOther(answer.value));
+  return html`<${Before} range=${range} at=${at} choose=${choose} answer=${answer} since=${found?.since} which=${which}>
+    ${found && html`<${Missing} found=${found} />`}
+    ${found && (Object.keys(found.pools).length === 0 ? NOTHING : html`<div class="plots" role="group" aria-label="Charts">${wanted.map((each) => html`<${Plot} key=${each.label}
+      ...${drawn(each, found, found.pools)} events=${found.events} chosen=${at} onTime=${choose} />`)}</div>`)}
+  <//>`;
+}
+
+/** Answers of one range as one, in which each thing stands by its name. They were asked for at once, but a step may have
+ * begun between two of them.
+ */
+function besideEachOther(answers) {
+  const [first] = answers;
+  const from = Math.max(...answers.map((each) => each.from_s));
+  const skipped = ({ from_s: begun }) => (from - begun) / first.step_s;
+  const all = answers.flatMap((each) => Object.entries(each.pools).map(([pool, { values }], _, { length }) => [nameOf(each.of) + (length > 1 ? ` in ${pool}` : ""), values, skipped(each)]));
+  const steps = Math.min(...all.map(([, values, skip]) => Object.values(values)[0].length - skip));
+  const pools = all.slice(0, LINES.length).map(([name, values, skip]) => [name, { values: Object.fromEntries(Object.entries(values).map(([column, each]) => [column, each.slice(skip, skip + steps)])) }]);
+  return { ...first, from_s: from, pools: Object.fromEntries(pools), missing: [...new Set(answers.flatMap((each) => each.missing))] };
+}
+
+const nameOf = (of) => of.slice(of.indexOf(":") + 1);
+
+/** The heading of what was, with the range and the minute, and that minute. */
+function Before({ range, at, choose, answer, since, which = "", children }) {
   return html`<section class="history" aria-label="History">
-    <div class="bar"><h2>Before now <small class="dim">${WITHIN}; click a chart to see that minute${found?.since ? `; recorded since ${timeOfDay(found.since)}` : ""}</small></h2>
+    <div class="bar"><h2>Before now <small class="dim">${which}${WITHIN}; click a chart to see that minute${since ? `; recorded since ${timeOfDay(since)}` : ""}</small></h2>
       <span class="controls"><label>Range <select value=${range} onChange=${(event) => setParameter("range", event.target.value)}>
         ${Object.entries(RANGES).map(([id, label]) => html`<option key=${id} value=${id}>${label}</option>`)}</select></label>
       <${WhichMinute} at=${at} choose=${choose} /></span></div>
     ${answer.error ? html`<p class="bad" role="alert">${answer.error.message}</p>` : null}
-    ${found === null ? html`<p class="dim" aria-busy="true">Reading what was recorded…</p>` : html`<${Charts} found=${found} pool=${pool} at=${at} choose=${choose} />
-      <${Events} events=${found.events} choose=${choose} again=${again} />`}
+    ${answer.value === null ? html`<p class="dim" aria-busy="true">Reading what was recorded…</p>` : children}
     ${at === null ? null : html`<${Minute} at=${at} choose=${choose} />`}
   </section>`;
 }
@@ -90,27 +137,26 @@ function sinceItIsRecorded(found) {
   return { ...found, from_s: found.from_s + first * found.step_s, pools, since: first > 0 ? found.from_s + begun * found.step_s : null };
 }
 
+const NOTHING = html`<p class="dim">Nothing was recorded in this range. It is kept for 24 hours while the gateway runs, from the first ten seconds on.</p>`;
+
+const Missing = ({ found: { missing } }) => (missing.length === 0 ? null : html`<p class="warn">Without what ${missing.join(", ")} recorded: no answer.</p>`);
+
 function Charts({ found, pool, at, choose }) {
   const kind = found.of.split(":", 1)[0];
+  const wanted = kind === "backend" ? ENGINE : USE.filter((each) => !(each.not || []).includes(kind) && !(each.isMoney && found.currency === null));
   const pools = Object.entries(found.pools).filter(([name]) => pool === null || name === pool);
-  if (pools.length === 0) return html`<p class="dim">Nothing was recorded in this range. It is kept for 24 hours while the gateway runs, from the first ten seconds on.</p>`;
-  const missing = found.missing.length === 0 ? null : html`<p class="warn">Without what ${found.missing.join(", ")} recorded: no answer.</p>`;
-  return html`${missing}${pools.map(([name, { values }]) => html`<div key=${name} class="plots" aria-label=${`Charts of the pool ${name}`} role="group">
-    ${pools.length > 1 ? html`<h3>In the pool ${name}</h3>` : null}${charts(kind, found, values).map((each) => html`<${Plot} key=${each.label} ...${each} events=${found.events} chosen=${at} onTime=${choose} />`)}</div>`)}`;
+  if (pools.length === 0) return NOTHING;
+  return html`<${Missing} found=${found} />${pools.map(([name, own]) => html`<div key=${name} class=${wanted.length === 4 ? "plots four" : "plots"} aria-label=${`Charts of the pool ${name}`} role="group">
+    ${pools.length > 1 ? html`<h3>In the pool ${name}</h3>` : null}${wanted.map((each) => html`<${Plot} key=${each.label} ...${drawn(each, found, { [each.label]: own })} events=${found.events} chosen=${at} onTime=${choose} />`)}</div>`)}`;
 }
 
-function charts(kind, { from_s: from, step_s: stepS, currency }, values) {
-  const wanted = kind === "backend" ? ENGINE : USE.filter((each) => !(each.not || []).includes(kind) && !(each.isMoney && currency === null));
-  const length = Object.values(values)[0].length;
+/** A chart as Plot takes it, with a line for each of these, by name. */
+function drawn({ label, of, say, isMoney }, { from_s: from, step_s: stepS, currency }, things) {
+  const { length } = Object.values(Object.values(things)[0].values)[0];
   const times = Array.from({ length }, (_, number) => from + number * stepS);
-  return wanted.map(({ label, of, say, isMoney }) => ({
-    label: isMoney ? `${label}, ${currency}` : label,
-    times,
-    values: times.map((_, number) => of(values, number, stepS)),
-    from,
-    to: from + length * stepS,
-    say,
-  }));
+  const named = isMoney ? `${label}, ${currency}` : label;
+  const lines = Object.entries(things).map(([name, { values }]) => ({ name: name === label ? named : name, values: times.map((_, number) => of(values, number, stepS)) }));
+  return { label: named, times, lines, from, to: from + length * stepS, say };
 }
 
 /** The same as a click on a chart, for a keyboard and for a time that is known. */
@@ -128,8 +174,11 @@ const SAID = { create: "made", update: "changed", delete: "removed, or as the fi
 /** A key that is made is told in Changes: many are made at once, and none does harm. */
 const isTold = ({ name, what }) => !(name.startsWith("keys/") && what === "create");
 
+/** A backend that is drained is not available for that reason: the change says it. */
+const isOfDrain = ({ at, kind, name, what }, events) => kind === "backend" && what === "not_available" && events.some((each) => each.name === `backends/${name}` && each.after?.draining && Math.abs(each.at - at) < SAME_S);
+
 function Events({ events, choose, again }) {
-  const told = events.filter(isTold);
+  const told = events.filter((each) => isTold(each) && !isOfDrain(each, events));
   const shown = told.slice(-SHOWN_EVENTS).reverse();
   const note = async (event) => {
     event.preventDefault();

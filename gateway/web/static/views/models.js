@@ -6,6 +6,7 @@ import { FIELDS } from "../fields.js";
 import { mayChange } from "../session.js";
 import { attempt, Figure, html, link, notify, Table, useLive, usePolled } from "../ui.js";
 import { Changes } from "./changes.js";
+import { Compared, TOKENS } from "./history.js";
 import { Make, Remove, Sure } from "./making.js";
 import { byReason, entries } from "./now.js";
 import { amountOf, namesOf, partsOf, Settings } from "./settings.js";
@@ -18,7 +19,9 @@ export function Models() {
   const [aliases] = usePolled((signal) => all("/aliases", { signal }), [], POLL_MS);
   const [prices] = usePolled((signal) => all("/prices", { signal }), [], POLL_MS);
   const served = useServed();
+  const { document: state } = useLive();
   return html`<h1>Models</h1>
+    <${Compared} of=${entries(state?.pools).sort((a, b) => (b.tokens_per_s || 0) - (a.tokens_per_s || 0)).map((each) => `pool:${each.id}`)} charts=${[TOKENS]} which="by pool, " />
     <h2>Aliases <small class="dim">names that clients use, and the models that they stand for</small></h2>
     ${aliases.error ? html`<p class="bad" role="alert">${aliases.error.message}</p>` : null}
     ${aliases.value ? html`<${Table} label="Aliases" columns=${aliasColumns(served)} rows=${aliases.value} keyOf=${(each) => each.id} sort=${{ id: "id", down: false }}

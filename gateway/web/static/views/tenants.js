@@ -3,8 +3,10 @@
 import { useState } from "preact/hooks";
 import { all } from "../api.js";
 import { gravity, Hurt, hurtOf, mostUsed } from "./hurt.js";
+import { Compared, TOKENS } from "./history.js";
 import { Make } from "./making.js";
 import { entries } from "./now.js";
+import { mayChange } from "../session.js";
 import { html, link, Meter, ShareBar, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, NONE, percent } from "../words.js";
 
@@ -60,10 +62,14 @@ export function AllTenants({ query }) {
       <label>Search <input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)} placeholder="name, tier, group, state" /></label>
     </div>
     ${stored.error ? html`<p class="bad" role="alert">${stored.error.message}</p>` : null}
+    <${Compared} of=${mostServed(rows)} charts=${[TOKENS]} which="of those that got the most in the last 15 minutes, " />
     <${Table} label="Tenants" columns=${COLUMNS} rows=${shown} keyOf=${(each) => each.id} sort=${{ id: "state", down: true }}
       empty=${text ? "No tenant has this in its name, tier, group or state." : isOfHurt ? "No tenant is hurt now." : "There is no tenant yet. Make one below, or call the gateway: a call makes its tenant known."} />
     <${NewTenant} stored=${stored.value} again=${again} />`;
 }
+
+const LONGEST = 2; // the window of 15 minutes: in that of one minute others come and go
+const mostServed = (rows) => rows.filter((each) => each.busiest?.share?.[LONGEST] > 0).sort((a, b) => b.busiest.share[LONGEST] - a.busiest.share[LONGEST] || a.id.localeCompare(b.id)).map((each) => `tenant:${each.id}`);
 
 const COLUMNS = [
   { id: "id", label: "Tenant", value: (each) => each.id, cell: (each) => html`<${TenantLink} id=${each.id} />` },
@@ -81,7 +87,7 @@ const COLUMNS = [
 
 /** Makes a tenant and leads to its page, where its key and its limits are made. */
 function NewTenant({ stored, again }) {
-  if (stored === null) return null;
+  if (stored === null || !mayChange("tenants")) return null;
   const ids = (list) => list.map((each) => each.id);
   const tiers = [...new Set([DEFAULT_TIER, ...ids(stored.tiers)])];
   const inputs = [
