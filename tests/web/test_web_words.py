@@ -175,7 +175,7 @@ def test_the_time_until_the_first_token_is_not_called_prefill(visit, loaded, key
     visitor.page.route("**/admin/v1/requests?**", lambda route: route.fulfill(json=listed))
     page = visitor.sign_in(keys["viewer"], "#/requests?state=running")
     expect(page.locator(".phases")).to_have_text("queue 1.0 s, first token 66 s, decode 3.0 s")
-    expect(page.locator(".legend")).to_contain_text("inside the engine, until its first token")
+    expect(page.locator("p.legend")).to_contain_text("inside the engine, until its first token")
 
 
 def on_backend(looking, backends, **pool):
