@@ -645,6 +645,8 @@ class Scheduler:
             fair_queue.first[entry.request.id] = None
         fair_queue.queued(entry.request, now)
         self._freed(entry, fair_queue, now)
+        if self._key_holds.keys:
+            self._handover.hold_excess(entry.request, now)
 
     def _left(self, request: Request, now: float) -> None:
         """A request has left the queue for good without being dispatched."""

@@ -58,7 +58,7 @@ class Handover:
         """Take over a running request. Its reservation has room for `output_tokens`; 0: for the predicted output."""
         for known in (self.queues.deadlines, self.ledger.in_flight, self.parked):
             assert request.id not in known, "an id is in use once"
-        is_over = self.key_holds.runs(request)
+        self.key_holds.runs(request)
         tier_id = self.tenants.tier_id(request.tenant_id)
         sized = max(output_tokens or self.slot_fitting.sizing.predict(request), float(usage.output_tokens))
         capacity, reservation = self.fleet.adopt(request, tier_id, backend_id, usage, output_tokens=sized, now=now)
@@ -84,8 +84,7 @@ class Handover:
             self.fleet.took(entry)
         if self.sessions is not None:
             self.sessions.sent(entry)
-        if is_over:
-            self._hold_waiting(request.tenant_id, request.key_id, now)
+        self.hold_excess(request, now)
         return entry
 
     def park(self, request_id: str, now: float) -> None:
@@ -124,8 +123,13 @@ class Handover:
             for key_id in self.key_holds.changed(before, tenant):
                 self._hold_waiting(before.id, key_id, now)
 
+    def hold_excess(self, request: Request, now: float) -> None:
+        """Nothing of the request's key waits in the order while more of it have entered than may be in flight."""
+        if self.key_holds.is_over(request):
+            self._hold_waiting(request.tenant_id, request.key_id, now)
+
     def _hold_waiting(self, tenant_id: str, key_id: str, now: float) -> None:
-        """Hold all waiting requests of a key whose in-flight limit has changed; they enter again as there is room."""
+        """Hold all waiting requests of a key; they enter again as there is room."""
         waiting = []
         for each in self.queues.of(tenant_id).all():
             if each.key_id != key_id:

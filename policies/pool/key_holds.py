@@ -35,7 +35,9 @@ class KeyHolds:
         """Keys that may have room for what is held. To read."""
 
     def enters(self, request: Request) -> bool:
-        """Whether the request enters the order now; if so, it counts until it has `left`."""
+        """Whether the request enters the order now; if so, it counts until it has `left`. One that had entered enters
+        again, unless too many have entered since.
+        """
         limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
         if limit is None:
             return True
@@ -44,18 +46,21 @@ class KeyHolds:
             if key.held or len(key.entered) >= limit:
                 return False
             key.entered.add(request.id)
+        elif len(key.entered) > limit:
+            key.entered.remove(request.id)
+            return False
         return True
 
-    def runs(self, request: Request) -> bool:
-        """Count a request that is in flight whatever the limit, because another scheduler has sent it. Returns whether
-        more of its key have entered now than may be in flight.
-        """
-        limit = self._limit(request.tenant_id, request.key_id) if request.key_id else None
-        if limit is None:
-            return False
-        entered = self._key(request).entered
-        entered.add(request.id)
-        return len(entered) > limit
+    def runs(self, request: Request) -> None:
+        """Count a request that is in flight whatever the limit, because another scheduler has sent it."""
+        if request.key_id and self._limit(request.tenant_id, request.key_id) is not None:
+            self._key(request).entered.add(request.id)
+
+    def is_over(self, request: Request) -> bool:
+        """Whether more of the request's key have entered than may be in flight."""
+        key = self.keys.get(request.key_id) if self.keys else None
+        limit = None if key is None else self._limit(request.tenant_id, request.key_id)
+        return key is not None and limit is not None and len(key.entered) > limit
 
     def hold(self, request: Request) -> None:
         """Hold the request until its key has room."""

@@ -1,5 +1,7 @@
 """Limits of an API key hold for its own requests alone, within those of its tenant and its group."""
 
+from dataclasses import replace
+
 import pytest
 from pools import Pool
 
@@ -171,6 +173,50 @@ def test_what_has_entered_the_order_is_held_where_another_scheduler_has_sent_as_
     assert pool.dispatched() == []
     pool.end("k1")
     assert pool.dispatched() == ["k2"]
+
+
+@pytest.mark.local_scheduler
+def test_what_comes_back_is_held_where_another_scheduler_has_sent_as_many_of_its_key(make_pool):
+    pool = one_at_a_time(make_pool)
+    send(pool, "k1")
+    assert pool.dispatched() == ["k1"]
+    adopted = replace(pool.scheduler._ledger.in_flight["k1"].request, id="k2")
+    pool.scheduler.adopted(adopted, "gpu", Usage(1, 0, 0), pool.now)
+    pool.come_back("k1")
+    pool.now += 5.0
+    assert pool.dispatched() == []
+    pool.end("k2")
+    assert pool.dispatched() == ["k1"]
+
+
+@pytest.mark.local_scheduler
+def test_what_was_away_is_held_where_another_scheduler_has_sent_as_many_of_its_key(make_pool):
+    pool = one_at_a_time(make_pool, loads=[BackendLoad("gpu", requests_running_max=1)])
+    pool.send("B", "b")
+    assert pool.dispatched() == ["b"]
+    send(pool, "k1")
+    assert pool.dispatched() == []
+    request = pool.scheduler._queues.get("k1")
+    pool.scheduler.parked("k1", pool.now)
+    pool.scheduler.adopted(replace(request, id="k2"), "gpu", Usage(1, 0, 0), pool.now)
+    pool.scheduler.readmitted(request, pool.now)
+    pool.end("b")
+    pool.measure(WIDE)
+    assert pool.dispatched() == []
+    pool.end("k2")
+    assert pool.dispatched() == ["k1"]
+
+
+def test_what_comes_back_after_its_keys_limit_was_lowered_is_held(make_pool):
+    pool = make_pool(tenants=[limited(in_flight_max=2)], loads=[WIDE])
+    send(pool, "k1", "k2")
+    assert pool.dispatched() == ["k1", "k2"]
+    pool.change(limited(in_flight_max=1))
+    pool.come_back("k1")
+    pool.now += 5.0
+    assert pool.dispatched() == []
+    pool.end("k2")
+    assert pool.dispatched() == ["k1"]
 
 
 @pytest.mark.local_scheduler
