@@ -46,7 +46,7 @@ def start(command: str) -> str:
     """What a command's program says to --help, as `python COMMAND --help` would in the repository's root."""
     for name, module in list(sys.modules.items()):  # programs before this one have imported theirs, by the same names
         if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(ROOT / "tests"):
-            if name.startswith("tests.") and name != command.removeprefix("-m "):
+            if name.startswith("tests.") and name.removesuffix(".__main__") != command.removeprefix("-m "):
                 continue  # the name of one file alone
             del sys.modules[name]
     sys.argv = [file_of(command), "--help"]
