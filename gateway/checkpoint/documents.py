@@ -55,7 +55,7 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """The models by backend, and the ratios of the tenants seen last, the most recent one last."""
+    """The learnt step-time models by backend, and the tokens per byte of recent tenants' prompts, the latest last."""
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
     tokens_per_byte: tuple[Ratio, ...] = ()

@@ -42,7 +42,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class HelloError(Exception):
-    """The peer is not of this cluster, or of another version; the text is for a log line."""
+    """An error: a peer's first message is invalid, or its version or name is not expected; the text is for the log."""
 
 
 class OtherMemberError(HelloError):

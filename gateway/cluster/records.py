@@ -41,8 +41,8 @@ class Taken(NamedTuple):
 
 
 class PoolCheckpoint(NamedTuple):
-    """Of one pool: counters, and what counts against limits per minute. `charged` is what the counters have of requests
-    that had not ended, by wire id.
+    """The checkpoint of one pool: its counters, use of limits per minute, and sessions; `charged` is, by wire id, the
+    usage in the counters from requests that had not ended.
     """
 
     service: ServiceCheckpoint

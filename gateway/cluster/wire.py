@@ -134,7 +134,7 @@ class Join(WireMessage, frozen=True, tag="J"):
 
 
 class ToldPart(WireMessage, frozen=True, tag="a"):
-    """A slice of what the follower has was told since its Join; the next one follows when the leader says TellMore.
+    """The message that ends one slice of a follower's report after its Join; the next slice follows a TellMore.
     `has_told_running`: all that has ended and all that runs was told, and what is left waits.
     """
 
@@ -170,7 +170,7 @@ class Ping(WireMessage, frozen=True, tag="i"):
 
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
-    """Send this request to this backend now; fields as in policies.types.Dispatch. `limits` are the limits per
+    """The message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the limits per
     minute that it meets, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and why it
     waited.
     """

@@ -83,7 +83,7 @@ Handler = Callable[[HttpRequest], Coroutine[Any, Any, Response | EventStream]]
 
 
 class DataPort(Protocol):
-    """What a connection belongs to."""
+    """The server that a client connection belongs to: it finds handlers and makes the responses to bad requests."""
 
     body_bytes_max: int
     closing: bool

@@ -63,7 +63,7 @@ class ClientLink(Protocol):
 
 
 class StreamKeeper(Protocol):
-    """Keeps the connection of a stream open that waits (event_stream.py)."""
+    """An object that keeps the connection of a waiting stream open (Heartbeat in event_stream.py)."""
 
     def stop(self) -> EventStream | None:
         """Stop, and return the stream whose head was sent; None where no head was sent. Idempotent."""

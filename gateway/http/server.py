@@ -28,7 +28,9 @@ _NO_HEADERS: Final = Headers()
 
 
 class GatewayServer:
-    """Serves a table of paths. Made and used on one loop; call it to make the protocol of a connection."""
+    """The HTTP server of the data port, for a table of paths. Made and used on one loop; call it to make the protocol
+    of a connection.
+    """
 
     def __init__(
         self,

@@ -27,7 +27,9 @@ _Totals = tuple[float, int, int, int, int, int, int]  # the last one is the numb
 
 
 class ServiceWindow:
-    """One window of one pool. Mutable: `begin` a reading, show it all tenants (`saw`), `end` it."""
+    """The service, tokens and waiting time of each tenant of one pool in the last seconds or minutes. Mutable: `begin`
+    a reading, show it all tenants (`saw`), `end` it.
+    """
 
     def __init__(self, length_s: float, bucket_s: float) -> None:
         """The window is `length_s` long, and up to `bucket_s` longer while its oldest bucket leaves."""

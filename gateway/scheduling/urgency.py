@@ -31,8 +31,8 @@ class TierUrgency:
 
 @dataclass(slots=True)
 class Urgency:
-    """All tiers, the least slack of each tenant that has any, and the REQUESTS_MAX most urgent requests by id, the
-    least slack first. Slack is in seconds; below 0 the token is late.
+    """The slack of one pool's requests, in seconds (below 0: late), by tier and by tenant that has any, with at most
+    REQUESTS_MAX of the most urgent requests by id, the least slack first.
     """
 
     tiers: dict[str, TierUrgency]

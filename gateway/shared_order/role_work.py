@@ -30,7 +30,9 @@ _FOUND: Final = msgspec.msgpack.Decoder(dict[int, frozenset[str]])
 
 
 class RoleWork:
-    """Made on the loop when all parts of the gateway are there; `stop` it before they are stopped."""
+    """The work of one process by its role in the shared order, such as leader or follower. Made on the loop when all
+    parts of the gateway are there; `stop` it before they are stopped.
+    """
 
     def __init__(
         self,

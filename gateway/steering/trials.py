@@ -30,7 +30,7 @@ DATA: Final = b"data: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCall:
-    """One trial. `model` may be an alias."""
+    """A call that an operator makes as a chosen tenant, to try one prompt; `model` may be an alias."""
 
     tenant: str
     model: str
@@ -62,7 +62,7 @@ class TrialResult(msgspec.Struct, kw_only=True):
 
 
 class Trials:
-    """The trials of one process. Made on the loop."""
+    """The part of one process that makes an operator's trial calls as chosen tenants. Made on the loop."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class _SharedRun:
 
 
 class HeldBlocks:
-    """The blocks that running requests hold. Mutable."""
+    """The prompt blocks that the running requests of one backend hold; a shared block counts once. Mutable."""
 
     __slots__ = ("_last", "runs")
 

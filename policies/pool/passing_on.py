@@ -25,7 +25,7 @@ BEFORE_MAX: Final = 64  # requests of its tenant that are looked at to find a re
 
 @dataclass(frozen=True, slots=True)
 class PassingOn:
-    """The rule for passing requests on, by the forecasts of one pool."""
+    """The rule for when a request moves to the pool of its alias's next model, by the forecasts of its pool."""
 
     tenants: Tenants
     forecaster: Forecaster

@@ -50,8 +50,8 @@ def bucket_of(gap_s: float) -> int:
 
 
 class Outlook(NamedTuple):
-    """What is expected of an idle session until a horizon: the probability that it returns by then, and for how long,
-    in seconds, it stays away of that time. `least_gain_s`: the least, over all times until then, of what it is expected
+    """The forecast for an idle session until a horizon: the probability that it returns by then, and the seconds until
+    then that it is expected to stay away. `least_gain_s`: the least, over all times until then, of what it is expected
     to have stayed away less what its return is expected to have cost.
     """
 

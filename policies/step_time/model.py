@@ -11,8 +11,8 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """The step-time model: coefficients in seconds, finite, none negative, not all zero; otherwise ValueError is
-    raised.
+    """A linear model of the time of one engine step, whose coefficients are in seconds, finite, not negative and not
+    all zero; otherwise ValueError is raised.
     """
 
     base_s: float

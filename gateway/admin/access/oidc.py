@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Oidc:
-    """The sign-in at the providers that have a client. Made on the loop."""
+    """The browser sign-in at the admin port, by the identity providers with a `sign_in` section. Made on the loop."""
 
     def __init__(
         self,

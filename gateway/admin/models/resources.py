@@ -312,7 +312,7 @@ class AppliedFile(Fields):
 
 
 class AppliedResource(Fields):
-    """One entry of the file: what it was (null: it was not there) and what it is, by the fields that are set."""
+    """The change of one entry by an applied file: its set fields before (null: there was no entry) and after it."""
 
     kind: FileKind
     id: str

@@ -99,8 +99,9 @@ FOR_NO_GROUP = EntryScope(sees=lambda caller, _entry: caller.group is None, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """The routes of one kind of entry. Callers of `role` may create, change and delete; `check` rejects what is
-    created, by AdminProblem of this part of the request. `show` None: an entry is shown with the fields of its section.
+    """The routes of the admin API for one kind of stored entry. Callers of `role` may create, change and delete;
+    `check` rejects what is created, by AdminProblem of this part of the request. `show` None: an entry is shown with
+    the fields of its section.
     """
 
     kind: str

@@ -70,7 +70,7 @@ class PoolPreview(Fields):
 
 
 class PreviewResource(Fields):
-    """The preview of each pool, by its name. Tenants that were idle for 15 minutes are left out."""
+    """The shares of each pool before and after an edit, by pool name, without tenants that were idle for 15 minutes."""
 
     pools: dict[str, PoolPreview]
 

@@ -16,7 +16,7 @@ from policies.types import Outcome, Timing
 
 
 class LeaderReports:
-    """To the leader of now, on the present connection. Mutable."""
+    """A member's reports about its requests to its leader; on each new connection all is reported again. Mutable."""
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, out_of_reach: OutOfReach) -> None:
         self.log = ChargeLog()

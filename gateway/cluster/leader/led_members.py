@@ -49,7 +49,7 @@ class LedMember:
 
 
 class LedMembers:
-    """Those that are there, or may come back at any moment. Mutable."""
+    """The members of one leadership that are connected, or may come back at any moment. Mutable."""
 
     def __init__(self, leader: str, wishes: list[Wish]) -> None:
         """`wishes`: where to wish that a connection is closed."""
