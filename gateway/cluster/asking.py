@@ -12,7 +12,9 @@ STANDALONE_S: Final = 1.0  # without the store and without a leader: then a memb
 
 
 class Asking:
-    """One call at a time. Mutable."""
+    """The timing of one member's calls to the election store: when the next call is due, and whether the last one was
+    answered in time. At most one call is open. Mutable.
+    """
 
     def __init__(self, now: float) -> None:
         """The store was just connected to."""

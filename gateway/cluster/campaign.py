@@ -17,7 +17,7 @@ HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand aga
 
 
 class Campaign:
-    """One member's, where a store elects. Mutable."""
+    """The part of one member in elections: what it asks the election store, and whether it leads. Mutable."""
 
     def __init__(self, candidate: Candidate, lead: OwnLead, follower: Follower) -> None:
         self.candidate = candidate

@@ -39,8 +39,8 @@ checkpoint.
 
 
 class Mark(NamedTuple):
-    """Which checkpoint it is: the newest one has the highest mark. A store that has forgotten may give an epoch twice,
-    but to different members.
+    """The mark of a checkpoint: the newest checkpoint has the highest mark. A store that has forgotten may give an
+    epoch twice, but to different members.
     """
 
     epoch: Epoch = 0
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
 
 class NewestCheckpoint:
-    """The newest checkpoint that this member was told, from any source. Mutable."""
+    """The newest checkpoint that this member has received, from the leader or the store. Mutable."""
 
     def __init__(self) -> None:
         self.mark = Mark()

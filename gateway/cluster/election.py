@@ -21,7 +21,9 @@ from gateway.cluster.witness_lists import WitnessLists
 
 
 class Candidate:
-    """One member's side of the election. Mutable."""
+    """The rules by which one member stands for election: what it asks the store, and what each answer means.
+    Mutable.
+    """
 
     def __init__(self, member: str, address: str = "", *, now: float) -> None:
         """`address` is where other members connect. The store was just connected to."""

@@ -16,8 +16,8 @@ ABANDONED_S: Final = WITHOUT_STORE_S * 1.05  # since its last renewal: then memb
 
 
 class Witnesses(NamedTuple):
-    """The members a majority of which may renew the lease of this epoch's leader without the store; none: it has none
-    but the store's.
+    """The members a majority of which may renew the lease of this epoch's leader while the store does not answer;
+    empty: only the store renews it.
     """
 
     epoch: int = 0
@@ -28,7 +28,7 @@ NO_WITNESSES: Final = Witnesses()
 
 
 class Ask(StrEnum):
-    """What a store is asked. Each call also lists the asking member for MEMBER_S."""
+    """A kind of call to the election store. Each call also lists the asking member for MEMBER_S."""
 
     LOOK = "look"
     ACQUIRE = "acquire"  # take the key, if no member has it: epoch = max(counter, known) + 1
@@ -38,10 +38,10 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One call; give the answer and this call to `Candidate.answered`. `epoch` is the highest that is known, or for
-    RENEW and RELEASE the led one. `number` tells calls apart, and grows. The caller helps no leader of `free_epoch` or
-    before; `has_ended`: because the process that leads in it has ended. `witnesses`: those to agree on with RENEW, and
-    the last known ones, for a store that has forgotten, with ACQUIRE.
+    """One call of a member to the election store; give the answer and this call to `Candidate.answered`. `epoch` is the
+    highest that is known, or for RENEW and RELEASE the led one. `number` tells calls apart, and grows. The caller helps
+    no leader of `free_epoch` or before; `has_ended`: because the process that leads in it has ended. `witnesses`: those
+    to agree on with RENEW, and the last known ones, for a store that has forgotten, with ACQUIRE.
     """
 
     ask: Ask
@@ -57,7 +57,9 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """What the store says after a call. `counter` is as it was before the call."""
+    """The election store's answer to a call: which member holds the key, and which members are listed. `counter` is as
+    it was before the call.
+    """
 
     leader: str | None
     epoch: int
@@ -69,7 +71,7 @@ class StoreView:
 
 
 class ElectionStore(Protocol):
-    """What a shell implements: Redis now, a Kubernetes Lease later. Any error counts as no answer."""
+    """The store that elects the leader: an interface, implemented by Redis. Any error counts as no answer."""
 
     async def call(self, call: StoreCall) -> StoreView: ...
     async def put_checkpoint(self, body: bytes) -> None: ...

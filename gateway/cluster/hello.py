@@ -13,7 +13,7 @@ HELLO_BYTES_MAX: Final = 1024
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The speaker; whether it `leads`."""
+    """The first message on a connection: the sender's version, its name, and whether it `leads`."""
 
     version: int
     member: str
@@ -46,7 +46,7 @@ class HelloError(Exception):
 
 
 class OtherMemberError(HelloError):
-    """Another member than was sought listens there, so the process that did has ended."""
+    """An error: another member than the expected one answers at that address, so the expected process has ended."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -7,7 +7,7 @@ from gateway.cluster.election_store import Ask, StoreCall, StoreView
 
 
 class LeaderKey:
-    """As one member knows it. Mutable."""
+    """The store's key of the leader as one member knows it: which member holds it, and until when. Mutable."""
 
     def __init__(self) -> None:
         self.leader: str | None = None

@@ -27,7 +27,7 @@ from policies.types import Tenant
 
 
 class Member:
-    """One process: its Follower always, its Campaign where a store elects, its own lead where it leads."""
+    """One process of a cluster: a Follower always, a Campaign where a store elects, and a Leader while it leads."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from policies.types import BackendLoad, ReplicaShare
 
 
 class OwnLead:
-    """Whether and how one member leads. Mutable."""
+    """The leadership of one member, if it has any: over all members, or over itself alone. Mutable."""
 
     def __init__(
         self, follower: Follower, share: OwnShare, make_scheduler: Callable[[str], SharedSchedulerProtocol]

@@ -18,7 +18,9 @@ COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 
 
 class OwnShare:
-    """One member's part of every limit, and the tenants and facts with that part. Mutable."""
+    """The part of every limit that one member may use while it is alone, and tenants and facts scaled to that part.
+    Mutable.
+    """
 
     def __init__(self, name: str, tenant_of: Callable[[str], Tenant | None]) -> None:
         """`tenant_of`: the registry."""

@@ -24,7 +24,9 @@ WITHOUT_STORE_S: Final = 90.0  # a store that fails over, or is upgraded, is bac
 
 
 class Promise:
-    """A follower's promise to the leader that it has joined: until when it carries out what that one decides."""
+    """A follower's promise to the leader that it has joined: the time until which it carries out that leader's
+    actions.
+    """
 
     def __init__(self, ratio: float = PROMISE_RATIO) -> None:
         self._ratio = ratio
@@ -43,7 +45,7 @@ class Promise:
 
 
 class Granting:
-    """What one member grants leaders: LEASE_S from each Pong that it heard. Mutable."""
+    """The time that one member grants to its leader's lease: LEASE_S from each Pong that it received. Mutable."""
 
     def __init__(self) -> None:
         self.may_grant = False
@@ -70,8 +72,8 @@ class Granting:
 
 
 class Grants:
-    """What a leader's members have granted it: those that share its order, or did until a moment ago and may return.
-    Mutable.
+    """The times that members have granted to one leader's lease: members that share its order, or did until a moment
+    ago and may return. Mutable.
     """
 
     def __init__(self, leader: str) -> None:

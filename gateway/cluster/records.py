@@ -34,7 +34,9 @@ Records = dict[str, bytes]
 
 
 class Taken(NamedTuple):
-    """What a leader has taken in of one member: its last request, and its last entry of the ChargeLog."""
+    """The leader's position in one member's reports: the member's last request, and its last entry of the ChargeLog,
+    that the leader has taken in.
+    """
 
     request: int = 0
     entry: int = 0
@@ -69,7 +71,9 @@ def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
 
 
 class ClusterCheckpoint(NamedTuple):
-    """What a leader goes on from: of all pools, and of all members."""
+    """The checkpoint from which a new leader continues: those of all pools, and the position in each member's
+    reports.
+    """
 
     pools: Mapping[str, PoolCheckpoint]
     taken: Mapping[str, Taken]
@@ -268,7 +272,7 @@ def _unpacked(packed: bytes, older_s: float) -> tuple[Booked, ...]:
 
 
 class Whole(msgspec.Struct, frozen=True, array_like=True):
-    """All records, as a store keeps them: each part is some of them, encoded."""
+    """A whole checkpoint as a store keeps it: each part holds some of its records, encoded."""
 
     mark: tuple[int, int, str]
     at: float

@@ -24,21 +24,25 @@ Epoch = int
 
 
 class LimitsOf(NamedTuple):
-    """Whose limits per minute: a tenant's, its group's and those of its key."""
+    """The tenant and API key that a state of limits per minute belongs to: limits of the tenant, of its group and of
+    the key.
+    """
 
     tenant_id: str
     key_id: str = ""
 
 
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
-    """One thing said."""
+    """The base of all messages between a leader and its followers."""
 
 
 # -- facts of a follower's requests, in one pool ----------------------------------------------------------------
 
 
 class Submit(WireMessage, frozen=True, tag="s"):
-    """A request arrived `age_s` ago. With `is_traced` its Dispatched or Refused tells its lift and why it waited."""
+    """The follower's message that a request arrived `age_s` ago. With `is_traced` its Dispatched or Refused tells its
+    lift and why it waited.
+    """
 
     number: int
     request: Request
@@ -47,15 +51,15 @@ class Submit(WireMessage, frozen=True, tag="s"):
 
 
 class Used(WireMessage, frozen=True, tag="p"):
-    """A dispatched request has used this much so far."""
+    """The follower's message that a dispatched request has used this much so far."""
 
     number: int
     usage: Usage
 
 
 class Finish(WireMessage, frozen=True, tag="f"):
-    """A dispatched request ended, having used this much; None: as last told. `entry` is its number in the member's
-    ChargeLog.
+    """The follower's message that a dispatched request ended, having used this much; None: as last told. `entry` is its
+    number in the member's ChargeLog.
     """
 
     number: int
@@ -66,21 +70,27 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Told(WireMessage, frozen=True, tag="t"):
-    """What became of a dispatched request (rules 8, 15, 16). The `request_id` and the time in it are the follower's."""
+    """The follower's message of a fact about a dispatched request, such as that it returned to its queue (rules 8, 15,
+    16). The `request_id` and the time in it are the follower's.
+    """
 
     number: int
     fact: RunFact
 
 
 class Gone(WireMessage, frozen=True, tag="g"):
-    """The client left before its follower knew of a dispatch: nothing was sent (rule 14). `entry` as in Finish."""
+    """The follower's message that a client left before its request's dispatch was known here, so nothing was sent (rule
+    14). `entry` as in Finish.
+    """
 
     number: int
     entry: int = 0
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """A call that was never queued used this much of a tenant's service, with this key. `entry` as in Finish."""
+    """The follower's message that a call which was never queued used this much of a tenant's service, with this key.
+    `entry` as in Finish.
+    """
 
     tenant_id: str
     usage: Usage
@@ -89,14 +99,16 @@ class Spend(WireMessage, frozen=True, tag="$"):
 
 
 class Untold(WireMessage, frozen=True, tag="h"):
-    """KV tokens that the follower's requests hold at each backend beyond the usage that it has told (rule 11)."""
+    """The follower's message of the KV tokens that its requests hold at each backend beyond the usage that it has told
+    (rule 11).
+    """
 
     tokens: dict[str, int]
 
 
 class Ended(WireMessage, frozen=True, tag="e"):
-    """On joining: a request that has ended, and that no checkpoint is known to have (`entry` of ChargeLog). Without a
-    `backend_id` it waited. `usage` is all that its client was delivered; None: nothing.
+    """The joining follower's message of a request that has ended, and that no known checkpoint includes (`entry` of
+    ChargeLog). Without a `backend_id` it waited. `usage` is all that its client was delivered; None: nothing.
     """
 
     number: int
@@ -109,8 +121,9 @@ class Ended(WireMessage, frozen=True, tag="e"):
 
 
 class Has(WireMessage, frozen=True, tag="+"):
-    """On joining: a request that the follower has (rules 18, 20, 21). Without a `backend_id` it waits. `usage` is the
-    present one, also of one that was interrupted and waits; before a first token what its Dispatch assumed.
+    """The joining follower's message of a request that it has (rules 18, 20, 21). Without a `backend_id` it waits.
+    `usage` is the present one, also of one that was interrupted and waits; before a first token what its Dispatch
+    assumed.
     """
 
     number: int
@@ -142,24 +155,25 @@ class ToldPart(WireMessage, frozen=True, tag="a"):
 
 
 class ToldAll(WireMessage, frozen=True, tag="A"):
-    """All that the follower has was told since its Join."""
+    """The follower's message that it has told all that it had when it joined."""
 
 
 class Reach(WireMessage, frozen=True, tag="b"):
-    """The backends that the follower cannot reach; all others it can (rule 8)."""
+    """The follower's message of the backends that it cannot reach; it reaches all others (rule 8)."""
 
     unreachable: tuple[str, ...] = ()
 
 
 class Failed(WireMessage, frozen=True, tag="x"):
-    """The follower's call to this backend failed before an answer (rule 27)."""
+    """The follower's message that its call to this backend failed before an answer (rule 27)."""
 
     backend_id: str
 
 
 class Ping(WireMessage, frozen=True, tag="i"):
-    """Sent at `at` by the follower's clock, which the Pong returns. The follower has granted the leader LEASE_S from
-    when it heard the Pong that was `granted`, by the leader's clock (promise.py); None: it grants nothing.
+    """The follower's ping, sent `at` this time of its own clock, which the Pong returns. The follower has granted the
+    leader LEASE_S from when it heard the Pong that was `granted`, by the leader's clock (promise.py); None: it grants
+    nothing.
     """
 
     at: float
@@ -170,9 +184,9 @@ class Ping(WireMessage, frozen=True, tag="i"):
 
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
-    """The message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the limits per
-    minute that it meets, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and why it
-    waited.
+    """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the
+    limits per minute that it meets, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and
+    why it waited.
     """
 
     number: int
@@ -189,7 +203,7 @@ class Dispatched(WireMessage, frozen=True, tag="D"):
 
 
 class Refused(WireMessage, frozen=True, tag="R"):
-    """Reject this request; fields as in policies.types.Reject, `limits` as in Dispatched."""
+    """The leader's message to reject a request; fields as in policies.types.Reject, `limits` as in Dispatched."""
 
     number: int
     reason: Reason
@@ -199,24 +213,30 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """Preempt this request, for this cause. Answered by Told, or nothing once it has ended (rule 15)."""
+    """The leader's message to preempt a request, for this cause. Answered by Told, or nothing once it has ended (rule
+    15).
+    """
 
     number: int
     cause: Cause = Cause.PREEMPTED
 
 
 class Welcome(WireMessage, frozen=True, tag="w"):
-    """The follower has joined this epoch: what it told was taken in, or will be before anything is decided."""
+    """The leader's message that the follower has joined this epoch: its report was taken in, or will be before any
+    decision.
+    """
 
     leader: str
 
 
 class TellMore(WireMessage, frozen=True, tag="m"):
-    """The answer to a ToldPart: that slice was taken in, or may wait until something is decided."""
+    """The leader's answer to a ToldPart, which asks for the next slice: the last one was taken in, or may wait until
+    the leader decides.
+    """
 
 
 class Pong(WireMessage, frozen=True, tag="o"):
-    """The answer to a Ping: the leader's lease lasts `lease_s` from now (rule 3), which is `sent_at` by its clock."""
+    """The leader's answer to a Ping: its lease lasts `lease_s` from now (rule 3), which is `sent_at` by its clock."""
 
     at: float
     lease_s: float
@@ -224,22 +244,22 @@ class Pong(WireMessage, frozen=True, tag="o"):
 
 
 class Release(WireMessage, frozen=True, tag="q"):
-    """The leader stops: its promises end now, and it decides nothing more in this epoch. It `returns` to tell the next
-    leader what its own clients have; without any, the next one need not wait for it.
+    """The leader's message that it stops: its promises end now, and it decides nothing more in this epoch. It `returns`
+    to tell the next leader what its own clients have; without any, the next one need not wait for it.
     """
 
     returns: bool = False
 
 
 class HigherEpoch(WireMessage, frozen=True, tag="^"):
-    """Said to a leader, or to a follower of an old one: this higher epoch is known (rule 1)."""
+    """The message to a leader, or to a follower of an old one, that this higher epoch is known (rule 1)."""
 
     epoch: Epoch
 
 
 class Shared(WireMessage, frozen=True, tag="="):
-    """State that the leader's shell tells all followers: told on joining and on every change, before the Dispatch that
-    needs it (catalog of models, kinds and priorities of backends, the name at the plugin).
+    """The leader's message of state that all followers need: sent on joining and on every change, before the Dispatch
+    that needs it (catalog of models, kinds and priorities of backends, the name at the plugin).
     """
 
     topic: str
@@ -247,8 +267,9 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
-    """Records of a checkpoint that have changed; empty ones are gone (records.py). Those up to a part with a `mark`
-    make this checkpoint of that one's `base`, or, since the part that `begins`, all of it. `is_kept`: a store has it.
+    """The leader's message of checkpoint records that have changed; empty ones are gone (records.py). Those up to a
+    part with a `mark` make this checkpoint of that one's `base`, or, since the part that `begins`, all of it.
+    `is_kept`: a store has it.
     """
 
     records: dict[str, bytes]
@@ -260,7 +281,9 @@ class CheckpointPart(WireMessage, frozen=True, tag="c"):
 
 
 class WantCheckpoint(WireMessage, frozen=True, tag="C"):
-    """The leader asks a follower for the checkpoint that it holds: none newer is known (rule 19)."""
+    """The leader's message that asks a follower for the checkpoint that it holds, because none newer is known (rule
+    19).
+    """
 
 
 FollowerMessage = (
@@ -299,7 +322,7 @@ AnyMessage = FollowerMessage | LeaderMessage
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What one process tells another at once: all of one pool ("": none) and one epoch (rule 5)."""
+    """One transport message between two processes: the messages of one pool ("": of none) in one epoch (rule 5)."""
 
     epoch: Epoch
     pool: str
@@ -307,7 +330,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame of this version: the connection is closed."""
+    """An error: the received bytes are no frame of this version, so the connection is closed."""
 
 
 def _fact(_base: type, given: Any) -> Fact:

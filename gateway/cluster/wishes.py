@@ -7,7 +7,7 @@ from gateway.cluster.wire import Epoch
 
 @dataclass(frozen=True, slots=True)
 class CloseMember:
-    """Close the connection of this member, if it is still open."""
+    """A leader's wish to its shell: close the connection of this member, if it is still open."""
 
     member: str
     reason: str
@@ -15,22 +15,22 @@ class CloseMember:
 
 @dataclass(frozen=True, slots=True)
 class AskBackends:
-    """Measure these backends now; None: all (rules 22, 27)."""
+    """A leader's wish to its shell: measure these backends now; None: all (rules 22, 27)."""
 
     backend_ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Put this encoded checkpoint into the store."""
+    """A leader's wish to its shell: put this encoded checkpoint into the store."""
 
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """The leadership is over: the reason is for the log. `epoch` is a higher one that was heard of, or 0.
-    `is_blind`: this process reaches no backend, so another one shall lead.
+    """A leader's wish to its shell: end its leadership, for this reason, which is for the log. `epoch` is a higher one
+    that was heard of, or 0. `is_blind`: this process reaches no backend, so another one shall lead.
     """
 
     reason: str

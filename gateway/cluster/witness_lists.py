@@ -4,7 +4,9 @@ from gateway.cluster.election_store import NO_WITNESSES, StoreView, Witnesses
 
 
 class WitnessLists:
-    """The list that the store has agreed on, and the one that it may have. Mutable."""
+    """The lists of members a majority of which can renew the leader's lease: the list that the store has confirmed, and
+    the one that it may have by now. Mutable.
+    """
 
     def __init__(self) -> None:
         self.members: frozenset[str] = frozenset()

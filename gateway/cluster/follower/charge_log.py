@@ -17,7 +17,9 @@ ENTRIES_MAX: Final = 20_000
 
 
 class ChargeLog:
-    """Entries that no checkpoint is known to have, oldest first. Mutable."""
+    """A numbered log of the requests of this member's clients that have ended and of what they spent, oldest first,
+    without those that a checkpoint includes. Mutable.
+    """
 
     def __init__(self) -> None:
         self.number = 0

@@ -10,7 +10,9 @@ NO_LIMITS = RateLimits()
 
 
 class Decided:
-    """Actions of each pool, in their order, and the limits per minute that came with them. Mutable."""
+    """The leader's actions that this member has not carried out yet, by pool and in order, and the limits per minute
+    that came with them. Mutable.
+    """
 
     def __init__(self) -> None:
         self._actions: defaultdict[str, list[Action]] = defaultdict(list)

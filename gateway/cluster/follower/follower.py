@@ -40,7 +40,9 @@ RETRY_AFTER_S: Final = 1.0  # of a request that is refused here: by then there i
 
 
 class Follower:
-    """One member's requests and its link to the leader. Mutable; it lives as long as the process."""
+    """The follower's side of one member: it reports its clients' requests to the leader, and has the leader's actions.
+    Mutable; it lives as long as the process.
+    """
 
     def __init__(
         self, member: str, *, wait_s_max: float, checkpoint: NewestCheckpoint | None = None, now: float = 0.0

@@ -17,7 +17,9 @@ UNSENT_S_MAX: Final = 1.0
 
 
 class LeaderLink:
-    """One member's link to the leader of now. Mutable; it lives as long as the process."""
+    """One member's connection to its present leader, without the bytes: what to send on it, which received messages
+    count, and when to close it. Mutable; it lives as long as the process.
+    """
 
     def __init__(self, member: str, now: float) -> None:
         self.member = member
@@ -144,7 +146,7 @@ class LeaderLink:
 
 
 class Outbox:
-    """What is to be sent on one connection, in its order. Mutable."""
+    """The messages that are to be sent on one connection, in order. Mutable."""
 
     def __init__(self) -> None:
         self._said: list[tuple[str, AnyMessage]] = []

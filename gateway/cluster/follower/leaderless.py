@@ -12,7 +12,7 @@ REFUSED_MAX: Final = 100  # at once
 
 
 class Leaderless:
-    """The deadlines of what waits without a leader. Mutable."""
+    """The deadlines of a member's queued requests while no leader decides for it. Mutable."""
 
     def __init__(self, wait_s_max: float, now: float) -> None:
         """`wait_s_max` is the queue timeout of the configuration. There is no leader at first."""

@@ -11,7 +11,9 @@ from policies.types import NO_USAGE, Dispatch, Outcome, Request, Timing, Usage
 
 @dataclass(slots=True, eq=False)
 class OwnRequest:
-    """A request of this member's clients. Without a `dispatch` it waits."""
+    """A request of this member's clients, as the member keeps it until the request ends. Without a `dispatch` it
+    waits.
+    """
 
     number: int
     pool: str

@@ -11,7 +11,9 @@ ASK_AGAIN_S: Final = 1.0  # after a failed call, a backend counts as unreachable
 
 
 class OutOfReach:
-    """Each such backend, and until when it counts as one. Mutable."""
+    """The backends that this process failed to reach, each with the time until which it counts as unreachable.
+    Mutable.
+    """
 
     def __init__(self, link: LeaderLink) -> None:
         self._link = link

@@ -34,8 +34,9 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 
 
 class RemoteScheduler:
-    """One pool, with the interface of a Scheduler and its views. Its driver calls `Member.tick` before `poll` where
-    frames came, and brings all usages up to date whenever `UsageTelling.is_due`.
+    """The stand-in for one pool's Scheduler in a process that shares its order: the leader's Scheduler decides. Its
+    driver calls `Member.tick` before `poll` where frames came, and brings all usages up to date whenever
+    `UsageTelling.is_due`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
@@ -161,7 +162,7 @@ class RemoteScheduler:
 
 
 class PrefillTimes:
-    """How long a prompt token takes at each backend, by the prompts that were answered. Mutable."""
+    """The measured prefill time per prompt token of each backend, in seconds. Mutable."""
 
     def __init__(self) -> None:
         self._token_s: dict[str, float] = {}  # by backend
@@ -178,8 +179,8 @@ class PrefillTimes:
 
 
 class LeadersLimits:
-    """The limits per minute in one pool: as they are where this process leads, elsewhere as the leader told last.
-    Mutable.
+    """The present state of the limits per minute in one pool, read from the Scheduler where this process leads,
+    elsewhere as the leader sent it last. Mutable.
     """
 
     def __init__(self, pool: str, member: Member, ask: AskLimits) -> None:

@@ -21,7 +21,7 @@ SLICE_BLOCKS_MAX: Final = 10_000
 
 
 class Telling:
-    """The rest of one telling. Mutable."""
+    """The rest of a member's full report after it has joined a leader, from which slices are taken. Mutable."""
 
     def __init__(self, log: Iterable[tuple[str, Ended | Spend]], requests: Iterable[OwnRequest]) -> None:
         self._log = deque(log)

@@ -16,7 +16,9 @@ STEP_S: Final = 0.02
 
 
 class UsageTelling:
-    """The newest usage of each request that runs, and what is held untold. Mutable."""
+    """The newest usage of each running request of this member, and the tokens that its leader has not been told yet.
+    Mutable.
+    """
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, reports: LeaderReports) -> None:
         self._link, self._requests, self._reports = link, requests, reports

@@ -26,7 +26,9 @@ class _Stranger(NamedTuple):
 
 
 class Arrivals:
-    """Those of one pool that wait for their tenant to be known. Mutable."""
+    """The requests that ask for admission to one pool, among them those that wait until the registry knows their
+    tenant. Mutable.
+    """
 
     def __init__(
         self,

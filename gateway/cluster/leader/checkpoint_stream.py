@@ -22,7 +22,7 @@ Parts = list[tuple[str, CheckpointPart]]
 
 
 class CheckpointStream:
-    """Of one leadership. Mutable."""
+    """The checkpoints that one leader makes and sends to its members. Mutable."""
 
     def __init__(self, epoch: Epoch, leader: str, newest: NewestCheckpoint) -> None:
         """`newest` is what the leader goes on from; it becomes each checkpoint that is taken."""

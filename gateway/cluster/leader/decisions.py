@@ -15,7 +15,9 @@ KEPT_MAX: Final = 10_000  # rejections that members may have missed
 
 
 class Decisions:
-    """Of one pool: what is to be said, and the last rejections. Mutable."""
+    """The messages that carry one pool's decisions to the members, and the last rejections, for members that missed
+    them. Mutable.
+    """
 
     def __init__(
         self, scheduler: SharedSchedulerProtocol, known: OrderedRequests, tenants: PoolTenants, journal: PoolJournal

@@ -10,7 +10,7 @@ from gateway.cluster.wire import WantCheckpoint
 
 
 class Gathering:
-    """Of one leadership. Mutable."""
+    """The wait of a new leader before its first decision: which members it waits for, and until when. Mutable."""
 
     def __init__(
         self, leader: str, members: LedMembers, waits: Mapping[str, float], checkpoint: NewestCheckpoint

@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Entries by source, each source's in order. Mutable."""
+    """The queue of facts that the leader received and has not processed: one FIFO per source, which take fair turns.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, deque[tuple[int, T, bool]]] = {}  # those of a source, each with its number

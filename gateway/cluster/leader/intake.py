@@ -15,7 +15,9 @@ OWN: Final = ""  # the source of facts of the leader's own process
 
 
 class Intake:
-    """What was told and is not taken in, and what becomes of it. Mutable."""
+    """The leader's processing of received facts: it takes them from the inbox, and passes each to its pool or member.
+    Mutable.
+    """
 
     def __init__(
         self, leader: str, members: LedMembers, pools: LedPools, stream: CheckpointStream, wishes: list[Wish]

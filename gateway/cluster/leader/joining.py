@@ -16,7 +16,7 @@ from policies.types import NO_USAGE, Cause, Request, Tenant
 
 
 class Joining:
-    """Takes in what the members of one pool tell on joining."""
+    """The handling of the full report that a joining member makes of its requests in one pool."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ CHARGED_MAX: Final = 2_000  # requests of members that went away and may return:
 
 
 class KeptCharges:
-    """Usage by wire id, the oldest first. Mutable."""
+    """The charged usage of requests that the leader does not know at present, by wire id, oldest first. Mutable."""
 
     def __init__(self) -> None:
         self._usages: OrderedDict[str, Usage] = OrderedDict()

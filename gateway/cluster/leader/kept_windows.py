@@ -12,7 +12,9 @@ from policies.types import ALONE, ReplicaShare
 
 
 class KeptWindows:
-    """What is left to restore. Mutable."""
+    """The use of limits per minute that a new leader took over from a checkpoint and has not restored yet, by scope.
+    Mutable.
+    """
 
     def __init__(
         self, windows: WindowCheckpoint = NOTHING_BOOKED, since: float = 0.0, share: ReplicaShare = ALONE

@@ -38,7 +38,9 @@ from policies.types import ALONE, ReplicaShare, Tenant
 
 
 class Leader:
-    """One leadership. Mutable; it ends with a StepDown, and is then thrown away."""
+    """The leader of a cluster for one epoch: it runs the Schedulers of all pools for all members. Mutable; it ends with
+    a StepDown, and is then thrown away.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ UNSENT_S_MAX: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class LedMember:
-    """A member that is connected, or was until a moment ago."""
+    """A member that is connected to this leader, or was until a moment ago."""
 
     sender: Sender
     heard_at: float

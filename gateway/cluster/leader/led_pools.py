@@ -16,7 +16,7 @@ POLL_S: Final = 0.001  # rule 10
 
 
 class LedPools(Mapping[str, PoolOrder]):
-    """The pools by name. Mutable."""
+    """The pools that one leader decides for, by name. Mutable."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A member as the pools see it: what it can reach, and which of its requests it has told."""
+    """A member as its leader's pools see it: which backends it reaches, and which of its requests it has reported."""
 
     member: str
     unreachable: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class Sender:
 
 @dataclass(slots=True, eq=False)
 class OrderedRequest:
-    """A request that has not ended."""
+    """A request that has not ended, as the leader keeps it."""
 
     sender: Sender
     number: int
@@ -116,13 +116,15 @@ LOOKED_AT: Final = 64  # requests, in the time that one takes that is ended
 
 
 class Handler(Protocol):
-    """What is done with one request, at this time."""
+    """A function that handles one request of a chore, at this time."""
 
     def __call__(self, id_: str, known: OrderedRequest, now: float) -> object: ...
 
 
 class Chores:
-    """What is left to do of many requests, in pieces. Mutable."""
+    """The unfinished work on many requests at once, such as those of a member that left, done piece by piece.
+    Mutable.
+    """
 
     def __init__(
         self, requests: OrderedRequests, *, park: Handler, place_again: Handler, end: Handler, give_up: Handler

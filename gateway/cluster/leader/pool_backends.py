@@ -9,7 +9,7 @@ from policies.types import BackendLoad, Request
 
 
 class PoolBackends:
-    """The backends of one pool, by the last loads. Mutable."""
+    """The backends of one pool as last measured, with the KV tokens that members hold there unreported. Mutable."""
 
     def __init__(self, journal: PoolJournal) -> None:
         self._journal = journal

@@ -35,7 +35,7 @@ WRITTEN_MAX: Final = 320
 
 
 class PoolJournal:
-    """What has to be written. Mutable."""
+    """The keys of one pool's checkpoint records that have changed since they were last written. Mutable."""
 
     def __init__(
         self,

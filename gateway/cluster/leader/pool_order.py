@@ -26,7 +26,7 @@ from policies.types import ReplicaShare, Tenant
 
 
 class PoolOrder:
-    """One pool's Scheduler, shared by all members. Mutable."""
+    """One pool at the leader: its Scheduler, which decides on the requests of all members. Mutable."""
 
     def __init__(
         self, name: str, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]

@@ -16,7 +16,9 @@ from policies.types import NO_USAGE, Outcome, Usage
 
 
 class PoolRequests:
-    """The requests that one pool's Scheduler has. Mutable."""
+    """The requests of one pool at the leader, and the changes of their state, each of which its Scheduler is told.
+    Mutable.
+    """
 
     def __init__(
         self,

@@ -10,7 +10,9 @@ from policies.types import RateLimits, Tenant
 
 
 class PoolTenants:
-    """Tells the Scheduler of a tenant when a request of it comes, and whenever its settings differ. Mutable."""
+    """The tenants that one pool's Scheduler was told of: it is told of one at its first request, and whenever the
+    settings differ. Mutable.
+    """
 
     def __init__(self, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]) -> None:
         """`tenant_of` looks a tenant up in the registry, without waiting."""

@@ -10,7 +10,7 @@ from policies.types import BackendLoad, Outcome
 
 
 class Sight:
-    """What the last poll of each backend found. Mutable."""
+    """The availability of each backend at the leader's last poll of it. Mutable."""
 
     def __init__(self) -> None:
         self._reached: dict[str, dict[str, bool]] = {}  # by pool and backend
