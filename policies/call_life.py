@@ -23,7 +23,7 @@ from policies.types import Cause
 
 
 class Life(StrEnum):
-    """Where a call stands."""
+    """The state of a call, from its arrival to its end."""
 
     QUEUED = "queued"
     """It waits for a backend, for the first time or again."""
@@ -43,7 +43,7 @@ class Life(StrEnum):
 
 
 class Event(StrEnum):
-    """What changes where a call stands."""
+    """An event that changes the state of a call."""
 
     DISPATCHED = "dispatched"
     ANSWERED = "answered"
@@ -62,7 +62,7 @@ class Event(StrEnum):
 
 
 class LifeError(Exception):
-    """An event came to a call in a state that does not have it."""
+    """An error: an event came to a call in a state that does not have it."""
 
 
 class _Table(dict[tuple[Life, Event], Life]):

@@ -17,7 +17,9 @@ from policies.types import BackendLoad, Cause, Group, Outcome, PolicyChoice, Req
 
 
 class Fact:
-    """Base of all facts. Not a dataclass itself: a decoder is to ask which one it is."""
+    """The base of all facts that a Scheduler is told. It is not a dataclass itself, because a decoder asks which fact
+    it has.
+    """
 
     __slots__: tuple[str, ...] = ()
     now: float
@@ -33,7 +35,7 @@ class Fact:
 
 
 class RunFact(Fact):
-    """Base of the facts of a request that was dispatched, told by the process that holds it."""
+    """The base of all facts about a dispatched request, told by the process that holds the request."""
 
     __slots__ = ()
     request_id: str
@@ -52,6 +54,8 @@ class RunFact(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Submitted(Fact):
+    """The fact that a request arrived."""
+
     now: float
     request: Request
     call: Literal["submit"] = "submit"
@@ -59,6 +63,8 @@ class Submitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Progressed(Fact):
+    """The fact that a dispatched request has used this many tokens so far."""
+
     now: float
     request_id: str
     usage: Usage
@@ -67,6 +73,8 @@ class Progressed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Fact):
+    """The fact that a dispatched request ended with this outcome."""
+
     now: float
     request_id: str
     outcome: Outcome
@@ -76,6 +84,8 @@ class Finished(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Returned(RunFact):
+    """The fact that a dispatched request comes back to its queue, before any part of its answer was delivered."""
+
     now: float
     request_id: str
     hold_s: float = 0.0
@@ -90,6 +100,8 @@ class Returned(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(RunFact):
+    """The fact that a dispatched request comes back to its queue after a part of its answer was delivered."""
+
     now: float
     request_id: str
     usage: Usage
@@ -108,6 +120,10 @@ class Interrupted(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered(RunFact):
+    """The fact that nothing of a dispatched request was sent: its process did not receive the dispatch, or cannot reach
+    the backend.
+    """
+
     now: float
     request_id: str
     call: Literal["undelivered"] = "undelivered"
@@ -115,6 +131,8 @@ class Undelivered(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Kept(RunFact):
+    """The fact that a dispatched request goes on, because it was too late to preempt it."""
+
     now: float
     request_id: str
     call: Literal["kept"] = "kept"
@@ -123,6 +141,8 @@ class Kept(RunFact):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(Fact):
+    """The fact that the client of a request disconnected before its process knew of a dispatch."""
+
     now: float
     request_id: str
     call: Literal["cancel"] = "cancel"
@@ -130,6 +150,8 @@ class Cancelled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Spent(Fact):
+    """The fact that a call which was never queued used this much of a tenant's service."""
+
     now: float
     tenant_id: str
     usage: Usage
@@ -139,6 +161,8 @@ class Spent(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LoadChanged(Fact):
+    """The fact that the backends of the pool are these, with these loads."""
+
     now: float
     loads: tuple[BackendLoad, ...]
     call: Literal["load_changed"] = "load_changed"
@@ -146,6 +170,8 @@ class LoadChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Measured(Fact):
+    """The fact that the load of one backend was measured."""
+
     now: float
     load: BackendLoad
     call: Literal["measured"] = "measured"
@@ -153,6 +179,8 @@ class Measured(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TenantsChanged(Fact):
+    """The fact that settings of tenants, tiers or groups changed."""
+
     now: float
     changed: tuple[Tenant, ...] = ()
     removed: tuple[str, ...] = ()
@@ -165,6 +193,8 @@ class TenantsChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged(Fact):
+    """The fact that policies of the pool changed; None: this one stays."""
+
     now: float
     fairness: PolicyChoice | None = None
     prediction: PolicyChoice | None = None
@@ -175,6 +205,8 @@ class PolicyChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Fact):
+    """The fact that a checkpoint of the counters was restored."""
+
     now: float
     checkpoint: ServiceCheckpoint
     returning_s: float = RETURNING_S
@@ -183,6 +215,8 @@ class Restored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Adopted(Fact):
+    """The fact that a request already runs at a backend, which another Scheduler had dispatched."""
+
     now: float
     request: Request
     backend_id: str
@@ -194,6 +228,8 @@ class Adopted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Readmitted(Fact):
+    """The fact that a request waits here which another Scheduler had admitted."""
+
     now: float
     request: Request
     prepaid: Usage | None = None
@@ -203,6 +239,8 @@ class Readmitted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Parked(Fact):
+    """The fact that the process of a queued request is away, so the request waits outside of the queue."""
+
     now: float
     request_id: str
     call: Literal["parked"] = "parked"
@@ -210,12 +248,16 @@ class Parked(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TakenOver(Fact):
+    """The fact that this Scheduler continues for another one, and knows all requests that the other one had."""
+
     now: float
     call: Literal["taken_over"] = "taken_over"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsRestored(Fact):
+    """The fact that the use of limits per minute was restored."""
+
     now: float
     windows: WindowCheckpoint
     call: Literal["windows_restored"] = "windows_restored"
@@ -223,6 +265,8 @@ class WindowsRestored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SessionsRestored(Fact):
+    """The fact that the sessions of agents were restored."""
+
     now: float
     sessions: SessionsCheckpoint
     call: Literal["sessions_restored"] = "sessions_restored"

@@ -23,8 +23,8 @@ _arrived_at = attrgetter("arrived_at")
 
 
 class Deadlines(dict[str, tuple[str, float]]):
-    """By waiting request: its tenant's id, and when its wait ends. `put` a request; remove it as from a dictionary: the
-    heap then holds a void entry until it surfaces or the heap is rebuilt. Mutable.
+    """The deadlines of waiting requests: by request id, its tenant's id and when its wait ends. `put` a request; remove
+    it as from a dictionary: the heap then holds a void entry until it surfaces or the heap is rebuilt. Mutable.
     """
 
     __slots__ = ("_heap",)
@@ -157,8 +157,8 @@ class ArrivalOrder(Mapping[str, Request]):
 
 @dataclass(slots=True)
 class TenantQueue:
-    """One tenant's waiting requests: those in the order, oldest first, and those that are held. `body_bytes` counts
-    both, `prompt_tokens` the order.
+    """The waiting requests of one tenant: those in the order, oldest first, and those that are held. `body_bytes`
+    counts both, `prompt_tokens` the order.
     """
 
     requests: ArrivalOrder = field(default_factory=ArrivalOrder)
@@ -185,7 +185,7 @@ EMPTY = TenantQueue()
 
 
 class TenantQueues:
-    """A FIFO per tenant."""
+    """The waiting requests of each tenant, as one FIFO per tenant."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, TenantQueue] = {}
@@ -253,7 +253,9 @@ class TenantQueues:
 
 
 class PoolQueues(TenantQueues):
-    """All tenants' queues of one pool, with the deadline of each request. An id occurs at most once in all of them."""
+    """The waiting requests of all tenants of one pool, with the deadline of each. An id occurs at most once in all of
+    them.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from policies.types import SloEnvelope
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """One request's slot and memory at a backend.
+    """The reservation of one request at a backend: its slot and its KV memory.
 
     `tokens` are its own KV tokens (the tail of its prompt and its whole output), rounded up to blocks; `prefix` has the
     leading blocks of its prompt that it may share, `block_tokens` tokens each. `output_tokens` are expected and

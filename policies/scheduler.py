@@ -66,7 +66,9 @@ from policies.types import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Scheduler:
-    """Decides which request is served next, and by which backend. One instance per pool."""
+    """The scheduler of one pool, which decides what request is served next, and by which backend. One instance per
+    pool.
+    """
 
     def __init__(self, settings: SchedulerSettings | None = None, **changed: Any) -> None:
         """With these settings, or the defaults; `changed` are single ones in their place."""

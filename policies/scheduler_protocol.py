@@ -11,7 +11,7 @@ from policies.types import Action, Outcome, RateLimits, Request, Snapshot, Timin
 
 
 class SchedulerProtocol(Protocol):
-    """What a Scheduler is told, and what it decides."""
+    """The interface of a Scheduler: the facts that it is told, and its decisions."""
 
     def submit(self, request: Request, now: float) -> None: ...
     def arrived(self, request: Request, now: float) -> Sequence[Action]:
@@ -28,7 +28,7 @@ class SchedulerProtocol(Protocol):
 
 
 class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
-    """The same with its views."""
+    """The interface of a Scheduler with its views."""
 
     def snapshot(self, now: float, tenant_ids: Iterable[str] | None = None) -> Snapshot: ...
     def rate_limits(self, tenant_id: str, now: float, key_id: str = "") -> RateLimits: ...
@@ -40,7 +40,7 @@ class ViewedSchedulerProtocol(SchedulerProtocol, Protocol):
 
 
 class SharedSchedulerProtocol(ViewedSchedulerProtocol, Protocol):
-    """A Scheduler that decides for many processes."""
+    """The interface of a Scheduler that decides for many processes."""
 
     def windows(self, now: float, scopes: Iterable[str] | None = None) -> WindowCheckpoint: ...
     def sessions(self, now: float, changes_max: int) -> SessionsCheckpoint | None: ...

@@ -15,7 +15,7 @@ from policies.step_time.model import StepTime
 
 @dataclass(frozen=True, slots=True)
 class SloEnvelope:
-    """Latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
+    """The latency targets of a request: token j (0-based) is due at arrival + ttft_s + j * tpot_s.
 
     `ttft_s_given` is the tenant's own target where the request asks for a shorter `ttft_s`. The feasibility rule counts
     what the request costs others from `ttft_s_given`.
@@ -278,7 +278,7 @@ class BackendLoad:
 
 
 class Outcome(StrEnum):
-    """How a dispatched request ended; three kinds of evidence about its backend."""
+    """The way in which a dispatched request ended; three kinds of evidence about its backend."""
 
     COMPLETED = "completed"
     CLIENT_DISCONNECTED = "client_gone"
@@ -286,7 +286,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a dispatched request waits again."""
+    """The cause for which a dispatched request waits again."""
 
     FAILED = "failed"
     """Its backend failed, or did not take it."""
@@ -297,7 +297,7 @@ class Cause(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a request was rejected. gateway/api/errors.py maps each Reason to a response."""
+    """The reason for which a request was rejected. gateway/api/errors.py maps each Reason to a response."""
 
     TENANT_QUEUE_FULL = "tenant_queue_full"
     QUEUE_FULL = "queue_full"
@@ -321,8 +321,8 @@ may have broken a backend that broke.
 
 
 class LimitKind(StrEnum):
-    """The limit of the tenant, its group or the key that rejected a request: requests or tokens per minute, tokens or
-    cost per day or month.
+    """The kind of limit, of the tenant, its group or the key, that rejected a request: requests or tokens per minute,
+    tokens or cost per day or month.
     """
 
     REQUESTS = "requests"
@@ -335,7 +335,7 @@ class LimitKind(StrEnum):
 
 @dataclass(slots=True)  # not frozen, for the cost (see Request)
 class Dispatch:
-    """Send this request to this backend now.
+    """The decision to send this request to this backend now.
 
     Up to `quiet_tokens` of output, no decision depends on the number of tokens so far: the scheduler may be told of
     them late, but before the accounts are read. `cached_tokens` of the prompt are assumed to be in the backend's prefix
@@ -357,8 +357,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Reject this request. A client that retries within `retry_after_s` seconds is rejected again. `limit` rejected it;
-    None: no such limit did.
+    """The decision to reject this request. A client that retries within `retry_after_s` seconds is rejected again.
+    `limit` rejected it; None: no such limit did.
     """
 
     request_id: str
@@ -369,8 +369,8 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Preempt this dispatched request, unless its client has been sent something and it is not resumable. `cause` is
-    why: for another request, or because its backend drains.
+    """The decision to preempt this dispatched request, unless its client has been sent something and it is not
+    resumable. `cause` is why: for another request, or because its backend drains.
 
     The driver answers with the fact `returned` if the request was preempted before its first token, with `interrupted`
     after that, with this cause, and with `kept` if it was too late; with nothing if the request has ended. A preempted
@@ -410,7 +410,7 @@ class RateLimits:
 
 
 class Wait(StrEnum):
-    """Why a request is queued: the first reason in this order that holds."""
+    """The reason for which a request is queued: the first one in this order that holds."""
 
     NO_BACKEND = "no_backend"
     """No backend that can serve it is available."""
@@ -430,9 +430,9 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why a request is queued. `ahead` is the tenant whose turn it is in its queue; None: its own, or its place in the
-    order is not why it waits. `start_s` is the predicted time until it is sent, in seconds; None: there is no forecast.
-    `ahead_requests`: how many requests of its own tenant are queued before it.
+    """The reason for which one request is queued, in a snapshot. `ahead` is the tenant whose turn it is in its queue;
+    None: its own, or its place in the order is not why it waits. `start_s` is the predicted time until it is sent, in
+    seconds; None: there is no forecast. `ahead_requests`: how many requests of its own tenant are queued before it.
     """
 
     reason: Wait
@@ -463,7 +463,7 @@ SESSION_WAIT_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.
 
 
 class SessionState(StrEnum):
-    """What an agent's session does. One that runs or is idle is admitted: its context counts at its backend."""
+    """The state of an agent's session. One that runs or is idle is admitted: its context counts at its backend."""
 
     RUNNING = "running"
     IDLE = "idle"
@@ -475,8 +475,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent, in its `state` since `since_at`. One that is held waits until `needs_tokens` have room,
-    at the latest until about `until_at`. Both are times of the snapshot's clock, so that they stay as they are.
+    """One session of an agent in a snapshot: its `state`, which it has since `since_at`. One that is held waits until
+    `needs_tokens` have room, at the latest until about `until_at`. Both are times of the snapshot's clock, so that they
+    stay as they are.
     """
 
     id: str
@@ -493,8 +494,8 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
-    """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
-    pool, which is the part `eta` of it. None: its size is not known. In about the last 10 s it was busy for
+    """The contexts of sessions at one backend in a snapshot: so many tokens of the `tokens_max` that they may have of
+    its KV pool, which is the part `eta` of it. None: its size is not known. In about the last 10 s it was busy for
     `busy_ratio` of the time, and computed contexts again for `recomputed_ratio` of that.
     """
 
@@ -508,11 +509,11 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True)
 class SessionsView:
-    """The sessions of a pool. `is_holding`: turns are held where they have no room. `demand_tokens`: the working sets,
-    and the contexts of turns that are held. Since start: pauses, and those of sessions that have had their quantum
-    (`yields`); of turns after the first, the prompt tokens that were expected to be cached, and those of them that
-    were computed again. `wait_counts` counts turns by how long they waited for room (SESSION_WAIT_BOUNDS_S); `wait_s`
-    is the sum.
+    """The sessions of a pool in a snapshot. `is_holding`: turns are held where they have no room. `demand_tokens`: the
+    working sets, and the contexts of turns that are held. Since start: pauses, and those of sessions that have had
+    their quantum (`yields`); of turns after the first, the prompt tokens that were expected to be cached, and those of
+    them that were computed again. `wait_counts` counts turns by how long they waited for room (SESSION_WAIT_BOUNDS_S);
+    `wait_s` is the sum.
     """
 
     is_holding: bool
@@ -602,7 +603,7 @@ class ReserveView:
 
 
 class Binding(StrEnum):
-    """What keeps one more request out of a backend: the first in this order that holds."""
+    """The limit that keeps one more request out of a backend: the first in this order that holds."""
 
     UNHEALTHY = "unhealthy"
     """It is not available."""
@@ -621,7 +622,7 @@ class Binding(StrEnum):
 
 
 class SizeSource(StrEnum):
-    """Where the number of sequences that a backend runs at once is from."""
+    """The source of the number of sequences that a backend is known to run at once."""
 
     GIVEN = "given"
     """It is configured, or the backend says it."""

@@ -157,6 +157,8 @@ class UpstreamJson:
 
 @dataclass(frozen=True, slots=True)
 class FormBody:
+    """A multipart form, as the client sent it."""
+
     form: Form
 
     @property

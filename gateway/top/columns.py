@@ -17,6 +17,8 @@ WINDOWS = ("10 s", "1 min", "15 min")  # of `share` and `due`, in the document's
 
 
 class TopView(StrEnum):
+    """A view of `fairlead top`: the kind of things in its rows."""
+
     TENANTS = "tenants"
     TIERS = "tiers"
     BACKENDS = "backends"

@@ -33,6 +33,8 @@ LABEL_WIDTH = 28
 
 
 class Look(Enum):
+    """A style of text on the terminal."""
+
     PLAIN = auto()
     BOLD = auto()
     CHOSEN = auto()

@@ -23,9 +23,9 @@ RETURNING_S = 10.0  # clients retry after about a second
 
 @dataclass(frozen=True, slots=True)
 class TierCheckpoint:
-    """One tier in one queue: its counter, those of its tenants, and the level that a joining tenant is lifted to. All
-    in service over weight. In a tier with groups, `tenants` are those without a group, whose counters compare with
-    those of the groups; a group is like a tier, and has no groups itself.
+    """The counters of one tier in one queue: its own, those of its tenants, and the level that a joining tenant is
+    lifted to. All in service over weight. In a tier with groups, `tenants` are those without a group, whose counters
+    compare with those of the groups; a group is like a tier, and has no groups itself.
     """
 
     counter: float = 0.0
@@ -43,7 +43,7 @@ class TierCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueCheckpoint:
-    """All tiers of one queue, and the level that a joining tier is lifted to."""
+    """The counters of all tiers in one queue, and the level that a joining tier is lifted to."""
 
     level: float = 0.0
     tiers: Mapping[str, TierCheckpoint] = field(default_factory=dict)

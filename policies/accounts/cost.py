@@ -19,7 +19,7 @@ class Price(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearPrice:
-    """A weight per token (VTC Alg. 2; 1 and 2 as in the paper).
+    """A price with a fixed weight for each token (VTC Alg. 2; 1 and 2 as in the paper).
 
     Prompt tokens found in the prefix cache cost the engine no prefill and have their own, small price.
     """
@@ -38,7 +38,7 @@ class LinearPrice:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledQuadraticPrice:
-    """Milliseconds of amortised GPU time, fitted on Llama-7B / A10G with a pool of 10,000 tokens.
+    """A price in milliseconds of amortised GPU time, fitted on Llama-7B / A10G with a pool of 10,000 tokens.
 
     The defaults are an ordinary least-squares fit to the 23 points of the VTC authors' cost profile. Cached prompt
     tokens still occupy the pool and are attended to: they save only the linear part of their prefill.
@@ -62,7 +62,8 @@ class ProfiledQuadraticPrice:
 
 @dataclass(frozen=True, slots=True)
 class ExtendPrice:
-    """A weight per token that has to be computed (DLPM): prompt tokens found in the prefix cache are free.
+    """A price with a fixed weight for each token that has to be computed (DLPM): prompt tokens in the prefix cache are
+    free.
 
     *Extend tokens* are the prompt tokens that are not cached; weights 1 and 2 as in the paper's evaluation.
     """
@@ -76,7 +77,7 @@ class ExtendPrice:
 
 @dataclass(frozen=True, slots=True)
 class FlopsPrice:
-    """Billions of floating-point operations of a dense transformer (defaults: Llama-2-7B).
+    """A price in billions of floating-point operations of a dense transformer (defaults: Llama-2-7B).
 
     A token is two operations per parameter, and four per layer, hidden unit and token of context that it attends to
     (two products of matrices, a multiplication and an addition each). The n-th token of a sequence has n tokens of

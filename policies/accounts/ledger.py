@@ -24,7 +24,7 @@ Charge = tuple[float, float]
 
 @dataclass(slots=True)
 class InFlight:
-    """A dispatched request: its backend, its charge, what it may still need.
+    """The account of a dispatched request: its backend, its charge, and what it may still need.
 
     A returned request keeps its entry while it waits, until it is dispatched again.
     """
@@ -55,8 +55,8 @@ class InFlight:
 
 @dataclass(slots=True)
 class Served:
-    """What a tenant was served since start: service units (not over weight), and the tokens that they are the price
-    of.
+    """The service that one tenant received since start: in service units (not over weight), and in the tokens that they
+    are the price of.
     """
 
     service: float = 0.0
@@ -77,7 +77,7 @@ NOTHING_SERVED: Final = Served()
 
 @dataclass(slots=True)
 class Interruptions:
-    """How often answers were interrupted in one pool since its start and why, and the tokens that were sent again to
+    """The number of interrupted answers in one pool since its start, by cause, and the tokens that were sent again to
     continue them. Mutable.
     """
 
@@ -87,7 +87,7 @@ class Interruptions:
 
 @dataclass(slots=True)
 class Ledger:
-    """All entries of one pool, and what its tenants were served since start."""
+    """The accounts of all dispatched requests of one pool, and what its tenants were served since start."""
 
     price: Price
     interruptions: Interruptions = field(default_factory=Interruptions)

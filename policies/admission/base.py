@@ -16,8 +16,8 @@ UNLIMITED = RateLimits()
 
 
 class AdmissionReject(NamedTuple):
-    """The rejection by a rule; `limit` names the rate limit that was hit. `retry_after_s` is None where it follows from
-    the rate at which the tenant's queue drains.
+    """The rejection of a request by an admission rule; `limit` names the rate limit that was hit. `retry_after_s` is
+    None where it follows from the rate at which the tenant's queue drains.
     """
 
     reason: Reason
@@ -26,7 +26,7 @@ class AdmissionReject(NamedTuple):
 
 
 class Admission(Protocol):
-    """An admission rule: may a request of a tenant enter the queue now? A base class."""
+    """The base class of admission rules: may a request of a tenant enter the queue now?"""
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """The rejection, or None to admit. Changes no state: another rule may still reject the request."""

@@ -17,8 +17,8 @@ BYTES_MAX: Final = 4 * TENANT_BYTES_MAX
 
 
 class BoundedQueues(Admission):
-    """Queue limits of one pool, in requests and body bytes. A tenant's own limits override `tenant_requests_max` and
-    `tenant_bytes_max`.
+    """An admission rule that limits the queue of one pool, in requests and body bytes. A tenant's own limits override
+    `tenant_requests_max` and `tenant_bytes_max`.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ Reserved = tuple[RateWindow, Booking]
 
 
 class RateLimiter(Admission):
-    """Rate limits: at most `requests_per_minute_max` admitted requests and `tokens_per_minute_max` tokens in a scope. A
-    scope is a tenant, all tenants of a group, or an API key.
+    """An admission rule that limits rates: at most `requests_per_minute_max` admitted requests and
+    `tokens_per_minute_max` tokens in a scope. A scope is a tenant, all tenants of a group, or an API key.
     """
 
     def __init__(

@@ -16,14 +16,14 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class Booking:
-    """An amount that counts from `booked_at` until its window has passed."""
+    """An amount of requests or tokens that counts against a limit from `booked_at` until its window has passed."""
 
     booked_at: float
     amount: int
 
 
 class Booked(NamedTuple):
-    """An amount that was booked `age_s` seconds ago."""
+    """An amount of requests or tokens that was booked `age_s` seconds ago."""
 
     age_s: float
     amount: int
@@ -43,7 +43,7 @@ NOTHING_BOOKED: WindowCheckpoint = MappingProxyType({})
 
 
 class RateWindow(Protocol):
-    """The amounts booked in the current minute. Mutable; times are in seconds."""
+    """The amounts that count against one limit per minute now. Mutable; times are in seconds."""
 
     def used(self, now: float) -> int:
         """The sum of the amounts that count now."""
@@ -80,7 +80,9 @@ class _Second:
 
 
 class SlidingWindow:
-    """A window of the last 60 s. Apart from empty ones, it holds at most as many bookings as the limit has units."""
+    """A rate window of the last 60 s. Apart from empty ones, it holds at most as many bookings as the limit has
+    units.
+    """
 
     def __init__(self) -> None:
         self._bookings: deque[Booking] = deque()  # oldest first
@@ -134,7 +136,7 @@ class SlidingWindow:
 
 
 class FixedWindow:
-    """A window that begins with the clock's last full minute."""
+    """A rate window that begins with the clock's last full minute."""
 
     def __init__(self) -> None:
         self._minute = 0

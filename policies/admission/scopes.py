@@ -12,7 +12,7 @@ from policies.types import Group, KeyLimits, Tenant
 
 
 class Scope(NamedTuple):
-    """A scope of limits per minute: its name and its limits."""
+    """The name and the limits of a scope of limits per minute: a tenant, a group or an API key."""
 
     name: str
     limits: Tenant | Group | KeyLimits

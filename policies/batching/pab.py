@@ -21,8 +21,8 @@ from policies.step_time.model import StepTimeModel
 
 
 class DueDecode(NamedTuple):
-    """A running request: `slack_s` is the seconds until its next token is due, infinite without a deadline. A step
-    reads `context_tokens` KV tokens for it.
+    """A running request: `slack_s` is the time until its next token is due, in seconds, infinite without a deadline. A
+    step reads `context_tokens` KV tokens for it.
     """
 
     slack_s: float

@@ -29,7 +29,7 @@ _PRIOR = list(accumulate((1.0 - hazard for hazard in _HAZARDS), mul))
 
 
 class AnswerLengths:
-    """The survival functions of one backend's answers, by class of prediction. Mutable."""
+    """The distribution of the answer lengths of one backend, as survival functions, by class of prediction. Mutable."""
 
     def __init__(self) -> None:
         self._ended: dict[int, list[float]] = {}  # by class: answers that ended in each bin

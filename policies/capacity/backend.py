@@ -54,8 +54,8 @@ class Clock:
 
 
 class BackendCapacity:
-    """The load of one backend, ours and external, and the room that is left there. Mutable. The limits are recomputed
-    with every measurement. Every dispatch decision asks what fits.
+    """The capacity of one backend: our load and external load there, and the room that is left. Mutable. The limits are
+    recomputed with every measurement. Every dispatch decision asks what fits.
     """
 
     # Slots for speed, as in EngineWork.

@@ -12,7 +12,7 @@ from policies.capacity.backend import BackendCapacity
 
 
 class Candidates(list[BackendCapacity]):
-    """The backends that one poll may still send to, unsorted until `least_full_first` is called. The caller reports
+    """The backends that one poll may still dispatch to, unsorted until `least_full_first` is called. The caller reports
     every change with `filled` and `gone`.
     """
 

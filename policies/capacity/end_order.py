@@ -15,7 +15,7 @@ End = tuple[float, int, Reservation]
 
 
 class EndOrder:
-    """The reservations of one backend by the steps that each has left. Mutable."""
+    """The reservations of one backend, ordered by the steps that each has left. Mutable."""
 
     __slots__ = ("_end_of", "_ends", "moved")
 

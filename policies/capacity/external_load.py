@@ -13,7 +13,7 @@ OBSERVATIONS = 3
 
 
 class ExternalLoad:
-    """The last observations of external load at one backend. Mutable."""
+    """The last observations of external load at one backend, which other clients than this gateway cause. Mutable."""
 
     __slots__ = ("_requests", "_tokens")
 

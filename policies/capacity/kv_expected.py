@@ -37,7 +37,7 @@ this one.
 
 
 class ExpectedSums:
-    """The rows of all requests together, at each point of the grid. Mutable."""
+    """The sums of the expected KV tokens of all requests at each point of a grid of steps. Mutable."""
 
     def __init__(self) -> None:
         self.held = [0.0] * POINTS

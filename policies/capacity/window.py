@@ -23,7 +23,9 @@ PROBE_S, PROBE_S_MAX = 0.5, 32.0  # from a limit to the first probe, and between
 
 
 class Window:
-    """The most sequences of ours that one engine may be sent, learnt from how many were seen to run there. Mutable."""
+    """A limit on the sequences that one engine of unknown size may be sent, learnt from how many were seen to run
+    there. Mutable.
+    """
 
     __slots__ = (
         "_beyond", "_has_grown", "_is_contradicted", "_probe_at", "_probe_s", "_ran", "_unseen", "_unseen_last",

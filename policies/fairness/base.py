@@ -48,7 +48,7 @@ def anything_changes(_: int) -> tuple[int, Collection[int] | None]:
 
 
 class ServiceRecord(NamedTuple):
-    """A tenant's account: service received, and predicted service still to come for its requests in flight."""
+    """A tenant's account: the service that it received, and the predicted service of its requests in flight."""
 
     counter: float = 0.0
     outstanding: float = 0.0
@@ -60,7 +60,7 @@ class ServiceRecord(NamedTuple):
 
 
 class Fairness(Protocol):
-    """The order of requests in one queue: which waiting request is served next?"""
+    """The fairness policy of one queue: which waiting request is served next?"""
 
     bound: ClassVar[FairnessBound | None]
     """The bound on the difference in service of two tenants under this order; None: there is no bound."""
@@ -178,7 +178,7 @@ class Fairness(Protocol):
 
 
 class Account(Place):
-    """One tenant's account inside an order."""
+    """One tenant's account in a fairness policy."""
 
     __slots__ = ("counter", "is_waiting", "outstanding", "rank", "waiting")
 
@@ -197,7 +197,9 @@ class Account(Place):
 
 
 class Accounts(ABC):
-    """The accounts of all tenants, and defaults for an order that ignores the other facts."""
+    """The base class of fairness policies: the accounts of all tenants, and defaults for a policy that ignores the
+    other facts.
+    """
 
     bound: ClassVar[FairnessBound | None] = None
     reads_counters = False

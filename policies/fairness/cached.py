@@ -46,9 +46,9 @@ class _Window:
 
 
 class LongestCached:
-    """The waiting tenants, the first LOOKUPS_MAX of them in order, and the best request of these. Besides the calls of
-    every heap, it needs a call for each rank that rises (`rose`), each tenant that leaves (`remove`), and each request
-    that is queued or gone.
+    """The choice of the waiting request with the longest cached prefix, among the first LOOKUPS_MAX tenants in order.
+    Besides the calls of every heap, it needs a call for each rank that rises (`rose`), each tenant that leaves
+    (`remove`), and each request that is queued or gone.
     """
 
     def __init__(self, key: Callable[[Account], float]) -> None:

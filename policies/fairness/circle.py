@@ -20,7 +20,7 @@ LEFT_BITS = 2  # a new place leaves a quarter of the gap to its left
 
 
 class Spot(Place):
-    """A place in the circle."""
+    """A tenant's place in a circle."""
 
     __slots__ = ("following", "mark", "previous")
 
@@ -35,7 +35,9 @@ S = TypeVar("S", bound=Spot)
 
 
 class Circle(Generic[S]):
-    """The ring of places. Operations take constant time, except when places are spaced out again."""
+    """A ring of tenants' places, in which a round-robin policy goes round. Operations take constant time, except when
+    places are spaced out again.
+    """
 
     def __init__(self, moved: Callable[[S], None]) -> None:
         """`moved` is called with each place that has a new mark, after all marks are set."""

@@ -26,7 +26,9 @@ REFILL_SERVICE = 2_000.0  # K_u
 
 
 class DeficitLongestPrefix(Accounts):
-    """The request with the most cached prompt tokens, among those of tenants with credit."""
+    """A fairness policy: the request with the most cached prompt tokens, among those of tenants with credit, is next
+    (DLPM).
+    """
 
     # Theorems 4.1, 4.2 and A.2
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", one_waits=2.0, plus_refunds=True)

@@ -36,7 +36,7 @@ class _Turn(Spot):
 
 
 class DeficitRoundRobin(Accounts):
-    """Deficit round robin over the waiting tenants."""
+    """A fairness policy: deficit round robin over the waiting tenants."""
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", until_refund=True)
     reads_counters = True  # a token is charged when it is decoded

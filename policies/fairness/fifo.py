@@ -8,7 +8,7 @@ from policies.types import Request
 
 
 class Fifo(Accounts):
-    """The oldest request of all tenants is next; ties by tenant id."""
+    """A fairness policy: the oldest request of all tenants is next; ties by tenant id."""
 
     follows_requests = True
     is_fair = False

@@ -51,7 +51,9 @@ SECOND_KEYS = (*RANKS, PREFIX)
 
 
 class SlackCounter(VirtualTokenCounter):
-    """VTC with a slack: the best request by a second key, among the tenants within Q of the least rank."""
+    """A fairness policy: VTC with a slack, which takes the best request by a second key, among the tenants within Q of
+    the least rank.
+    """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")
 

@@ -22,7 +22,7 @@ def unknown_tenant(tenant_id: str) -> Tenant | None:  # noqa: ARG001
 
 
 class FairTree:
-    """The order of one queue, as a tree of nodes. Mutable."""
+    """The fair order of one queue, as a tree of tiers, groups and tenants. Mutable."""
 
     def __init__(
         self,

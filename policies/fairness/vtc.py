@@ -39,7 +39,9 @@ def fell(place: Place, rank: float) -> bool:
 
 
 class LeastCounterFirst(Accounts):
-    """VTC without lifts: a baseline that a tenant can exploit by staying away (VTC Fig. 10), so it has no bound."""
+    """A fairness policy: VTC without lifts, a baseline that a tenant can exploit by staying away (VTC Fig. 10), so it
+    has no bound.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +118,7 @@ class LeastCounterFirst(Accounts):
 
 
 class VirtualTokenCounter(LeastCounterFirst):
-    """VTC: least counter first, with both lifts of Alg. 2."""
+    """A fairness policy: the tenant with the least counter is next, with both lifts of VTC's Alg. 2."""
 
     bound: ClassVar[FairnessBound | None] = FairnessBound()
 

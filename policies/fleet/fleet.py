@@ -24,9 +24,9 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 
 class Access(NamedTuple):
-    """The room that a request may enter: where `is_closed`, or at the backends in `closed`, only its tier's reserve.
-    `may_enter` tells whether a request may overtake others that wait, at a backend with room for it, by this
-    reservation; None: it overtakes none.
+    """The part of the fleet that a request may enter: where `is_closed`, or at the backends in `closed`, only its
+    tier's reserve. `may_enter` tells whether a request may overtake others that wait, at a backend with room for it, by
+    this reservation; None: it overtakes none.
     """
 
     is_closed: bool = False

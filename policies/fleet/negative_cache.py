@@ -91,7 +91,9 @@ class _Search:
 
 
 class NegativeCache:
-    """Rejected requests by tier. Valid for one block layout only: the fleet does not use it where layouts differ."""
+    """A negative cache: requests that found no room at a backend, by tier, so that similar ones need not ask again.
+    Valid for one block layout only: the fleet does not use it where layouts differ.
+    """
 
     def __init__(self) -> None:
         self.refused: dict[tuple[str, bool], list[_Refused]] = {}

@@ -8,7 +8,7 @@ from policies.types import BackendLoad
 
 
 class ReportedBudget:
-    """The prefill admission budget from the latest report of one engine. Mutable."""
+    """The prefill admission budget of one engine, from its latest report. Mutable."""
 
     def __init__(self) -> None:
         self.tokens: float | None = None

@@ -38,7 +38,7 @@ CHANGED = log(1.5)  # by which a backend has to become slower or faster at once 
 
 @dataclass(slots=True)
 class Trial:
-    """A trial of another limit: the number in flight before and during it, and the speeds at both."""
+    """A trial of another concurrency limit: the number in flight before and during it, and the speeds at both."""
 
     before: Speeds
     ran_with: float
@@ -89,7 +89,9 @@ def margin_of(fewer: Speeds, more: Speeds) -> tuple[float, float]:
 
 
 class LatencyLimit:
-    """The most sequences that one backend may run, learnt from its answers. Mutable."""
+    """A concurrency limit: the most sequences that one backend may run, learnt from the speed of its answers.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self.sequences_max: float = inf

@@ -27,8 +27,8 @@ class Stall(NamedTuple):
 
 
 class DueTokens:
-    """The bases of running requests, one heap per TPOT target. Stale entries are dropped when they reach the top.
-    Mutable.
+    """The due times of the running requests of one backend, one heap per TPOT target. Stale entries are dropped when
+    they reach the top. Mutable.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,9 @@ FIRST_TOKENS_MAX = 2  # per sequence with the first chunk of a stream; more: the
 
 
 class EngineWork:
-    """One backend's running requests over time. Times are in seconds. Mutable; `now` never goes back."""
+    """The work of one backend over time: sums over its running requests, from which a step-time model computes seconds.
+    Times are in seconds. Mutable; `now` never goes back.
+    """
 
     # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.
     __slots__ = (

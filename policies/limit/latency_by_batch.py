@@ -21,7 +21,7 @@ Kind = tuple[bool, int, int]
 
 
 class TimedAnswer:
-    """An answer that has ended, as far as its speed is compared."""
+    """An ended answer, as far as its speed is compared with others."""
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
 
@@ -49,8 +49,8 @@ class TimedAnswer:
 
 @dataclass(slots=True)
 class Speed:
-    """Statistics of the answers of one kind, in natural logarithms. They are the means of duration, of tokens and of
-    batch size, and the sums of squares and products of the first two.
+    """The speed of the answers of one kind: statistics in natural logarithms. They are the means of duration, of tokens
+    and of batch size, and the sums of squares and products of the first two.
     """
 
     count: float = 0.0
@@ -79,7 +79,7 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """Statistics of the answers with about one batch size, by kind. Mutable."""
+    """The speed of answers that ran in about one batch size, by kind. Mutable."""
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0

@@ -28,7 +28,7 @@ SEQUENCES_MAX = 64
 
 
 class Limit(Protocol):
-    """A rule for one backend: may it be sent one more request, for which it has a slot and memory?"""
+    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there?"""
 
     reads_time: bool
     """Whether the limit depends on the time at which prompts will be computed, and, where no model of the steps says

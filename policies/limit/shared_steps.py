@@ -37,7 +37,8 @@ class _Short(NamedTuple):
 
 
 class SharedSteps:
-    """The prompts without a first token at one backend, long ones and short ones. Mutable.
+    """The prompts without a first token at one backend whose steps compute a part of a long prompt at a time.
+    Mutable.
 
     A clock counts steps, of `step_s` seconds each.
     """

@@ -25,7 +25,9 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
 
 
 class Placement(Protocol):
-    """Late placement: which of the candidates takes a request? A base class: most placements look nothing up."""
+    """The base class of late placements: which of the candidate backends takes a request? By default a placement looks
+    nothing up.
+    """
 
     reads_prefixes: bool = False
     """Whether the placement reads the prefix index; `look_up_in` is then called first."""
@@ -56,9 +58,9 @@ class Worker(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ArrivalPlacement(ABC):
-    """Arrival placement: which of the workers does a request wait for? A base class whose calls may be left out. Each
-    request is reported in this order. It is assigned. Then it is either dispatched, and ends or returns to wait at the
-    same worker; or it is unassigned, because it left the queue unsent or moved to another backend.
+    """The base class of arrival placements: which of the backends does a request wait for? Its calls may be left out.
+    Each request is reported in this order. It is assigned. Then it is either dispatched, and ends or returns to wait at
+    the same worker; or it is unassigned, because it left the queue unsent or moved to another backend.
     """
 
     reads_prefixes: bool = False

@@ -25,7 +25,9 @@ WORKERS_MAX = 1024  # deficits of one tenant; beyond it, those of removed backen
 
 
 class D2lpm(ArrivalPlacement):
-    """D2LPM: a deficit per tenant and backend, in service. New tenants and new backends start at zero. Mutable."""
+    """The arrival placement D2LPM, which keeps a deficit per tenant and backend, in service. New tenants and new
+    backends start at zero. Mutable.
+    """
 
     reads_prefixes = True
 

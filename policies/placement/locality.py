@@ -13,7 +13,7 @@ from policies.types import Request
 
 
 class Locality:
-    """A finder of the workers that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
+    """A finder of the backends that hold, or are about to hold, the longest beginning of a prompt. Mutable."""
 
     def __init__(self) -> None:
         self._sent: PrefixIndex | None = None

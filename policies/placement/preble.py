@@ -142,7 +142,9 @@ class _RecentUses:
 
 
 class Preble(ArrivalPlacement):
-    """Preble's placement. A request costs O(blocks of the prompt + backends). Mutable."""
+    """The arrival placement of Preble, which weighs cached prefixes against the load of each backend. A request costs
+    O(blocks of the prompt + backends). Mutable.
+    """
 
     reads_prefixes = True
 

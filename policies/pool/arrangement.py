@@ -15,7 +15,9 @@ from policies.queues import PoolQueues
 
 
 class Arrangement(PresentQueues):
-    """The present fair queues of a pool, and the maker of others. Mutable."""
+    """The present fair queues of a pool, and the policies that made them; it replaces the queues when policies change.
+    Mutable.
+    """
 
     def __init__(
         self,

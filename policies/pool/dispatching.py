@@ -14,7 +14,7 @@ from policies.types import Action, Dispatch, Request
 
 
 class Dispatching:
-    """Sends requests of one pool."""
+    """The part of a Scheduler that chooses which waiting requests one poll dispatches."""
 
     def __init__(self, parts: SchedulerParts, asked_max: int) -> None:
         """With its first decision made, `from_queue` takes no further request once backends were asked `asked_max`

@@ -24,7 +24,7 @@ class _Key:
 
 
 class KeyHolds:
-    """The gate before the order: it holds requests of keys that are at their in-flight limit. Mutable."""
+    """The gate in front of one pool's queues that holds the requests of API keys at their in-flight limit. Mutable."""
 
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:
         """`tenants` are the tenants of the pool, with their present settings."""

@@ -24,9 +24,10 @@ from policies.types import Request, SessionsView, Tenant, TenantView, Usage
 
 
 class SessionRules(NamedTuple):
-    """How sessions are held. A turn that was held for `wait_s_max` seconds gets room whatever that costs others; None:
-    half of the queue timeout. Of a tenant, `sessions_max` sessions are known. `eta`: the part of a KV pool that
-    sessions may have; None: as learnt. A session yields after `quantum` times the prefill of its context.
+    """The rules by which sessions of agents are held. A turn that was held for `wait_s_max` seconds gets room whatever
+    that costs others; None: half of the queue timeout. Of a tenant, `sessions_max` sessions are known. `eta`: the part
+    of a KV pool that sessions may have; None: as learnt. A session yields after `quantum` times the prefill of its
+    context.
     """
 
     wait_s_max: float | None = None
@@ -44,7 +45,9 @@ class _Bound(NamedTuple):
 
 
 class SessionGate:
-    """The gate before the order of one pool. Mutable."""
+    """The gate in front of one pool's queues: it holds turns of agents' sessions until their contexts have room.
+    Mutable.
+    """
 
     def __init__(self, rules: SessionRules, tenants: Tenants, price: Price, wait_s_max: float) -> None:
         """`wait_s_max` is the queue timeout."""

@@ -28,7 +28,7 @@ from policies.types import Request, Tenant
 
 
 class AccountPlace(NamedTuple):
-    """The tier and the group in which a tenant has its account."""
+    """The tier and the group in which a tenant's account stands."""
 
     tier_id: str
     group_id: str | None

@@ -288,6 +288,8 @@ class PresentQueues:
 
 @dataclass(slots=True)
 class QueueFactory:
+    """A maker of a pool's fair queues, for a given placement of requests on backends."""
+
     make_order: Callable[[], Fairness]
     tiers: Mapping[str, Tier]
     tenants: Mapping[str, QueuedTenant]

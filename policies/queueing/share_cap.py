@@ -24,8 +24,8 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 
 class InFlightShare(NamedTuple):
-    """The sequences and KV tokens that a tenant would have in flight, and those that the pool can hold. All of them are
-    multiplied by the speed of their backends.
+    """A tenant's share of what the pool has in flight: the sequences and KV tokens that it would have, and those that
+    the pool can hold. All of them are multiplied by the speed of their backends.
     """
 
     sequences: float

@@ -15,7 +15,9 @@ SessionId = tuple[str, str]
 
 
 class SessionRecord(NamedTuple):
-    """One session: what it is, where, since when it is idle, and what it has had."""
+    """The record of one agent's session in a checkpoint: its name, its backend, since when it is idle, and what service
+    it had.
+    """
 
     context: int
     backend_id: str
@@ -30,8 +32,8 @@ class SessionRecord(NamedTuple):
 
 
 class SessionsCheckpoint(NamedTuple):
-    """Sessions by tenant and id (None: it is forgotten), what was learnt of each backend's pool (eta), and whether
-    sessions were held. It was taken at `at`, by the clock of the records.
+    """A checkpoint of a pool's sessions, by tenant and id (None: it is forgotten), of what was learnt of each backend's
+    pool (eta), and of whether sessions were held. It was taken at `at`, by the clock of the records.
     """
 
     sessions: Mapping[SessionId, SessionRecord | None] = {}

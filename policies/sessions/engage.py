@@ -25,7 +25,7 @@ RECOMPUTED_RATIO_MIN: Final = 0.1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engagement:
-    """Whether sessions are held. Mutable."""
+    """The switch that decides whether a pool's sessions are held, by what holding saves and costs. Mutable."""
 
     def __init__(self) -> None:
         self.is_on = False

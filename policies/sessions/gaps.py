@@ -61,7 +61,9 @@ class Outlook(NamedTuple):
 
 
 class Gaps:
-    """The gaps of one tenant's sessions. Mutable, of constant size."""
+    """The lengths of the gaps between turns in one tenant's sessions, as a learnt distribution. Mutable, of constant
+    size.
+    """
 
     __slots__ = ("_ended", "_reached")
 

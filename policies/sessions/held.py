@@ -15,7 +15,7 @@ from policies.types import Request, Tenant
 
 
 class TenantTurns(ArrivalOrder):
-    """The held turns of one tenant. Its head is the first one that was not tried in this round. Mutable."""
+    """The held turns of one tenant's sessions. Its head is the first one that was not tried in this round. Mutable."""
 
     __slots__ = ("first", "overdue", "then", "tried")
 
@@ -43,7 +43,7 @@ class TenantTurns(ArrivalOrder):
 
 
 class HeldTurns:
-    """All held turns of one pool. Mutable."""
+    """The held turns of one pool, in its fair order. Mutable."""
 
     def __init__(self, make_order: Callable[[], FairTree], tenant: Callable[[str], Tenant]) -> None:
         """`make_order` makes an order of its own, by VTC, with the tiers and groups of now."""

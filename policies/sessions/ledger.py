@@ -49,8 +49,8 @@ ASKED_MAX: Final = 512  # of turns and backends in one look, each pair of which 
 
 
 class TurnEntry(NamedTuple):
-    """A turn may enter the order. `backend_id` has room for it, and is to serve it while it is available; None: the
-    placement chooses.
+    """The decision that a turn of a session may enter the pool's order. `backend_id` has room for it, and is to serve
+    it while it is available; None: the placement chooses.
     """
 
     request_id: str
@@ -58,7 +58,9 @@ class TurnEntry(NamedTuple):
 
 
 class SessionLedger:
-    """The sessions of one pool, at its leader. Mutable."""
+    """The sessions of one pool: which of them are admitted, and which of their turns may run now. Where processes share
+    an order, the leader has it. Mutable.
+    """
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ INFERRED: Final = "~"
 
 
 class Tail(NamedTuple):
-    """The end of a prompt, and its size. It is of a session, or of a call that may be the first one of a session
-    (`session_id` is empty). `is_spent`: a later prompt has gone on from that first call.
+    """The end of one prompt, as a block hash, and the prompt's size. It is of a session, or of a call that may be the
+    first one of a session (`session_id` is empty). `is_spent`: a later prompt has gone on from that first call.
     """
 
     session_id: str
@@ -35,7 +35,9 @@ class Tail(NamedTuple):
 
 
 class PromptTails:
-    """The latest prompts of each tenant. Mutable, of bounded size: a tenant that sends many loses its own first."""
+    """The latest prompts of each tenant, by which a call that names no session is found to continue one. Mutable, of
+    bounded size: a tenant that sends many loses its own first.
+    """
 
     def __init__(self, tails_max: int = TAILS_MAX, tenant_tails_max: int = TENANT_TAILS_MAX) -> None:
         self._tails_max, self._tenant_tails_max = tails_max, tenant_tails_max

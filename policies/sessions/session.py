@@ -37,7 +37,7 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class AgentSession:
-    """One agent of one tenant. Mutable."""
+    """The session of one agent of one tenant: its turns, each of which sends the history of all before it. Mutable."""
 
     tenant_id: str
     id: str
@@ -115,8 +115,8 @@ def tail_of(request: Request) -> tuple[int, int]:
 
 
 class TenantSessions:
-    """The sessions of one tenant, used longest ago first, and what their turns are like. Mutable, of bounded size: of
-    `sessions_max` sessions, those that run or wait aside.
+    """The sessions of one tenant, least recently used first, and statistics of their turns. Mutable, of bounded size:
+    of `sessions_max` sessions, those that run or wait aside.
     """
 
     __slots__ = ("_sessions_max", "gaps", "growth", "sessions")

@@ -28,7 +28,7 @@ FREED_FADE: Final = 0.8
 
 
 class WorkingSet:
-    """What one backend keeps for sessions. Mutable."""
+    """The contexts of sessions that one backend keeps, and the part of its KV pool that they may have. Mutable."""
 
     def __init__(self, backend_id: str, eta: float | None) -> None:
         """`eta`: None: it is learnt."""

@@ -13,8 +13,8 @@ ROUNDING_S = 1e-9
 
 
 class MetTargets(NamedTuple):
-    """The targets that an answer kept; a target that is not set counts as kept. `tpot` uses the time per output token
-    since the first token came, `tpot_envelope` since it was due.
+    """The latency targets that one answer met; a target that is not set counts as met. `tpot` uses the time per output
+    token since the first token came, `tpot_envelope` since it was due.
     """
 
     ttft: bool
@@ -45,7 +45,7 @@ def met_targets(envelope: SloEnvelope, timing: Timing) -> MetTargets:
 
 
 class AttainmentCounts:
-    """Counts of kept targets, per tenant and per tier. Mutable."""
+    """The counts of requests that met their latency targets, per tenant and per tier. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tally] = {}

@@ -46,8 +46,8 @@ class _Yielding:
 
 @dataclass(slots=True)
 class Shedding:
-    """The choice of the waiting request to drop. Mutable. `tier` maps a tenant's id to its tier, `ranks` to the keys
-    that order it within the tier (FairTree.ranks).
+    """The choice of the waiting request to drop in overload. Mutable. `tier` maps a tenant's id to its tier, `ranks` to
+    the keys that order it within the tier (FairTree.ranks).
     """
 
     queues: PoolQueues

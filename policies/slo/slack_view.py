@@ -14,7 +14,9 @@ REQUESTS_SHOWN_MAX = 100
 
 @dataclass(slots=True)
 class Slacks:
-    """The least slack of each tenant and of each tier in seconds, and the most urgent requests."""
+    """The least slack of each tenant and of each tier in seconds (the time until the next token is late), and the most
+    urgent requests.
+    """
 
     tenants: dict[str, float] = field(default_factory=dict)
     tiers: dict[str, float] = field(default_factory=dict)

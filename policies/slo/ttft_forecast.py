@@ -43,8 +43,8 @@ NOTHING_KNOWN = BackendScan(float("-inf"))
 
 @dataclass(slots=True)
 class Forecaster:
-    """The forecaster of TTFT, from the waiting and the running requests. `output_tokens` gives a request's predicted
-    output.
+    """The forecaster of a request's TTFT, from the waiting and the running requests of the pool. `output_tokens` gives
+    a request's predicted output.
     """
 
     queues: PoolQueues

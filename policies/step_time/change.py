@@ -27,8 +27,8 @@ DOUBTED_MIN = CHANGED_MIN / 2
 
 
 class ChangeTest:
-    """A sequential test: it takes the error of every prediction and finds whether the engine has changed. Mutable.
-    Errors are natural logarithms.
+    """A sequential statistical test: it takes the error of every prediction and finds whether the engine has changed.
+    Mutable. Errors are natural logarithms.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,9 @@ class _Aside(NamedTuple):
 
 
 class StepTimeLearner:
-    """The learner of a StepTimeModel. `start` is an initial model, if there is one: configured, or fitted earlier."""
+    """The learner of a step-time model from observations of one engine. `start` is an initial model, if there is one:
+    configured, or fitted earlier.
+    """
 
     def __init__(self, start: StepTime | None = None) -> None:
         self._start = start

@@ -32,7 +32,9 @@ def kind_of(equation: Equation) -> Kind:
 
 
 class ObservationWindow:
-    """A window of at most ROWS_MAX equations, KIND_ROWS_MAX of a kind. Mutable; iterates by kind."""
+    """The latest observations of every kind of step: at most ROWS_MAX, KIND_ROWS_MAX of a kind. Mutable; iterates by
+    kind.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[Kind, deque[_Row]] = {}

@@ -22,6 +22,8 @@ DIMENSIONS = 16
 
 
 class EmbeddingBody(BaseModel):
+    """The body of a call to /v1/embeddings."""
+
     model_config = ConfigDict(extra="ignore")
 
     input: str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -31,6 +33,8 @@ class EmbeddingBody(BaseModel):
 
 
 class TokenizeBody(BaseModel):
+    """The body of a call to /tokenize: a prompt, or the messages of a chat."""
+
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
@@ -41,6 +45,8 @@ class TokenizeBody(BaseModel):
 
 
 class DetokenizeBody(BaseModel):
+    """The body of a call to /detokenize."""
+
     model_config = ConfigDict(extra="ignore")
 
     tokens: list[TokenId]

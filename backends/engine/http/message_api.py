@@ -37,6 +37,8 @@ class _Message(BaseModel):
 
 
 class CountBody(BaseModel):
+    """The body of a call to /v1/messages/count_tokens."""
+
     model_config = ConfigDict(extra="ignore")
 
     model: str
@@ -46,6 +48,8 @@ class CountBody(BaseModel):
 
 
 class MessageBody(CountBody):
+    """The body of a call to /v1/messages."""
+
     max_tokens: Annotated[int, AfterValidator(_positive)]
     stream: bool | None = False
     stop_sequences: list[str] | None = None

@@ -33,6 +33,8 @@ TokenId = Annotated[int, Field(ge=0)]
 
 
 class StreamOptions(BaseModel):
+    """The field `stream_options` of a call: which usage its stream reports."""
+
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
@@ -60,11 +62,15 @@ class _Body(BaseModel):
 
 
 class Message(BaseModel):
+    """One message of a chat."""
+
     role: str
     content: str | list[Any] | None = None
 
 
 class ChatBody(_Body):
+    """The body of a call to /v1/chat/completions."""
+
     messages: list[Message]
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
@@ -73,10 +79,14 @@ class ChatBody(_Body):
 
 
 class BatchBody(ChatBody):
+    """The body of a call to /v1/chat/completions/batch: several chats at once."""
+
     messages: list[list[Message]]  # type: ignore[assignment]  # one conversation each
 
 
 class CompletionBody(_Body):
+    """The body of a call to /v1/completions."""
+
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str]
     logprobs: int | None = None
 

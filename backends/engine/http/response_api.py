@@ -37,6 +37,8 @@ STORE_MISSING = (
 
 
 class ResponseBody(BaseModel):
+    """The body of a call to /v1/responses."""
+
     model_config = ConfigDict(extra="ignore")
 
     input: str | list[dict[str, Any]]

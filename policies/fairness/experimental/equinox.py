@@ -49,7 +49,7 @@ class _Average:
 
 
 class DualCounter(Accounts):
-    """The tenant with the least score of its two counters is next."""
+    """A fairness policy: the tenant with the least score of its two counters is next (Equinox)."""
 
     follows_requests = True
 

@@ -59,7 +59,7 @@ class _Agent:
 
 
 class AgentCosts:
-    """What an agent is predicted to cost, by the recent agents of its tenant. Mutable."""
+    """A predictor of an agent's cost, by the recent agents of its tenant. Mutable."""
 
     def __init__(self) -> None:
         self._means: dict[str, float] = {}  # of recent agents, by tenant
@@ -90,7 +90,7 @@ class AgentCosts:
 
 
 class AgentTags(Accounts):
-    """The request of the agent with the smallest tag is next."""
+    """A fairness policy: the request of the agent with the smallest tag is next (Justitia)."""
 
     follows_requests = True
     is_fair = False  # an agent gets all that it can use
