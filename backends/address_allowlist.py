@@ -30,7 +30,7 @@ class AddressRefusedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressAllowlist:
-    """The networks in which backends may be."""
+    """A list of the networks in which backends may be."""
 
     networks: tuple[Network, ...]
 

@@ -16,7 +16,7 @@ CONTEXT_TOKENS_MAX = 1 << 24  # no published model has a longer context (the lon
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One entry of /v1/models, and the entry itself as the server wrote it."""
+    """One model of a backend: its entry in /v1/models, parsed and as the server wrote it."""
 
     id: str
     root: str | None

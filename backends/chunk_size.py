@@ -47,7 +47,9 @@ class _Engine:
 
 
 class ChunkSize:
-    """A learner of the most tokens that a step of one server's engine computes, from its scrapes."""
+    """A learner of the chunk size of one server: the most tokens that a step of its engine computes, from its
+    scrapes.
+    """
 
     def __init__(self) -> None:
         self._engines: dict[str, _Engine] = {}

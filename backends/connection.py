@@ -55,7 +55,9 @@ class UpstreamSilent(UpstreamError):  # noqa: N818
 
 
 class UpstreamAway(UpstreamError):  # noqa: N818
-    """An error: the backend answers no polls and sends no byte of a response that another backend can give."""
+    """An error: the backend answers no polls and sends no byte of its response, which another backend can give
+    instead.
+    """
 
 
 class UpstreamClosed(UpstreamError):  # noqa: N818
@@ -82,9 +84,9 @@ class ConnectionOwner(Protocol):
 
 
 class HttpExchange:
-    """One request and its response. Use `async with`, or call release() on every path. `headers` have names in lower
-    case; of a repeated name the last value counts, but for Connection all count. `is_framed`: the response says where
-    it ends. If not, the end of the connection ends it, and a truncated response looks complete.
+    """One request to a backend and its response. Use `async with`, or call release() on every path. `headers` have
+    names in lower case; of a repeated name the last value counts, but for Connection all count. `is_framed`: the
+    response says where it ends. If not, the end of the connection ends it, and a truncated response looks complete.
     """
 
     __slots__ = ("_connection", "failure", "headers", "is_framed", "status")
@@ -187,7 +189,8 @@ class HttpExchange:
 
 
 class Connection(asyncio.Protocol):
-    """One socket and the exchange it carries, if any. Both event loops set TCP_NODELAY.
+    """One connection to a backend: its socket, and the exchange that it carries, if any. Both event loops set
+    TCP_NODELAY.
 
     httptools appends pieces of the body to `_pieces`, which costs no Python call; `data_received` passes them on. Until
     the body is read (`_sink` is None) they wait there, up to HELD_BYTES_MAX.

@@ -45,7 +45,7 @@ class Evidence(StrEnum):
 
 
 class HealthState(StrEnum):
-    """The states of a backend. A backend gets requests while it is HEALTHY or on TRIAL."""
+    """The state of a backend's health. A backend gets requests while it is HEALTHY or on TRIAL."""
 
     UNKNOWN = "unknown"  # not polled yet
     HEALTHY = "healthy"

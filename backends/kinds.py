@@ -17,7 +17,7 @@ VLLM_BUSY: Final = (503, b"currently busy")  # the default of all kinds: vLLM ma
 
 
 class UsageDetail(IntEnum):
-    """The amount of usage that a stream may be asked for (`stream_options`)."""
+    """The amount of usage reports that a stream can be asked for (`stream_options`)."""
 
     NOTHING = 0  # the server does not take stream_options
     AT_END = 1  # include_usage
@@ -26,7 +26,7 @@ class UsageDetail(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that a server publishes; None for a size that it does not publish."""
+    """The sizes that an inference server publishes of itself; None for a size that it does not publish."""
 
     requests_running_max: int | None = None
     kv_tokens_max: int | None = None

@@ -19,7 +19,9 @@ from policies.types import BackendLoad
 
 @dataclass(slots=True)
 class LiveBackend:
-    """The state of one backend. Mutable; the tasks that poll the backend write its answers here."""
+    """The state of one backend, as its polls found it. Mutable; the tasks that poll the backend write its answers
+    here.
+    """
 
     spec: BackendSpec
     health: BackendHealth

@@ -25,7 +25,7 @@ NO_TOKENIZER: Final = "none"  # the fingerprint of a server that does not tell t
 
 
 class ModelIdentity(NamedTuple):
-    """The facts that distinguish a model at one backend from another of its name; logs and metrics name the fields."""
+    """The identity of a model at one backend: what distinguishes it from another model of the same name."""
 
     root: str | None
     base: str | None

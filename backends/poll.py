@@ -19,7 +19,9 @@ _Place = tuple[str, ssl.SSLContext | None, AddressAllowlist | None]
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """Polling intervals of a backend, and time limits, in seconds. A scrape costs vLLM's API process 5 ms."""
+    """The intervals at which a backend is polled, and time limits, in seconds. A scrape costs vLLM's API process 5
+    ms.
+    """
 
     idle_s: float = 1.0
     busy_s: float = 0.25
@@ -29,7 +31,7 @@ class PollTimes:
 
 
 class UnansweredError(Exception):
-    """An error: a poll without a usable answer. `status` is set where the server answered with a status but 2xx."""
+    """An error: a poll got no usable answer. `status` is set where the server answered with a status but 2xx."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -37,7 +39,7 @@ class UnansweredError(Exception):
 
 
 class Poller:
-    """The connections for polling. `start` it on the event loop that uses it."""
+    """The client that polls backends: its connections and time limits. `start` it on the event loop that uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Polled(Protocol):
-    """What is told of the answers: a BackendPool. Its methods run on the event loop."""
+    """The receiver of poll results: a BackendPool. Its methods run on the event loop."""
 
     def settle(self, backend: LiveBackend, was: HealthState, why: str) -> None:
         """A round has ended; its health was this before, and `why` is the error, "" without one."""
@@ -31,8 +31,8 @@ class Polled(Protocol):
 
 
 class PollLoop:
-    """Polls the backends of one gateway. Where processes share an order, the one that leads polls, and tells the others
-    (gateway/shared_order/backends.py).
+    """The loop that polls the backends of one gateway. Where processes share an order, the one that leads polls, and
+    tells the others (gateway/shared_order/backends.py).
     """
 
     is_asking = True

@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class PollRound:
-    """What is asked of a backend in one round. It keeps nothing of a backend itself."""
+    """One round of polls of a backend: it asks the backend, and writes the answers into its LiveBackend. It keeps
+    nothing of a backend itself.
+    """
 
     def __init__(
         self,

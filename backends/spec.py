@@ -10,7 +10,7 @@ from policies.step_time import StepTime
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """One configured backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
+    """The configuration of one backend. `url` has no trailing slash and no /v1; `headers` carry its credentials.
 
     `reads_priority`: it orders its own queue by the priority of each call (vLLM's `--scheduling-policy priority`);
     None: as its plugin reports, False without one. `kind` is a name in BACKEND_KINDS; None: detected. `tls` holds the

@@ -15,7 +15,9 @@ COUNTS_MAX = 256  # a minute of scrapes of a busy server; of older ones ever few
 
 
 class StepCounts:
-    """Step counts of one backend. Mutable; times are seconds on one clock and do not go back."""
+    """The tokens that each decoded sequence of one backend got over time, by the engine steps that its scrapes count.
+    Mutable; times are seconds on one clock and do not go back.
+    """
 
     def __init__(self) -> None:
         self._at: list[float] = []

@@ -48,8 +48,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class ConnectionLimits(NamedTuple):
-    """What limits the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` gives an
-    exchange; None: none is given.
+    """The limits of the connections to one backend. `silence_s_least` is the shortest limit that `limit_silence` gives
+    an exchange; None: none is given.
     """
 
     connect_timeout_s: float
@@ -60,7 +60,9 @@ class ConnectionLimits(NamedTuple):
 
 
 class Upstream:
-    """The connections to one backend. `url` is http or https; an optional path is put before every target."""
+    """The client of one backend: its connections, and the requests that are sent on them. `url` is http or https; an
+    optional path is put before every target.
+    """
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from backends.engine.slots import Slots
 
 @dataclass(slots=True)
 class Batch:
-    """The sequences of one step; `scheduled` of each is the number of tokens that it computes."""
+    """A batch: the sequences of one engine step; `scheduled` of each is the number of tokens that it computes."""
 
     sequences: list[Sequence] = field(default_factory=list)
     prefill_alone: bool = False

@@ -15,7 +15,7 @@ from policies.step_time.model import StepTimeModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCoefficients:
-    """Step time of one model on one machine. All times are in seconds, the KV pool is in tokens.
+    """The coefficients of a model's step time on one machine. All times are in seconds, the KV pool is in tokens.
 
     Mixed and decode steps: base + token * new tokens + context_token * context + request * requests. Prefill alone:
     prefill_base + prefill_token * new tokens + prefill_request * requests, plus context_token for cached tokens (the

@@ -24,7 +24,9 @@ REQUESTS_RUNNING_MAX = 256  # vLLM's default max_num_seqs
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A step that has begun: its duration, the tokens to compute, the KV tokens to read, and its requests."""
+    """The plan of a step that has begun: its duration, the tokens to compute, the KV tokens to read, and its
+    requests.
+    """
 
     begun_at: float
     duration_s: float
@@ -48,7 +50,7 @@ class StepResult:
 
 
 class Leap(NamedTuple):
-    """The result of several steps done at once: the end of the last, and the requests that each got a token."""
+    """The result of several steps computed at once: the end of the last, and the requests that each got a token."""
 
     ended_at: float
     steps: int

@@ -13,7 +13,7 @@ from backends.engine.sequence import NO_BLOCK_LEFT, EngineRequest, Sequence
 
 
 class KvMemory(Protocol):
-    """The room in the KV pool for sequences that enter and grow: does one more fit?"""
+    """The KV memory of an engine: does one more sequence fit, or one more token of a running one?"""
 
     def fits_alone(self, request: EngineRequest) -> bool:
         """Whether an otherwise empty engine can finish the request."""

@@ -14,7 +14,7 @@ from backends.engine.sequence import Sequence
 
 
 class SlotOrder(Protocol):
-    """A waiting order: which sequence is admitted next, and which is preempted first?"""
+    """The waiting order of an engine: which sequence is admitted next, and which is preempted first?"""
 
     def push(self, sequence: Sequence) -> None: ...
 
@@ -38,7 +38,7 @@ class SlotOrder(Protocol):
 
 
 class FirstComeFirstServed:
-    """The order of arrival; the victim is the sequence that was admitted last."""
+    """The waiting order by arrival; the sequence that was admitted last is preempted first."""
 
     def __init__(self) -> None:
         self._queue: deque[Sequence] = deque()
@@ -69,7 +69,9 @@ class FirstComeFirstServed:
 
 
 class ByPriority:
-    """The order of priority values, lowest first, then of arrival; the victim is the last in this order."""
+    """The waiting order by priority value, lowest first, then by arrival; the last one in this order is preempted
+    first.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Sequence]] = []

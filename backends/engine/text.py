@@ -28,7 +28,7 @@ FIRST_WORD_ID = 1000
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as the engine and the HTTP API need it; `prefix` has the hashes of its leading full blocks."""
+    """A prompt as token counts and block hashes: what the engine and the HTTP API need of it."""
 
     text: str
     tokens: int
@@ -94,7 +94,7 @@ def _hash_blocks(data: bytes, block_bytes: int, salt: str) -> tuple[tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """The tokens of one choice, all known before the first is due. `words` are indices into WORDS."""
+    """The text of one choice of an answer, known before its first token is due. `words` are indices into WORDS."""
 
     words: bytes
     finish_reason: str

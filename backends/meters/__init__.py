@@ -21,7 +21,7 @@ MeterOf = Callable[[StreamCall], StreamMeter]
 
 
 class AnswerKind(StrEnum):
-    """The APIs, by the way in which the tokens of their answers are counted."""
+    """The kind of an answer: the API by whose format its tokens are counted."""
 
     CHOICES = "choices"  # chat completions (batches too), completions
     RESPONSES = "responses"
@@ -34,7 +34,9 @@ class AnswerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """The way to count one API's answers. `text_key` is the field of a whole body whose text is output."""
+    """The rules for counting the tokens in one API's answers. `text_key` is the field of a whole body whose text is
+    output.
+    """
 
     meter: MeterOf
     usage: Callable[[Any], Usage | None]

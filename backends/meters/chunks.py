@@ -46,7 +46,9 @@ class _Held(NamedTuple):
 
 
 class ChunkMeter(EventMeter):
-    """A meter of one stream. Continuous usage is per choice and per prompt; this meter adds it up."""
+    """A meter of one stream of OpenAI's chunks. Continuous usage is per choice and per prompt; this meter adds it
+    up.
+    """
 
     __slots__ = (
         "_absent_usage", "_cached_tokens", "_choices", "_choices_per_prompt", "_continuous",

@@ -21,7 +21,7 @@ _DELTAS = frozenset({"content-delta", "content-start", "tool-plan-delta", "tool-
 
 
 class CohereMeter(EventMeter):
-    """A meter of one Cohere answer."""
+    """A meter of one stream or answer of Cohere's API."""
 
     __slots__ = ("_uncounted", "_usage")
 

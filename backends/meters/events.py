@@ -41,7 +41,7 @@ place of all three for a client that did not ask for ids; None for one that did.
 
 @dataclass(slots=True)
 class StreamMemo:
-    """The facts from one stream of a backend that hold for its next one. Mutable, one per backend.
+    """The facts that one stream of a backend showed and that hold for its next streams. Mutable, one per backend.
 
     `fingerprint` is the last `system_fingerprint`, as JSON. `like` is the end of the events of its last stream,
     `ids_like` of its last one with token ids. `ids_at` has the paths whose streams report token ids, and no reasoning.
@@ -55,7 +55,7 @@ class StreamMemo:
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of making one, and every stream makes one
 class StreamCall:
-    """The facts about a call that the meter of its answer needs.
+    """The facts about a call that the meter of its stream needs.
 
     `choices` is the number of sequences in the answer (n times the number of prompts), `prompts` the number of prompts.
     `keeps_usage`: the client asked for the event with the usage of all choices, and with `keeps_chunk_usage` for the
@@ -182,7 +182,9 @@ class Uncounted:
 
 
 class EventMeter(ABC):
-    """The base of all meters: it cuts the stream into events and passes each to `_event`, which each API defines."""
+    """The base class of all meters: it cuts the stream into events and passes each to `_event`, which each API
+    defines.
+    """
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "rejected")
 

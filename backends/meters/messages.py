@@ -21,7 +21,7 @@ STOPPED = "The backend stopped before the answer was complete."
 
 
 class MessagesMeter(EventMeter):
-    """A meter of one Anthropic message."""
+    """A meter of one stream of Anthropic's Messages API."""
 
     __slots__ = ("_cached_tokens", "_counted", "_is_whole", "_known", "_prompt_tokens", "_uncounted")
 

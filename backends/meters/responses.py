@@ -19,7 +19,7 @@ _FAILURES: Final = frozenset({"response.failed", "error"})
 
 
 class ResponsesMeter(EventMeter):
-    """A meter of one response of the Responses API."""
+    """A meter of one stream of OpenAI's Responses API."""
 
     __slots__ = ("_sequence_number", "_uncounted", "_usage")
 

@@ -29,11 +29,11 @@ class SessionPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that is going to arrive. Only oracles (a prediction, or the engine's memory) use `output_tokens` in
-    advance. `prefix` has chained hashes of the prompt's leading KV blocks, unless `of_session` makes them. The client
-    disconnects `patience_s` seconds after the arrival if the last token has not come. One that `waited_for` the arrival
-    of that `number` comes `think_s` after its end, whenever `at_s` is. One that `came_before` the simulation was
-    waiting or running then: its first token is not measured.
+    """A request that is going to arrive in a simulation. Only oracles (a prediction, or the engine's memory) use
+    `output_tokens` in advance. `prefix` has chained hashes of the prompt's leading KV blocks, unless `of_session` makes
+    them. The client disconnects `patience_s` seconds after the arrival if the last token has not come. One that
+    `waited_for` the arrival of that `number` comes `think_s` after its end, whenever `at_s` is. One that `came_before`
+    the simulation was waiting or running then: its first token is not measured.
     """
 
     tenant_id: str
@@ -60,7 +60,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """The outcome of one request.
+    """The outcome of one simulated request.
 
     Latencies, in seconds, count from its arrival; None if that event never came. A request without a last token was not
     served. `rejected` is the scheduler's reason for rejecting it, if it did.

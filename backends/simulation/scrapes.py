@@ -10,7 +10,9 @@ from policies.step_time.model import StepTime
 
 
 class ScrapedSteps:
-    """A counter of one engine's steps as the engine itself would count them, and a learner from these counts."""
+    """A simulation of scrapes: it counts one engine's steps as the engine's metrics would, and learns from the
+    counts.
+    """
 
     def __init__(self, backend_id: str, engine: Engine) -> None:
         self._engine = engine

@@ -38,7 +38,7 @@ Happening = Callable[[float], None]
 
 @dataclass(slots=True)
 class SimulatedCall:
-    """A request between its arrival and its end."""
+    """One request of a simulation, between its arrival and its end."""
 
     request: Request
     arrival: Arrival
@@ -56,9 +56,10 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """The gateway's knowledge of every engine's steps, as in BackendLoad; by default there is none. `learnt`: the
-    gateway learns it from the counters of every scrape, as for a server without configured values. `budget_for`: after
-    every step, every engine reports its prefill admission budget for this envelope, like one with the plugin.
+    """The gateway's knowledge of every engine's steps in a simulation, as in BackendLoad; by default there is none.
+    `learnt`: the gateway learns it from the counters of every scrape, as for a server without configured values.
+    `budget_for`: after every step, every engine reports its prefill admission budget for this envelope, like one with
+    the plugin.
     """
 
     time: StepTime | None = None
@@ -70,7 +71,7 @@ class KnownSteps:
 
 @dataclass(slots=True)
 class Slot:
-    """One engine of the world, and its present step."""
+    """One engine of a simulated world, and the step that it computes now."""
 
     backend_id: str
     engine: Engine

@@ -17,7 +17,9 @@ SLACK_TIMES: Final = 4.0  # slack that answers must have, in multiples of the lo
 
 
 class Collector:
-    """The collector of garbage on request. `clock` returns seconds, to time collections."""
+    """A runner of garbage collections in the process of an engine, at moments that delay no request. `clock` returns
+    seconds, to time collections.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

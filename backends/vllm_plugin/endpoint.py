@@ -17,7 +17,7 @@ PATH: Final = "/fairlead/steps"
 
 
 class StepsEndpoint:
-    """The plugin's path on vLLM's port, as an EndpointPlugin (vllm.endpoint_plugins)."""
+    """The HTTP path that the plugin adds to vLLM's port, as an EndpointPlugin (vllm.endpoint_plugins)."""
 
     name = "fairlead"
     required_tasks = None

@@ -31,7 +31,7 @@ LEAD_S_MAX: Final = 1.0  # most that steps in flight delay the next one, whateve
 
 @dataclass(slots=True)
 class RequestAccount:
-    """A request inside the engine: its SLO envelope, and the number of its output tokens."""
+    """The account of one request inside the engine: its SLO envelope, and the number of its output tokens."""
 
     promise: RequestEnvelope
     output_tokens: int = 0

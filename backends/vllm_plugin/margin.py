@@ -16,7 +16,9 @@ RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:
-    """The margin of one engine: `ratio` is the part of a step's predicted time that is added to it."""
+    """The safety margin of one engine's step times: `ratio` is the part of a step's predicted time that is added to
+    it.
+    """
 
     def __init__(self) -> None:
         self.ratio = RATIO_AT_FIRST

@@ -30,7 +30,9 @@ class _Begun(NamedTuple):
 
 
 class StepClock:
-    """A clock that times every step with any computation, in order. Times are seconds on any one clock."""
+    """A clock that measures the duration of every step that computes anything, in order. Times are seconds on any one
+    clock.
+    """
 
     def __init__(self) -> None:
         self._begun: deque[_Begun] = deque(maxlen=IN_FLIGHT_MAX)

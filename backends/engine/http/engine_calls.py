@@ -18,7 +18,9 @@ Parse = Callable[[bytes, str, EngineLimits], EngineCall]
 
 
 class EngineCalls:
-    """The calls of an embedded server."""
+    """A runner of calls in an embedded server: it parses a call, runs it on the engines and writes the reply as vLLM
+    does.
+    """
 
     def __init__(self, serving: Serving, options: EngineOptions) -> None:
         self.serving = serving

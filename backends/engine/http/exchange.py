@@ -37,7 +37,7 @@ class Choice:
 
 
 class EngineExchange:
-    """One HTTP request in the engines, and the events that the handler has not taken yet."""
+    """One HTTP call while it runs in the engines, and its events that the handler has not taken yet."""
 
     def __init__(self, *, streaming: bool) -> None:
         self.choices: list[Choice] = []

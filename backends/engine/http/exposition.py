@@ -22,7 +22,7 @@ Samples = Iterable[tuple[str, Labels, float]]
 
 @dataclass(slots=True)
 class EngineMeters:
-    """The counts of one engine that its own totals do not include."""
+    """The metrics of one engine that its own totals do not include."""
 
     iteration_counts: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_BUCKETS) + 1))
     iteration_tokens: int = 0
@@ -51,7 +51,7 @@ class EngineMeters:
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The constant labels of cache_config_info."""
+    """The labels of vLLM's metric cache_config_info, which are constant."""
 
     block_tokens: int
     blocks: int

@@ -93,7 +93,7 @@ class CompletionBody(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """A parsed request that passed all checks. Choice i belongs to prompt i // n; tokens_max is per prompt."""
+    """A call to an embedded server, parsed and checked. Choice i belongs to prompt i // n; tokens_max is per prompt."""
 
     model: str | None
     prompts: tuple[PromptText, ...]

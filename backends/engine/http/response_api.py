@@ -218,7 +218,9 @@ class ResponseReply(EngineReply):
 
 
 class EngineResponses:
-    """The responses of an embedded server. Create it on the event loop that serves it."""
+    """The handlers of /v1/responses of an embedded server, and the responses that it stores. Create it on the event
+    loop that serves it.
+    """
 
     def __init__(self, calls: EngineCalls) -> None:
         self._calls = calls

@@ -81,7 +81,7 @@ class EngineReply(ABC):
 
 
 class ChoicesReply(EngineReply):
-    """A reply in chunks of choices, ended by [DONE]."""
+    """A reply in the form of OpenAI's choices; its stream is ended by [DONE]."""
 
     __slots__ = ()
 

@@ -56,7 +56,7 @@ def make_app(api: EngineApi) -> web.Application:
 
 
 class EngineServer:
-    """A running server: `start` it on the event loop that uses it; `stop` drops all requests in flight."""
+    """An embedded server: `start` it on the event loop that uses it; `stop` drops all requests in flight."""
 
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()
