@@ -33,7 +33,9 @@ class _Done:
 
 
 class Repeats:
-    """The requests with an idempotency key, by caller and key, with their responses. Mutable; used on one loop."""
+    """The recent requests with an idempotency key, by caller and key, with their responses. Mutable; used on one
+    loop.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""

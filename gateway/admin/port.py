@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a gateway that the routes read and change."""
+    """The parts of a gateway that the routes of the admin API read and change."""
 
     registry: Registry
     store: Store
@@ -87,7 +87,9 @@ class Parts:
 
 
 class AdminPort:
-    """The admin port: it serves the admin API. Create it on the loop that runs it; call `start` and `stop`."""
+    """The admin port, which serves the admin API and the page. Create it on the loop that runs it; call `start` and
+    `stop`.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class BudgetReconciler:
-    """The reconciler of prices and budgets."""
+    """The part of the reconciler that applies price lists and budgets from the registry."""
 
     def __init__(self, registry: Registry, budgets: Budgets, *, keeps_state: bool) -> None:
         """`keeps_state`: usage is counted and stored."""
@@ -102,7 +102,9 @@ class BudgetReconciler:
 
 
 class BackendReconciler:
-    """The reconciler of a gateway's backends. Call `start` on the loop that serves, and `stop`."""
+    """The part of the reconciler that adds, changes and removes a gateway's backends. Call `start` on the loop that
+    serves, and `stop`.
+    """
 
     def __init__(
         self, registry: Registry, parts: GatewayParts, *, address_allowlist: AddressAllowlist, folder: Path
@@ -212,7 +214,7 @@ class BackendReconciler:
 
 
 class KeyLimitsByTenant:
-    """The limits of the keys that have any. Mutable."""
+    """The limits of API keys that have any, by tenant. Mutable."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, str] = {}  # by key

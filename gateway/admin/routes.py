@@ -54,7 +54,7 @@ class JsonObject(RootModel[dict[str, JsonValue]]):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One request, parsed and validated. `query` and `body` are instances of the route's models."""
+    """A request to the admin API, parsed and validated. `query` and `body` are instances of the route's models."""
 
     caller: Caller
     path: Mapping[str, str]
@@ -71,9 +71,9 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """A response. `encoded` is a body that is already JSON; without it and a `body`, the status is 204. `location`,
-    below ROOT, is the path of a new entry; the status is then 201. `pieces`: the body is a file of this type and name,
-    written piece by piece.
+    """A response of the admin API. `encoded` is a body that is already JSON; without it and a `body`, the status is
+    204. `location`, below ROOT, is the path of a new entry; the status is then 201. `pieces`: the body is a file of
+    this type and name, written piece by piece.
     """
 
     body: BaseModel | None = None
@@ -149,7 +149,7 @@ class Route:
 
 
 class RouteTable:
-    """A table that finds the routes at a path."""
+    """A table that finds the admin routes at a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: Sequence[Route] = tuple(routes)

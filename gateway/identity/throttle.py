@@ -39,7 +39,7 @@ class Buckets:
 
 
 class FailureThrottle:
-    """The failures of each address. Mutable."""
+    """A limit on failed authentications of each client address. Mutable."""
 
     def __init__(self) -> None:
         self._buckets = Buckets(FAILURES_BURST, FAILURES_PER_S)

@@ -21,19 +21,19 @@ TRIES_MAX = 5  # of a write without an etag, against concurrent writes to the sa
 
 
 class RegistryError(Exception):
-    """An error: a change was rejected."""
+    """An error: the registry rejected a change."""
 
 
 class NotFound(RegistryError):  # noqa: N818 - named as HTTP names them
-    """An error: there is no such entry."""
+    """An error: the registry has no such entry."""
 
 
 class AlreadyThere(RegistryError):  # noqa: N818
-    """An error: an entry of this name exists."""
+    """An error: the registry has an entry of this name."""
 
 
 class EtagMismatch(RegistryError):  # noqa: N818
-    """An error: the entry does not have the etag that the change expects."""
+    """An error: the registry's entry does not have the etag that the change expects."""
 
     def __init__(self) -> None:
         super().__init__("the entry has changed meanwhile")
@@ -60,8 +60,8 @@ NOT_THERE, ANY_THERE = "", "*"  # etags of an edit: the entry must not exist, or
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The desired state of one entry; `body` None: deleted. `etag` is the etag that the entry must have now; None: any,
-    or no entry.
+    """A change of one registry entry to a desired state; `body` None: deleted. `etag` is the etag that the entry must
+    have now; None: any, or no entry.
     """
 
     kind: str
@@ -72,8 +72,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on a change that depends on other entries: `check` raises where it does not hold. It sees all changes
-    under this name that were made earlier, at any gateway.
+    """A condition on a change of the registry that depends on other entries: `check` raises where it does not hold. It
+    sees all changes under this name that were made earlier, at any gateway.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Guard:
 
 
 class Changes:
-    """The writer of the entries of one registry. Used on its loop."""
+    """The writer of entries into one registry. Used on its loop."""
 
     def __init__(
         self,

@@ -30,7 +30,8 @@ Declared = Mapping[str, Mapping[str, Section]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the desired state. `body` holds the fields that were set, `section` those and the defaults.
+    """One entry of the registry, which is the desired state of one thing. `body` holds the fields that were set,
+    `section` those and the defaults.
 
     `version` is the document's in the store, 0 where only the file declares it; `etag` changes whenever the body does.
     """
@@ -82,7 +83,7 @@ def _declared_key(record: KeyRecord) -> ApiKey:
 
 
 class View:
-    """All entries of the desired state, from declarations and documents. Mutable."""
+    """The registry's entries of the desired state, from declarations and documents. Mutable."""
 
     def __init__(self, declared: Declared) -> None:
         self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in RESOURCE_KINDS}

@@ -29,7 +29,9 @@ Changed = frozenset[tuple[str, str]]
 
 
 class Registry:
-    """All managed entries of one gateway. Create it on the loop that runs it; call `start` and `stop`."""
+    """The registry of one gateway: the desired state of all that the admin API manages. Create it on the loop that runs
+    it; call `start` and `stop`.
+    """
 
     def __init__(
         self, store: Store, declared: Declared, *, replica: str = "", clock: Callable[[], float] = time.time

@@ -47,13 +47,13 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 class DrainedSection(Section):
-    """A backend that can be drained."""
+    """The setting that drains a backend."""
 
     draining: Annotated[bool, Field(description="running requests end, and no new ones are sent")] = False
 
 
 class CaSection(Section):
-    """A CA as text, which is replicated to every gateway and names no file on their disks."""
+    """The setting of a CA as text, which is replicated to every gateway and names no file on their disks."""
 
     ca_pem: Annotated[
         str | None,
@@ -130,7 +130,7 @@ class ApiKey(KeySection, KeyHolder):
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of document: its body, its name pattern, and the largest number of such documents."""
+    """A kind of registry entry: its body, its name pattern, and the largest number of such entries."""
 
     section: type[Section]
     name: re.Pattern[str]

@@ -71,8 +71,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a transaction. `is_audited`: it is written to the audit log. `expected` is the version that the
-    document must have (0: it must not exist); None: any.
+    """One change of a document in a transaction. `is_audited`: it is written to the audit log. `expected` is the
+    version that the document must have (0: it must not exist); None: any.
     """
 
     kind: str
@@ -84,8 +84,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change with its author (`actor`) and time (`at_s`, seconds since 1970), written in the same transaction.
-    `replica` is the gateway that made it; "" where that is not known.
+    """One entry of the audit log: a change with its author (`actor`) and time (`at_s`, seconds since 1970), written in
+    the same transaction. `replica` is the gateway that made it; "" where that is not known.
     """
 
     revision: int
@@ -100,7 +100,7 @@ class AuditEntry:
 
 
 class Totals(NamedTuple):
-    """The counts of a usage row. Each of them only grows."""
+    """The counts of one usage row: requests and tokens. Each of them only grows."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -132,8 +132,8 @@ class UsagePlace(NamedTuple):
 
 
 class UsageQuery(NamedTuple):
-    """Rows of these days, both inclusive: of this tenant and writer (None: of any), those behind the place `after`, and
-    of them the first `limit`.
+    """A query for usage rows of these days, both inclusive: of this tenant and writer (None: of any), those behind the
+    place `after`, and of them the first `limit`.
     """
 
     first_day: str
@@ -146,7 +146,7 @@ class UsageQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The totals that one writer has counted in one row."""
+    """One row of usage: the totals that one writer has counted under one key."""
 
     writer: str
     of: UsageKey
@@ -164,8 +164,8 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """The documents that arrived after a cursor, deleted ones included. `cursor` is the position to continue from. It
-    counts arrivals at this copy, in any order, while a version counts changes.
+    """The documents that arrived in a store after a cursor, deleted ones included. `cursor` is the position to continue
+    from. It counts arrivals at this copy, in any order, while a version counts changes.
     """
 
     cursor: int

@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class MirroredStore:
-    """A store that mirrors a shared store on this gateway's disk (see `Store`). Mutable; used on one loop."""
+    """A store that keeps a complete copy of a shared store on this gateway's disk (see `Store`). Mutable; used on one
+    loop.
+    """
 
     def __init__(self, shared: SharedStore, own: Store, *, sync_s: float = SYNC_S) -> None:
         self._shared = shared

@@ -33,7 +33,9 @@ Rows = Sequence[UsageRow]
 
 
 class MirroredUsage:
-    """The copying of usage in both directions. Mutable; used on one loop, one call at a time."""
+    """The copying of usage between this gateway's disk and the shared store, in both directions. Mutable; used on one
+    loop, one call at a time.
+    """
 
     def __init__(self, shared: SharedStore, own: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since 1970."""

@@ -13,7 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """A task that runs `work` again and again on one loop. An exception from it is logged, and it runs again."""
+    """A periodic task: it runs `work` again and again on one loop. An exception from it is logged, and it runs
+    again.
+    """
 
     def __init__(self, work: Callable[[], Awaitable[None]], pause_s: float, name: str) -> None:
         self._work = work

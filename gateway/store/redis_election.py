@@ -21,7 +21,7 @@ SECRET_BYTES: Final = 32
 
 
 class RedisElection:
-    """The election in one Redis or Valkey server (see `ElectionStore`). Made and used on one loop."""
+    """The election store in one Redis or Valkey server (see `ElectionStore`). Made and used on one loop."""
 
     def __init__(
         self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None

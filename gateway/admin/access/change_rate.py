@@ -21,7 +21,7 @@ RATES: Final[Mapping[bool, tuple[float, float]]] = {True: (100.0, 2.0), False: (
 
 
 class ChangeRate:
-    """The limit on the changes of each caller. Mutable."""
+    """A limit on the rate at which each caller of the admin API makes changes. Mutable."""
 
     def __init__(self) -> None:
         self._buckets = {is_of_group: Buckets(*rate) for is_of_group, rate in RATES.items()}

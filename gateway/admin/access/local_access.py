@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class LocalAccess:
-    """The local socket of a gateway that is tried out. Create it on the loop that runs it; call `start` and `stop`."""
+    """The local socket by which commands on this machine reach the admin port of a gateway that is tried out. Create it
+    on the loop that runs it; call `start` and `stop`.
+    """
 
     def __init__(self, url: str, answers: Mapping[str, Callable[[], str]]) -> None:
         """`url` is the URL of the admin port; `answers` has, by question, a function that makes the answer."""

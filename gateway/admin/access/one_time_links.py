@@ -30,7 +30,7 @@ class Session:
 
 
 class OneTimeLinks:
-    """The one-time links that are open. Mutable."""
+    """The one-time links to the page that can still be opened. Mutable."""
 
     def __init__(self, admin_keys: KeyRing[Caller], secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         """A sign-in adds its key to `admin_keys`. `clock` gives seconds since 1970."""

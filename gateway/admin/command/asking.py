@@ -32,8 +32,8 @@ ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools"
 
 @dataclass(frozen=True)
 class Given:
-    """The options of the group that were given with a command: where the admin port is, the file with a key to it, and
-    the form to print in.
+    """The options of the command group that were given with an admin command: where the admin port is, the file with a
+    key to it, and the form to print in.
     """
 
     config: Path | None

@@ -22,7 +22,9 @@ OF_ROWS = frozenset({"first_day", "last_day", "tenant"})  # what rows are asked 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageOptions:
-    """The options that say which usage is asked for, and how it is summed; their names are those of the API."""
+    """The options of the usage command: what usage is asked for, and how it is summed; their names are those of the
+    API.
+    """
 
     first_day: Annotated[
         str | None,

@@ -61,8 +61,8 @@ class WhatIfChanges(Fields):
 
 
 class SessionsAsked(Fields):
-    """The changes of a what-if for sessions of agents. Each engine's KV pool is `kv_scale` times as large; their turns
-    are `held` where contexts do not fit, or not (null: as configured); contexts have this part of the pool,
+    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is `kv_scale` times as large;
+    their turns are `held` where contexts do not fit, or not (null: as configured); contexts have this part of the pool,
     `room_ratio` (null: as learnt).
     """
 
@@ -72,9 +72,9 @@ class SessionsAsked(Fields):
 
 
 class WhatIfAsked(Fields):
-    """The settings of a what-if that differ from the recorded ones: the fairness `policy`, tenants' weights, `changes`.
-    `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it. `pool` null: the pool with most
-    calls.
+    """A request for a what-if: the settings that differ from the recorded ones, which are the fairness `policy`,
+    tenants' weights, `changes`. `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it.
+    `pool` null: the pool with most calls.
     """
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None

@@ -25,7 +25,7 @@ TIMES = frozenset({"created_at", "expires_at"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRoutes:
-    """The routes of the audit log."""
+    """The admin routes of the audit log."""
 
     registry: Registry
 

@@ -29,7 +29,7 @@ ABSENT = "absent"  # wanted, but not added
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoutes:
-    """The routes of backends."""
+    """The admin routes of backends."""
 
     registry: Registry
     backends: BackendPool

@@ -45,8 +45,8 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionModels:
-    """The models of a kind: to create an entry (`made` with its id, `whole` without), to patch, show and list it.
-    Fields of `whole` that are not in `fields` cannot be changed.
+    """The models of a kind of stored entry: to create an entry (`made` with its id, `whole` without), to patch, show
+    and list it. Fields of `whole` that are not in `fields` cannot be changed.
     """
 
     made: type[BaseModel]
@@ -279,7 +279,7 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """An edit, and what it makes of the entry: bodies as the API shows them."""
+    """An edit of an entry that was not made yet, and what it makes of the entry: bodies as the API shows them."""
 
     edit: Edit
     before: Mapping[str, Any] | None
@@ -325,8 +325,8 @@ def _given(asked: AdminRequest) -> dict[str, Any]:
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """A block in which the registry's errors become AdminProblems of a `part` of the request; `but` passes one type
-    through to the caller.
+    """A context manager in which errors of the registry become AdminProblems of a `part` of the request; `but` passes
+    one type through to the caller.
     """
 
     def __init__(self, but: type[RegistryError] | None = None, part: str = "body") -> None:

@@ -57,7 +57,7 @@ class Note(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRoutes:
-    """Routes of the history. `clock` is in seconds since 1970."""
+    """The admin routes of the history. `clock` is in seconds since 1970."""
 
     history: HistoryReader
     registry: Registry

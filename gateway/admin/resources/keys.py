@@ -35,7 +35,9 @@ SCHEMAS = {"id": {"type": "string", "pattern": NAME_PATTERN}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRoutes:
-    """The routes of keys. `hmac_hex` computes the stored form of a key; `checks_tenants`: the data port checks keys."""
+    """The admin routes of API keys. `hmac_hex` computes the stored form of a key; `checks_tenants`: the data port
+    checks keys.
+    """
 
     registry: Registry
     hmac_hex: Callable[[str], str]

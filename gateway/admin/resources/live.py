@@ -165,7 +165,7 @@ class BudgetStates(ResourceList):
 
 
 class Rates:
-    """Recent growth rates of numbers, by name. Mutable."""
+    """The recent growth rates of counters, by name. Mutable."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, float, float]] = {}  # time, amount, rate
@@ -188,7 +188,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoutes:
-    """The routes of the live state."""
+    """The admin routes of the live state of pools, tenants and budgets."""
 
     registry: Registry
     pools: Pools

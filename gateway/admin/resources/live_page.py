@@ -21,7 +21,7 @@ HEADERS = {hdrs.CACHE_CONTROL: "no-store", "x-content-type-options": "nosniff", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePageRoutes:
-    """The routes of the live document, whole or of one group."""
+    """The admin routes of the live document, whole or of one group."""
 
     live: Live
     registry: Registry

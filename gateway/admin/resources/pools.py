@@ -24,7 +24,7 @@ UNTOUCHED = "0"  # the version of a pool without an entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRoutes:
-    """The routes of pools and their policies."""
+    """The admin routes of pools and their policies."""
 
     registry: Registry
     pools: LivePools

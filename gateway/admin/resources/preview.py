@@ -77,7 +77,7 @@ class PreviewResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRoutes:
-    """The route of previews."""
+    """The admin route that previews the effect of an edit on shares."""
 
     registry: Registry
     live: Live

@@ -113,7 +113,7 @@ class RequestList(ResourceList):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRoutes:
-    """The routes of single requests."""
+    """The admin routes of single requests."""
 
     registry: Registry
     requests: AllRequests

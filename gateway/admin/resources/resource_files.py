@@ -26,7 +26,7 @@ UNPROCESSABLE = 422
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceFileRoutes:
-    """Routes of files of resources."""
+    """The admin routes of files of resources."""
 
     registry: Registry
     collections: Mapping[str, Collection]

@@ -50,7 +50,7 @@ class CallerResource(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRoutes:
-    """The routes that sign callers in, and tell them who they are."""
+    """The admin routes that sign callers in, and tell them their role."""
 
     registry: Registry
     links: OneTimeLinks

@@ -37,7 +37,7 @@ class TrialAsked(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRoutes:
-    """The route of trials."""
+    """The admin route of trials."""
 
     registry: Registry
     trials: Trials

@@ -37,7 +37,7 @@ Used = list[tuple[UsageKey, Totals]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRoutes:
-    """The routes of usage and its cost. `clock` is in seconds since 1970."""
+    """The admin routes of usage and its cost. `clock` is in seconds since 1970."""
 
     registry: Registry
     store: Store

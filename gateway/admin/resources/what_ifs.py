@@ -23,7 +23,7 @@ KIND: Final = "what-ifs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRoutes:
-    """The routes of what-ifs."""
+    """The admin routes of what-ifs."""
 
     what_ifs: WhatIfs
     registry: Registry
