@@ -8,7 +8,7 @@ from gateway.config.aliases import AliasSection
 
 
 class AliasTable:
-    """The table of all aliases, by name. Mutable; a change takes effect for new calls."""
+    """The table of all model aliases, by name. Mutable; a change takes effect for new calls."""
 
     def __init__(self, aliases: Mapping[str, AliasSection]) -> None:
         self.all: Mapping[str, AliasSection] = dict(aliases)

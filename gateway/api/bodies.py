@@ -36,7 +36,7 @@ UsageOptions = Mapping[str, Any]
 
 
 class UpstreamBody(Protocol):
-    """A body in the form in which it is sent to a backend."""
+    """The body of a call in the form in which it is sent to a backend."""
 
     @property
     def content_type(self) -> str: ...
@@ -49,7 +49,7 @@ class UpstreamBody(Protocol):
 
 
 class Body(Protocol):
-    """A body in the form in which the client sent it."""
+    """The body of a call in the form in which the client sent it."""
 
     @property
     def values(self) -> dict[str, Any]: ...

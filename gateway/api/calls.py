@@ -41,7 +41,7 @@ INPUTS_MAX: Final = 2048  # as many as OpenAI's embeddings take
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The largest call that is accepted. The limits are `n` or `best_of`, prompts per call, inputs per call that
+    """The limits on the size of one call. The limits are `n` or `best_of`, prompts per call, inputs per call that
     generates nothing, tokens per choice, and alternatives listed per token (logprobs). `xargs_allowed`: the engine
     arguments that a call may give; None: all but the reserved ones.
     """
@@ -56,8 +56,8 @@ class CallLimits:
 
 @dataclass(slots=True)
 class ParsedCall:
-    """The facts about a queued call that are known before its tokens are counted. Never changed, and not frozen: every
-    call makes one, and that would take three times as long.
+    """A call that can be queued, as parsed from its body, before its tokens are counted. Never changed, and not frozen:
+    every call makes one, and that would take three times as long.
 
     `choices` is the number of sequences (n or best_of, times `prompts`). `output_tokens_max` is the sum over all of
     them; None where the call sets no limit, 0 where nothing is generated. `prompt_bytes` is the size of the prompt

@@ -35,7 +35,7 @@ MODEL_NAME: Final = r"[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f/]"  # in a path; the gate
 
 
 class ChargeRule(StrEnum):
-    """The cost of a call to its tenant."""
+    """The rule for what a call costs its tenant."""
 
     USAGE = "usage"  # prompt and output tokens, as they pass
     PROMPT = "prompt"  # prompt tokens alone: nothing is generated
@@ -57,8 +57,8 @@ class BodyShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
-    """One path of the API. A path with "{id}" matches every id; one with "{model}" every model name, even with slashes.
-    `shape` is set where the body is queued.
+    """An endpoint: one path of the API, and how its calls are read and answered. A path with "{id}" matches every id;
+    one with "{model}" every model name, even with slashes. `shape` is set where the body is queued.
     """
 
     path: str

@@ -30,7 +30,7 @@ class Api(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """A complete response that the gateway writes itself: `body` is JSON."""
+    """A complete response that the gateway writes itself; `body` is JSON."""
 
     status: int
     body: bytes

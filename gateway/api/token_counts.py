@@ -61,8 +61,8 @@ class _Ratio:
 
 
 class LearntPromptTokens:
-    """The tokens per byte of each tenant and model, learnt from the usage that backends report. Mutable. Only the
-    `RATIOS_MAX` pairs seen last are kept.
+    """An estimator of prompt tokens: the tokens per byte of each tenant and model, learnt from the usage that backends
+    report. Mutable. Only the `RATIOS_MAX` pairs seen last are kept.
     """
 
     def __init__(self, ratios_max: int = RATIOS_MAX) -> None:
@@ -103,7 +103,7 @@ class LearntPromptTokens:
 
 
 class ExactPromptTokens:
-    """Exact counts by one encoding, for deployments whose models share a vocabulary."""
+    """A counter of prompt tokens by one encoding, for deployments whose models share a vocabulary."""
 
     def __init__(self, encoding: "tiktoken.Encoding") -> None:
         self._encoding = encoding
@@ -121,7 +121,7 @@ class ExactPromptTokens:
 
 
 class OutputTokens:
-    """The tokens of output that its backend does not count: exact where configured, else by the ratio learnt from
+    """A counter of output tokens that the backend does not count: exact where configured, else by the ratio learnt from
     prompts.
     """
 

@@ -29,7 +29,7 @@ class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
 
 
 class Wanted(NamedTuple):
-    """The parts of an answer that the client asked for besides text."""
+    """The parts of an answer that its client asked for besides text."""
 
     token_ids: bool = False
     logprobs: bool = False

@@ -21,7 +21,7 @@ class HeldStream(Protocol):
 
 
 class HeldBytes:
-    """The bytes that the streams of each tenant hold, oldest first. Mutable."""
+    """The memory that the token ids of streams take, by tenant and stream, oldest first. Mutable."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max` is the limit for all tenants together."""

@@ -39,7 +39,7 @@ class _Loss:
 
 
 class Suspect:
-    """One call, and the losses at which it was aboard."""
+    """A call, and the losses of engines at which it was aboard."""
 
     __slots__ = ("backend_id", "longest_s", "loss", "losses", "sent_at")
 
@@ -67,7 +67,7 @@ class Suspect:
 
 
 class LossEvidence:
-    """The losses of all calls of one process. Mutable."""
+    """The evidence that calls make engines fail: the losses of all calls of one process. Mutable."""
 
     def __init__(self) -> None:
         self._aboard: defaultdict[str, set[Suspect]] = defaultdict(set)  # by backend

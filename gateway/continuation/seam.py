@@ -50,8 +50,8 @@ class Seam(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The token ids of a prompt and of the generated output. `model` is the model that is asked about them; `shared`
-    has the fields of the call that a question needs, too.
+    """The token ids of a prompt and of the output that was generated for it. `model` is the model that is asked about
+    them; `shared` has the fields of the call that a question needs, too.
     """
 
     model: str
@@ -61,7 +61,7 @@ class Generated(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The text that the client has of the last event, after which `held_back` characters were not sent."""
+    """The text of the last event that the client received, after which `held_back` characters were not sent."""
 
     text: str
     held_back: int

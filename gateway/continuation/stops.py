@@ -22,7 +22,7 @@ class Stopped(NamedTuple):
 
 
 class StopStrings:
-    """The stop strings of one answer. Mutable."""
+    """The stop strings of one answer, and the text in which they are searched for. Mutable."""
 
     def __init__(
         self, stops: Sequence[str], *, is_included: bool, tokens_min: int, before: str = "", tokens_before: int = 0

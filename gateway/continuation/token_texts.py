@@ -16,7 +16,7 @@ from gateway.continuation.seam import INCOMPLETE, Seam
 
 
 class TokenTexts:
-    """The decoder's state after the tokens of a continuation so far. Mutable."""
+    """The text of each token of a continuation, found as vLLM's decoder finds it. Mutable."""
 
     def __init__(self, seam: Seam) -> None:
         self.completed: tuple[int, str] | None = None

@@ -8,7 +8,7 @@ from gateway.scheduling.dispatcher import Dispatcher, Lease
 
 
 class ActiveCall(NamedTuple):
-    """One call: the pool that it is in, its hold there, and its facts."""
+    """A call that has not ended: the pool that it is in, its hold there, and its facts."""
 
     dispatcher: Dispatcher
     lease: Lease
@@ -16,7 +16,7 @@ class ActiveCall(NamedTuple):
 
 
 class ActiveCalls:
-    """The calls that have not ended, by the id of their request. Mutable."""
+    """The calls of this process that have not ended, by the id of their request. Mutable."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[Dispatcher, Lease, CallTrace]] = {}  # each an ActiveCall when it is read

@@ -64,8 +64,8 @@ OPTIONS_MARK = b"stream_options"  # in the error of a server that does not suppo
 
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
-    """The backend did not take the call, and the client was sent nothing by it: it can be retried after `hold_s`.
-    `is_answer`: it said so in a response, so nothing of it was lost.
+    """An error: the backend did not take the call, and the client was sent nothing by it, so the call can be retried
+    after `hold_s`. `is_answer`: it said so in a response, so nothing of it was lost.
     """
 
     def __init__(self, evidence: Evidence, hold_s: float, *, is_answer: bool = False) -> None:
@@ -76,20 +76,24 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
 
 
 class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
-    """The backend failed after it had sent a part of the stream, which is open: another one can continue it."""
+    """An error: the backend failed after it had sent a part of the stream, which is still open, so another one can
+    continue it.
+    """
 
 
 class StreamGivenUp(UpstreamError):  # noqa: N818 - a state, not an error
-    """The stream cannot be continued at this backend, and is ended. That is no evidence about the backend."""
+    """An error: the stream cannot be continued at this backend, and is ended. That is no evidence about the backend."""
 
 
 class OptionsRejected(Exception):  # noqa: N818 - a state, not an error
-    """The backend rejected `stream_options`, which the gateway had added: it can be retried without them."""
+    """An error: the backend rejected `stream_options`, which the gateway had added, so the call can be retried without
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
-    """What the attempts of all calls of a gateway share."""
+    """The parts of a gateway that all attempts use."""
 
     request_admission: RequestAdmission
     clients: BackendClients
@@ -100,7 +104,7 @@ class AttemptContext:
 
 
 class AttemptOwner(Protocol):
-    """What an attempt tells of its call while it runs."""
+    """The owner of an attempt: it is told about the call while the attempt runs."""
 
     def begun(self, sending: Sending) -> None:
         """The backend has begun to answer a retry."""
@@ -116,7 +120,7 @@ class AttemptOwner(Protocol):
 
 
 class Attempt:
-    """One call at the backend of its lease. Used once."""
+    """One attempt to answer a call, at the backend of its lease. Used once."""
 
     __slots__ = (
         "_asks_ids", "_backend", "_backend_client", "_call", "_context", "_has_counted_disconnect", "_kind", "_lease",

@@ -23,7 +23,9 @@ IDLE_CONNECTIONS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class BackendClient:
-    """The connections and credentials of one backend, and what the gateway learnt from its earlier answers."""
+    """The client of one backend: its connections and credentials, and what the gateway learnt from its earlier
+    answers.
+    """
 
     upstream: Upstream
     credentials: Mapping[str, str]
@@ -32,7 +34,7 @@ class BackendClient:
 
 
 class BackendClients:
-    """Opens clients of these backends, and has those that are open. Mutable."""
+    """The clients of all backends, each opened when it is first needed. Mutable."""
 
     def __init__(self, config: Config, backends: BackendPool, specs: Iterable[BackendSpec]) -> None:
         continuation = config.continuation

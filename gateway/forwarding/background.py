@@ -39,7 +39,7 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 class Background:
-    """Answers calls to /v1/responses: background ones here, all others as `Generation` does."""
+    """The handler of /v1/responses: it answers background calls itself, and passes all others to `Generation`."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """Answers calls that generate tokens, with a retry at another backend."""
+    """The handler of calls that generate tokens, which retries them at other backends."""
 
     def __init__(
         self,

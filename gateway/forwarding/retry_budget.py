@@ -18,7 +18,9 @@ WAIT_S_MAX: Final = 5.0  # for the first bytes of other retries
 
 
 class RetryBudget:
-    """Counts the calls and retries of one gateway. Mutable; used on one loop."""
+    """The budget of retries of one gateway: it limits them to a part of the calls that run. Mutable; used on one
+    loop.
+    """
 
     def __init__(self) -> None:
         self.running = 0  # calls that are at a backend, retries included

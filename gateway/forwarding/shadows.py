@@ -39,7 +39,9 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class Shadows:
-    """Makes and sends copies. Mutable; used on one loop."""
+    """The maker and sender of shadow calls: copies of an alias's calls whose answers are dropped. Mutable; used on one
+    loop.
+    """
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class RequestOrder(Protocol):
-    """The order that requests are in, as their handlers know it."""
+    """The order that requests are in, as far as their handlers need it."""
 
     @property
     def processes(self) -> int:
@@ -81,7 +81,9 @@ class RequestOrder(Protocol):
 
 
 class RequestHandlers:
-    """The server for clients with all its handlers. Made and used on the gateway's loop."""
+    """The handlers of all paths of the data port, and the server that calls them. Made and used on the gateway's
+    loop.
+    """
 
     def __init__(
         self,

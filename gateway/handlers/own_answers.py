@@ -28,7 +28,7 @@ VERSION_BYTES_MAX = 64 << 10
 
 
 class Probes:
-    """Liveness and readiness of the gateway."""
+    """The handlers of probes: liveness and readiness of the gateway."""
 
     def __init__(self, pools: Pools, is_ready: Callable[[], bool]) -> None:
         self._pools = pools
@@ -52,7 +52,9 @@ async def no_realtime(_request: HttpRequest, _endpoint: Endpoint, _trace: CallTr
 
 
 class Models:
-    """The models of all backends and the aliases: those that the caller's key may use, in one list or one by its id."""
+    """The handlers of /v1/models: the models of all backends and the aliases that the caller's key may use, in one list
+    or one by its id.
+    """
 
     def __init__(
         self, request_parser: RequestParser, backends: BackendPool, aliases: AliasTable, headers: AnswerHeaders
@@ -105,8 +107,8 @@ class Models:
 
 
 class Version:
-    """The version of a backend, by which clients know what it can do. It needs no key, as in vLLM, so the answer is
-    cached for VERSION_S and one backend request is open at a time.
+    """The handler of /version: the version of a backend, by which clients know what it can do. It needs no key, as in
+    vLLM, so the answer is cached for VERSION_S and one backend request is open at a time.
     """
 
     def __init__(self, pools: Pools, backend_clients: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:

@@ -35,7 +35,7 @@ TRIES_MAX: Final = 3  # backends that a call is tried at, until one can be reach
 
 
 class Utilities:
-    """Answers calls that are not queued."""
+    """The handler of quick calls that are not queued, such as tokenizing."""
 
     def __init__(
         self,

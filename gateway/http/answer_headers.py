@@ -23,7 +23,7 @@ RESET_S_MAX: Final = 86_400.0
 
 
 class AnswerHeaders:
-    """The headers that the gateway adds. Headers that reveal the operator's setup are off by default."""
+    """The response headers that the gateway adds. Headers that reveal the operator's setup are off by default."""
 
     def __init__(self, *, show_queue_ms: bool = False, show_backend: bool = False) -> None:
         self._show_queue_ms = show_queue_ms

@@ -121,7 +121,7 @@ class DataPort(Protocol):
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection. `cut_reason` is None until it is cut."""
+    """One connection of a client to the data port. `cut_reason` is None until it is cut."""
 
     __slots__ = (
         "_drained", "_fault", "_headers", "_is_closing_soon", "_is_in_head", "_is_lost", "_is_over",

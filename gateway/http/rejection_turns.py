@@ -16,7 +16,9 @@ REJECTS_MAX: Final = 2
 
 
 class RejectionTurns:
-    """The waiting rejections of one gateway. Mutable. Made and used on the gateway's loop."""
+    """The rejections that wait for their turn of the event loop, so that rejected clients do not use up the CPU.
+    Mutable. Made and used on the gateway's loop.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -21,19 +21,19 @@ HEAD: Final = HTTPMethod.HEAD.value  # to look it up in its enum is a call
 
 
 class BodyError(Exception):
-    """The body of a request cannot be read."""
+    """An error: the body of a request cannot be read."""
 
 
 class BodyTooLargeError(BodyError):
-    """It is longer than the limit."""
+    """An error: the body of a request is longer than the limit."""
 
 
 class BodyMalformedError(BodyError):
-    """Its framing is not HTTP."""
+    """An error: the framing of a request's body is not HTTP."""
 
 
 class ClientLink(Protocol):
-    """What a request knows of the connection that it came by."""
+    """The connection of a request's client, as far as the request uses it."""
 
     transport: asyncio.Transport
     body_bytes_max: int
@@ -79,11 +79,11 @@ class StreamKeeper(Protocol):
 
 
 class HttpRequest:
-    """One request. Mutable: its body arrives while it is handled. `target` is the path with the query, as sent.
-    `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may go on to use the connection. `is_whole`: all of
-    it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a handler that fails, so that its
-    response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat` and `open_stream`
-    belong to event_stream.py.
+    """One HTTP request of a client. Mutable: its body arrives while it is handled. `target` is the path with the query,
+    as sent. `is_new`: its version is HTTP/1.1, not 1.0. `keeps`: its client may go on to use the connection.
+    `is_whole`: all of it has arrived. `has_begun`: the head of a stream was sent. `request_id` is set by a handler that
+    fails, so that its response has the logged id. `path_id` is the id in its path, "" where that has none. `heartbeat`
+    and `open_stream` belong to event_stream.py.
     """
 
     __slots__ = (

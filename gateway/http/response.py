@@ -25,7 +25,7 @@ _STATUS_LINES: Final = {
 
 
 class Waiting(Protocol):
-    """The account of a body that waits for its client (forwarding/answers/unread_bytes.py)."""
+    """The account of a long response body while it waits for its client (forwarding/answers/unread_bytes.py)."""
 
     def sending(self, cut: Callable[[str], None]) -> None:
         """Sending begins; `cut` aborts the client's connection for the given reason."""
@@ -70,7 +70,9 @@ class Response:
 
 
 class EventStream:
-    """A response whose head was sent. Its body ends with the connection where the client does not know chunks."""
+    """A response that is sent as a stream: its head was sent, and its body follows. Its body ends with the connection
+    where the client does not know chunks.
+    """
 
     __slots__ = ("_is_chunked", "_write", "status")
 

@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Envelopes:
-    """The configured envelopes. A tenant's own envelope overrides its tier's, target by target. Mutable."""
+    """The SLO envelopes of tenants and tiers, as configured. A tenant's own envelope overrides its tier's, target by
+    target. Mutable.
+    """
 
     def __init__(
         self,

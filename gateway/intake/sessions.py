@@ -32,7 +32,9 @@ Fields = Mapping[str, Any]
 
 
 class SessionName(NamedTuple):
-    """A session as its client names it. `parent` is the name of the session that has started it."""
+    """The name of an agent's session as its client gives it. `parent` is the name of the session that has started
+    it.
+    """
 
     name: str
     parent: str | None = None
@@ -40,7 +42,7 @@ class SessionName(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """A session as the gateway knows it: ids of 16 hex digits, different for each tenant."""
+    """The key of an agent's session in the gateway: ids of 16 hex digits, different for each tenant."""
 
     id: str
     parent_id: str | None = None
@@ -48,7 +50,9 @@ class SessionKey(NamedTuple):
 
 
 class Sessions:
-    """Derives session ids from calls. `secret` keys the HMAC."""
+    """A finder of the agent's session that a call belongs to, which derives the session's id. `secret` keys the
+    HMAC.
+    """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

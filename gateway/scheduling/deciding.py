@@ -9,7 +9,7 @@ from policies.types import Request, Tenant, Wait
 
 
 class QueueWatch(Protocol):
-    """Observes one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
+    """An observer of one request in the queue. Only sampled requests have one: it costs more than queueing itself."""
 
     def lifted(self, service: float) -> None:
         """The lift: the counter of its tenant, idle until now, was raised by so much service over weight."""
@@ -21,7 +21,7 @@ class QueueWatch(Protocol):
 
 
 class Decides(Protocol):
-    """The Dispatcher of one pool, as it is driven."""
+    """The interface of a Dispatcher, as far as Deciding drives it."""
 
     now: Callable[[], float]
 
@@ -35,8 +35,9 @@ class Decides(Protocol):
 
 
 class Deciding:
-    """Drives one Dispatcher, whose Scheduler is in this process. One timer serves all wake-ups. Dispatchers of an order
-    that processes share are driven in its turns (gateway/shared_order/deciding.py).
+    """The driver of one pool's decisions: it polls the Dispatcher once per tick, and at the Scheduler's wake-ups. One
+    timer serves all wake-ups. Dispatchers of an order that processes share are driven in its turns
+    (gateway/shared_order/deciding.py).
     """
 
     tells_all = False

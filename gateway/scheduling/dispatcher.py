@@ -53,7 +53,7 @@ CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then ano
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler rejected the request; `limit` is the limit that did, None for any other reason."""
+    """An error: the scheduler rejected the request; `limit` is the limit that did, None for any other reason."""
 
     def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
         super().__init__(reason)
@@ -63,8 +63,8 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """The scheduler preempts the request, for this cause: it returns to the queue. Its client has been sent nothing
-    yet, or it is resumable.
+    """An error: the scheduler preempts the request, for this cause, so that it returns to the queue. Its client has
+    been sent nothing yet, or it is resumable.
     """
 
     def __init__(self, cause: Cause) -> None:
@@ -73,7 +73,7 @@ class Preempted(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Dispatcher:
-    """Drives one Scheduler. All methods are called on the loop that runs it."""
+    """The driver of one pool's Scheduler on the event loop. All methods are called on the loop that runs it."""
 
     def __init__(self, scheduler: ViewedSchedulerProtocol, deciding: Deciding | None = None) -> None:
         self._scheduler = scheduler

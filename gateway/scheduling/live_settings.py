@@ -11,7 +11,9 @@ from policies.types import Group, PolicyChoice, Tenant, Tier
 
 
 class LiveSettings:
-    """The changes of one gateway's settings. Mutable."""
+    """The present settings of tenants, tiers, groups and policies, which it tells the Schedulers of all pools.
+    Mutable.
+    """
 
     def __init__(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """`dispatchers` are the present ones, by pool."""

@@ -18,7 +18,7 @@ from policies.types import BackendView, Snapshot, TenantView
 
 
 class Pools:
-    """All pools of one gateway. Mutable; used on the gateway's loop."""
+    """The pools of one gateway, each with its Dispatcher. Mutable; used on the gateway's loop."""
 
     def __init__(self, make_dispatcher: Callable[[str], Dispatcher]) -> None:
         """`make_dispatcher` is called with the name of each new pool."""

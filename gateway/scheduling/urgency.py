@@ -22,7 +22,9 @@ SLICE_LEASES: Final = 500
 
 @dataclass(slots=True)
 class TierUrgency:
-    """A tier's queued and in-flight requests, and their least slack in seconds; infinite where no request has any."""
+    """The requests of one tier in one pool, queued and in flight, and their least slack in seconds; infinite where no
+    request has any.
+    """
 
     queued_requests: int = 0
     in_flight_requests: int = 0

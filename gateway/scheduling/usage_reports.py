@@ -15,7 +15,7 @@ NONE_RUNNING: Mapping[str, Passed] = {}
 
 
 class UsageReports:
-    """Reports the usage of one pool's requests to its Scheduler. Mutable."""
+    """The usage of one pool's running requests that its Scheduler has not been told yet. Mutable."""
 
     def __init__(self, scheduler: SchedulerProtocol) -> None:
         self._tokens = scheduler.tokens

@@ -50,7 +50,7 @@ async def rename_whole(body: bytes | bytearray, asked: str) -> bytes | bytearray
 
 
 class EventRenamer:
-    """Writes the asked name into the events of one stream. Mutable."""
+    """A filter of one stream's events that writes the asked model name in place of the backend's. Mutable."""
 
     __slots__ = ("_asked", "_inside", "_new", "_old", "_written")
 
@@ -93,7 +93,7 @@ class EventRenamer:
 
 
 class RenamingMeter:
-    """A meter whose client sees the asked name of the model."""
+    """A meter that writes the asked model name into the stream that it measures."""
 
     __slots__ = ("_feed", "_meter", "_rename")
 

@@ -29,7 +29,9 @@ class _PaceAverage:
 
 
 class DecodePace:
-    """One backend's decoding speed. Times are seconds; tokens are of one sequence of the answer. Mutable."""
+    """An estimator of how fast one backend decodes. Times are seconds; tokens are of one sequence of the answer.
+    Mutable.
+    """
 
     def __init__(self, counted: Counted = lambda _begun_s, _ended_s: None) -> None:
         self.counted = counted

@@ -43,7 +43,7 @@ always hears of the first report and of the last."""
 
 
 class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
-    """An operator has cancelled the call, whose stream has begun. `error`: the error object of the API."""
+    """An error: an operator has cancelled the call, whose stream has begun. `error`: the error object of the API."""
 
     def __init__(self, message: str, error: Mapping[str, Any]) -> None:
         super().__init__(Reason.CANCELLED)
@@ -53,7 +53,7 @@ class CallCancelled(UpstreamError):  # noqa: N818 - a decision, not an error
 
 @dataclass(slots=True)
 class RelayResult:
-    """What to return from the handler, and how the exchange ended.
+    """The result of relaying one answer: what the handler returns, and how the exchange ended.
 
     `failure` says for the log what the backend did wrong, or that it `rejected` the call; `slowed` that the backend had
     to wait for the client. A stream that was `interrupted` is still open. A handler that a disconnect cancels gets no
@@ -69,16 +69,16 @@ class RelayResult:
 
 
 class Resumes(NamedTuple):
-    """How a stream goes on that may be continued: its meter, and whether it may be now."""
+    """The means to continue a stream: its meter, and whether it may be continued now."""
 
     meter: ResumableMeter
     may_continue: Callable[[], bool]
 
 
 class StreamReports(NamedTuple):
-    """The reports of a stream while it is relayed: `on_usage` of what it has used, `timeliness` of when tokens pass.
-    `on_unread` is called when the client disconnects while reading from the backend is paused, with the seconds of that
-    pause, in which the backend worked on.
+    """The receivers of reports about a stream while it is relayed: `on_usage` of what it has used, `timeliness` of when
+    tokens pass. `on_unread` is called when the client disconnects while reading from the backend is paused, with the
+    seconds of that pause, in which the backend worked on.
     """
 
     on_usage: OnUsage

@@ -25,7 +25,7 @@ _MEMBERS = ("usage", "id", "meta")
 
 
 class Settlement:
-    """The account of one call with one backend."""
+    """The settlement of one call at one backend: it charges the call for the usage that was reported, or estimated."""
 
     __slots__ = (
         "_call",

@@ -10,7 +10,7 @@ from gateway.api.calls import ParsedCall
 
 
 class StreamUsage(NamedTuple):
-    """Usage in a stream: in an event at its end, and in its chunks."""
+    """The usage reports that a stream has or should have: in an event at its end, and in its chunks."""
 
     at_end: bool
     in_chunks: bool

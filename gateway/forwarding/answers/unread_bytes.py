@@ -38,7 +38,7 @@ class _Tenant:
 
 
 class UnreadBytes:
-    """The whole answers of all tenants that wait for their clients. Mutable."""
+    """The memory of whole answers that wait for their clients, by tenant. Mutable."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max`: the limit of each tenant."""
@@ -99,7 +99,9 @@ class UnreadBytes:
 
 
 class UnreadAnswer:
-    """The account of one answer. An answer may be dropped unsent, so at the latest the destructor releases it."""
+    """The memory of one whole answer that waits for its client. An answer may be dropped unsent, so at the latest the
+    destructor releases it.
+    """
 
     __slots__ = ("__weakref__", "_bytes", "_cut", "_exchange", "_moved_at", "_unread", "is_paused", "tenant_id")
 
