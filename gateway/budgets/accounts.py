@@ -40,7 +40,7 @@ class Unit(StrEnum):
 
 
 class BudgetLimits(NamedTuple):
-    """The most tokens, and the highest cost in picos; None: no such budget."""
+    """The limits of one budget: the most tokens, and the highest cost in picos; None: no such budget."""
 
     day: int | None = None
     month: int | None = None
@@ -66,7 +66,7 @@ LIMIT_KINDS: Mapping[tuple[Unit, Period], LimitKind] = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """The present use of one budget, in tokens or in picos."""
+    """The use of one budget in its present period, in tokens or in picos."""
 
     holder: Holder
     unit: Unit
@@ -131,7 +131,7 @@ class BudgetTally:
 
 @dataclass(slots=True)
 class BudgetAccount:
-    """The limits of one holder, and what it has spent. Mutable."""
+    """The account of one holder of budgets: its limits, and what it has spent. Mutable."""
 
     limits: BudgetLimits
     tallies: dict[Unit, BudgetTally] = field(default_factory=dict)  # of the units that have a limit
@@ -140,7 +140,9 @@ class BudgetAccount:
 
 
 class Amounts:
-    """The amounts of usage and of calls by the present price lists. A model without a price costs nothing."""
+    """A converter of usage and of calls into amounts of a budget, by the present price lists. A model without a price
+    costs nothing.
+    """
 
     def __init__(self, prices: PriceBook, today: Callable[[], str]) -> None:
         """`today` is the day by whose prices a call is admitted."""

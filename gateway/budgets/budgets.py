@@ -47,7 +47,7 @@ class BudgetClaim(NamedTuple):
 
 
 class Budgets:
-    """All budgets of one gateway: their limits, and the calls that fit into them. Mutable; used on one loop."""
+    """The budgets of one gateway: their limits, and whether a call fits into them. Mutable; used on one loop."""
 
     def __init__(
         self,

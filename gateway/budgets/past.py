@@ -23,7 +23,7 @@ _Sums = defaultdict[Any, Any]
 
 
 class PastSpending:
-    """The reader that brings the ledger of one gateway up to date. Mutable."""
+    """A reader of past usage, which brings the budget ledger of one gateway up to date. Mutable."""
 
     def __init__(
         self,

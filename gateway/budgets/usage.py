@@ -43,9 +43,7 @@ class _UsageRow:
 
 
 class UsageBook:
-    """The usage that this process has counted, which is written to the store again and again. Mutable; used on one
-    loop.
-    """
+    """The usage that this process has counted and writes to the store. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""

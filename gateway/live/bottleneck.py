@@ -36,7 +36,7 @@ class _SeenBackend(NamedTuple):
 
 
 class BackendsSeen:
-    """The latest looks at the backends of one pool. Mutable."""
+    """The states of one pool's backends in the last minute, from which its bottleneck is found. Mutable."""
 
     def __init__(self) -> None:
         self._looks: dict[str, deque[_SeenBackend]] = {}

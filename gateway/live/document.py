@@ -59,9 +59,9 @@ FOR_BACKENDS: Final = (Wait.NO_ROOM, Wait.BACKENDS_HELD, Wait.NO_BACKEND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts that the document is made from, besides the record. All are read anew each time. `gaps` are by pool and
-    tier; `pace_of` is how long a backend really takes for a token of one sequence, in seconds, None where that is not
-    known.
+    """The parts of a gateway that the live document is made from, besides the record. All are read anew each time.
+    `gaps` are by pool and tier; `pace_of` is how long a backend really takes for a token of one sequence, in seconds,
+    None where that is not known.
     """
 
     gateway: Callable[[], LivePageGateway]
@@ -128,8 +128,8 @@ class _Sums:
 
 
 class LiveDocument:
-    """The maker of live documents. Mutable: it keeps the shares of windows that have not moved, and what was seen
-    lately.
+    """The maker of the live document, which is all that the live page shows. Mutable: it keeps the shares of windows
+    that have not moved, and what was seen lately.
     """
 
     def __init__(self, record: LiveRecord, sources: Sources) -> None:

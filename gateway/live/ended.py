@@ -30,7 +30,9 @@ Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in secon
 
 
 class EndedRow(NamedTuple):
-    """The counts of one tenant in one pool: TTFT and TPOT by bucket, and refused calls by reason."""
+    """The counts of calls that ended lately of one tenant in one pool: TTFT and TPOT by bucket, and refused calls by
+    reason.
+    """
 
     pool: str
     tenant: str
@@ -40,9 +42,9 @@ class EndedRow(NamedTuple):
 
 
 class EndedChanges(NamedTuple):
-    """The changes of one process's calls since `since`: all refusals by pool and reason, all calls that went on to
-    another pool by pool, alias and reason, and the rows of tenants that have changed. The next question is for what
-    changes after `upto`.
+    """The changes in one process's counts of ended calls since `since`: all refusals by pool and reason, all calls that
+    went on to another pool by pool, alias and reason, and the rows of tenants that have changed. The next question is
+    for what changes after `upto`.
     """
 
     since: int

@@ -25,7 +25,7 @@ class _SeenTier:
 
 
 class LiveGaps:
-    """The latest service gap of each tier of one pool. Mutable."""
+    """The latest service gap of each tier of one pool, for the live document. Mutable."""
 
     def __init__(self) -> None:
         self._tiers: dict[str, _SeenTier] = {}

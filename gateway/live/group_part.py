@@ -11,7 +11,7 @@ from gateway.live.schema import LiveGroupDocument, LiveGroupPool, LivePageDocume
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The part of one group. Equal ones have the same viewers."""
+    """The part of the live document that the administrator of one group sees. Equal ones have the same viewers."""
 
     group: str
 

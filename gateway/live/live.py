@@ -34,8 +34,9 @@ _CHANGES: Final = msgspec.msgpack.Decoder(EndedChanges)
 
 
 class Live:
-    """The live document of one process, and its stream. Made on the loop before the parts that it observes: `record`
-    watches the metrics' looks, `ended` is a meter of calls. `connect` it when all are there; stop its `feed`.
+    """The parts of one process that make the live document and stream it to viewers. Made on the loop before the parts
+    that it observes: `record` watches the metrics' looks, `ended` is a meter of calls. `connect` it when all are there;
+    stop its `feed`.
     """
 
     def __init__(self, pool_of: Callable[[str], str | None], others: Others) -> None:

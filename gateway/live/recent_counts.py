@@ -18,7 +18,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RecentCounts(Generic[K]):
-    """Counts over the present part and those before it. Mutable; the number of the present part only grows."""
+    """Counts of events in the present part of time and in the parts before it. Mutable; the number of the present part
+    only grows.
+    """
 
     __slots__ = ("_parts", "_parts_max", "counts")
 

@@ -23,7 +23,7 @@ SLICE_TENANTS: Final = 100  # of a look: about a millisecond
 
 
 class Reading:
-    """One reading of some windows: show it all tenants (`saw`), then say that it has `ended`."""
+    """One reading of service windows: show it all tenants (`saw`), then say that it has `ended`."""
 
     def __init__(self, record: "PoolRecord", windows: Sequence[ServiceWindow], now: float) -> None:
         self._record = record
@@ -44,7 +44,7 @@ class Reading:
 
 
 class PoolRecord:
-    """The windows of one pool, and the latest look at it. Mutable."""
+    """The record of one pool for the live document: its service windows, and the latest look at it. Mutable."""
 
     def __init__(self) -> None:
         self.windows = tuple(ServiceWindow(length_s, bucket_s) for length_s, bucket_s in WINDOWS_S)
@@ -88,7 +88,7 @@ class PoolRecord:
 
 
 class LiveRecord:
-    """The records of all pools. Mutable; a LookWatch of the metrics."""
+    """The records of all pools for the live document. Mutable; a LookWatch of the metrics."""
 
     def __init__(self) -> None:
         self.pools: dict[str, PoolRecord] = {}

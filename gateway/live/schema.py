@@ -67,8 +67,8 @@ class ClusterView(Struct, frozen=True):
 
 
 class LivePageGateway(Struct, kw_only=True):
-    """The process that is asked. `embedded_engine`: it serves its own simulated engine. `demo`: demo tenants run;
-    null: this gateway cannot have them.
+    """The gateway process that made the live document. `embedded_engine`: it serves its own simulated engine. `demo`:
+    demo tenants run; null: this gateway cannot have them.
     """
 
     name: str

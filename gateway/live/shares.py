@@ -37,7 +37,7 @@ class ShareParts:
 
 @dataclass(frozen=True, slots=True)
 class WindowShares:
-    """The shares of one window."""
+    """The shares of a pool's service in one window, got and due, by tenant, tier and group."""
 
     tenants: ShareParts = ShareParts()
     tiers: ShareParts = ShareParts()

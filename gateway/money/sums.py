@@ -44,8 +44,8 @@ COLUMNS: Final[Mapping[str, ColumnKind]] = {
 
 
 class SumKey(NamedTuple):
-    """The key of a sum: the period, group, tenant, key and model whose usage it adds up. A part that usage is not
-    divided by is None. "" stands for usage without a group, key or model.
+    """The key of a sum of usage: the period, group, tenant, key and model whose usage it adds up. A part that usage is
+    not divided by is None. "" stands for usage without a group, key or model.
     """
 
     period: str | None = None
@@ -57,7 +57,7 @@ class SumKey(NamedTuple):
 
 @dataclass(slots=True)
 class UsageSum:
-    """The sum of the usage of many rows. Mutable."""
+    """The sum of many rows of usage. Mutable."""
 
     requests: int = 0
     prompt_tokens: int = 0

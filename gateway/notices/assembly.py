@@ -21,7 +21,9 @@ LOOK_S = 0.5
 
 
 class BudgetNotices:
-    """The notices of budgets that reach thresholds. Create it on the loop that runs it; call `start` and `stop`."""
+    """The sending of notices about budgets that reach thresholds: the watch on budgets and the webhook. Create it on
+    the loop that runs it; call `start` and `stop`.
+    """
 
     def __init__(
         self,

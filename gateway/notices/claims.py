@@ -32,7 +32,9 @@ class Claimed(Enum):
 
 
 class NoticeClaims:
-    """The claims on notices, as documents of the store. Mutable; used on one loop."""
+    """The claims of processes on notices, as documents of the store: each notice is sent by one process. Mutable; used
+    on one loop.
+    """
 
     def __init__(self, store: Store, *, replica: str, clock: Callable[[], float], place: str = "") -> None:
         """`place` is the location of this replica's own state: two replicas of one machine may have one name. `clock`

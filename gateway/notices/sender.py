@@ -42,7 +42,7 @@ class _Pending:
 
 
 class NoticeSender:
-    """The sender of notices. Mutable; used on one loop."""
+    """The sender of notices to the webhook. Mutable; used on one loop."""
 
     def __init__(
         self,

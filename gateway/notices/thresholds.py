@@ -24,7 +24,7 @@ GROUPS_SHOWN_MAX = 200  # as metrics.tenants_max is by default
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A budget that has reached a threshold, in percent. `start` is the first day of its period."""
+    """A notice that a budget has reached a threshold, in percent. `start` is the first day of its period."""
 
     use: BudgetUse
     start: str

@@ -28,7 +28,7 @@ TIMEOUT_S: Final = 10.0
 
 
 class WebhookFailed(Exception):  # noqa: N818 - named as what happened
-    """An error: the document was not accepted, or it is not known whether it was."""
+    """An error: the webhook did not accept the document, or it is not known whether it did."""
 
 
 class Webhook:

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors:
-    """A check that logs an error when descriptors are short, once a minute at most. Mutable; `start` it on its loop,
-    `stop` it.
+    """A watch on this process's file descriptors, which logs an error when they are short, once a minute at most.
+    Mutable; `start` it on its loop, `stop` it.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class _Logged:
 
 
 class LimitLog:
-    """The log lines about the limits of all backends. Mutable."""
+    """The writer of log lines about the limits of all backends. Mutable."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _Logged] = {}

@@ -30,7 +30,7 @@ def configure_logging(level: str, form: Literal["text", "json"], stream: TextIO 
 
 
 class TextFormatter(logging.Formatter):
-    """The format `2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
+    """A log format as text: `2026-11-22T14:00:00.000Z WARNING backends.pool: ...`; further lines are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = record.getMessage().splitlines() or [""]
@@ -41,7 +41,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """The format of one JSON object per line: time, level, logger, message, and exception where there is one."""
+    """A log format of one JSON object per line: time, level, logger, message, and exception where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {

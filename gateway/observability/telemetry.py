@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # loaded only where calls are traced
 
 @dataclass(slots=True)
 class CallTrace:
-    """The facts of one call. Times are of time.perf_counter, in seconds, except `arrived_at`: Unix time.
+    """The facts of one call for logs, traces and metrics, gathered while it runs. Times are of time.perf_counter, in
+    seconds, except `arrived_at`: Unix time.
 
     `client` is the address of the client, behind trusted proxies. `model` is the one that serves the call, and `alias`
     the name that the client used, where that is an alias. `is_resumable` is set for a stream that has begun; `pauses`
@@ -167,7 +168,7 @@ class CallObserver(Protocol):
 
 
 class Telemetry:
-    """The reports of calls to the logs, the tracer and the meters. The trace log gets only admitted calls."""
+    """The reporter of ended calls to the logs, the tracer and the meters. The trace log gets only admitted calls."""
 
     def __init__(
         self,

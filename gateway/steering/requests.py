@@ -39,8 +39,8 @@ comes first.
 
 
 class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
-    """One request. Times are in seconds, `arrived_at` and `ended_at` since 1970. `scheduler_id` is its id at the
-    Scheduler that decides.
+    """One request of a gateway, as an operator sees it. Times are in seconds, `arrived_at` and `ended_at` since 1970.
+    `scheduler_id` is its id at the Scheduler that decides.
     """
 
     id: str
@@ -75,7 +75,7 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """The query for rows: of this state (None: queued and running) and id, of this tenant, key, pool, model, backend
+    """A query for requests: of this state (None: queued and running) and id, of this tenant, key, pool, model, backend
     and outcome, where they are given, after this place; at most `limit`.
     """
 
@@ -172,7 +172,7 @@ class EndedRequests:
 
 
 class OwnRequests:
-    """The requests that this process has accepted."""
+    """The requests that this process has accepted: the queued, the running and the last ended ones."""
 
     def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
         self._others = others
@@ -263,8 +263,8 @@ class OwnRequests:
 
 
 class FoundRequests(NamedTuple):
-    """The rows found in all processes, and the processes that did not answer. `waits` tells why the queued requests
-    wait, by id at the Scheduler.
+    """The answer to a query for requests: the rows found in all processes, and the processes that did not answer.
+    `waits` tells why the queued requests wait, by id at the Scheduler.
     """
 
     rows: list[RequestRow]
@@ -274,7 +274,7 @@ class FoundRequests(NamedTuple):
 
 @dataclass(slots=True)
 class AllRequests:
-    """The requests of all processes."""
+    """The requests of all processes of a gateway, which are asked for theirs."""
 
     own: OwnRequests
     others: Others
@@ -310,7 +310,7 @@ class AllRequests:
 
 
 class Phases(NamedTuple):
-    """The phases of a request in seconds; None: it has not reached this phase."""
+    """The phases of a request, in seconds; None: the request has not reached this phase."""
 
     queue_s: float | None
     prefill_s: float | None

@@ -39,7 +39,7 @@ class TrialCall:
 
 
 class TrialResult(msgspec.Struct, kw_only=True):
-    """The end of a trial.
+    """The result of a trial call.
 
     `status` is that of the data port, and `error` why the call was refused or failed. `queue_s` is null where it was
     never sent to a backend, `ttft_s` is from its arrival to its first token, and `cost` is exact decimal text, null

@@ -26,7 +26,7 @@ HELP = (
 
 @dataclass
 class Ordering:
-    """The column by which a view is sorted, and whether it is descending."""
+    """The order of a view's rows: the column by which it is sorted, and whether it is descending."""
 
     title: str
     descending: bool
@@ -34,8 +34,8 @@ class Ordering:
 
 @dataclass
 class ShownRows:
-    """The rows on the screen, and which of them is chosen or opened. `selected` is the id of a row: it follows its row
-    when the order changes. `opened` is that of the row whose fields are shown.
+    """The rows on the screen of `fairlead top`, and which of them is chosen or opened. `selected` is the id of a row:
+    it follows its row when the order changes. `opened` is that of the row whose fields are shown.
     """
 
     selected: str | None = None
@@ -78,7 +78,7 @@ class ShownRows:
 
 @dataclass
 class Controls:
-    """The operator's choices."""
+    """The operator's choices in `fairlead top`: the view, its order and what is shown."""
 
     view: TopView = TopView.TENANTS
     orderings: dict[TopView, Ordering] = field(

@@ -50,7 +50,7 @@ _INLINE_SCRIPT = re.compile(r"<script[^>]*type=\"importmap\"[^>]*>(.*?)</script>
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file of the page. `compressed` is its gzip; None where that saves nothing."""
+    """A static file of the page. `compressed` is its gzip; None where that saves nothing."""
 
     body: bytes
     compressed: bytes | None
@@ -62,7 +62,9 @@ class StaticFile:
 
 
 class StaticFiles:
-    """All files of the page by path, read once. `made` has the files that are not in the folder, by their names."""
+    """The static files of the page by path, read once. `made` has the files that are not in the folder, by their
+    names.
+    """
 
     def __init__(self, folder: Path = STATIC, *, made: Mapping[str, bytes]) -> None:
         policy = content_security_policy((folder / INDEX).read_text(encoding="utf-8"))

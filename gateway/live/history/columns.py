@@ -34,8 +34,9 @@ def _usual(values: Sequence[float], _weights: Sequence[float]) -> float:
 
 
 class RingColumn(NamedTuple):
-    """One column of a ring's rows. `least`: the smallest value that differs from 0; `merge` makes one value of what two
-    processes have of one time; `span` makes one of the parts of a longer time and their weights.
+    """A column of the history's rows: how its values are stored and merged. `least`: the smallest value that differs
+    from 0; `merge` makes one value of what two processes have of one time; `span` makes one of the parts of a longer
+    time and their weights.
     """
 
     name: str

@@ -44,7 +44,9 @@ T = TypeVar("T")
 
 
 class Happened(NamedTuple):
-    """An event of this process: `what` happened to the `name` of this `kind`, at this time in seconds since 1970."""
+    """An event of this process for the history: `what` happened to the `name` of this `kind`, at this time in seconds
+    since 1970.
+    """
 
     at: float
     kind: str
@@ -53,7 +55,7 @@ class Happened(NamedTuple):
 
 
 class Rings:
-    """The rings of one kind in one pool: an hour in steps of 10 s, and a day in minutes."""
+    """The history of one kind of thing in one pool, as rings: an hour in steps of 10 s, and a day in minutes."""
 
     def __init__(self, columns: tuple[RingColumn, ...]) -> None:
         self.columns = columns
@@ -190,7 +192,9 @@ class _TotalsReading:
 
 
 class HistoryRecorder:
-    """The rings of one process. Made on the loop; a LookWatch of the metrics, and an observer of calls."""
+    """The recorder of one process's history, which writes it into rings every 10 s. Made on the loop; a LookWatch of
+    the metrics, and an observer of calls.
+    """
 
     def __init__(
         self,

@@ -98,8 +98,8 @@ class _RingBlock:
 
 
 class Ring:
-    """Rows by name of the latest slots of time, of which the oldest leave. Mutable: the number of the newest slot only
-    grows.
+    """A bounded table of rows by name and by slot of time, from which the oldest slots leave. Mutable: the number of
+    the newest slot only grows.
     """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:

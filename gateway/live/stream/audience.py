@@ -68,7 +68,7 @@ class Viewer:
 
 
 class Audience:
-    """The viewers of one part. Mutable."""
+    """The viewers that get the same part of the live document, and the same bytes. Mutable."""
 
     def __init__(self, part: GroupPart | None, now: float) -> None:
         """`part` None: the whole document. `now`: seconds of the loop's clock."""

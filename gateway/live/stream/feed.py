@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class TooManyViewers(Exception):  # noqa: N818 - a decision, not an error
-    """An answer: as many viewers are connected as there may be."""
+    """An error: as many viewers are connected as there may be."""
 
 
 class LiveViewers:
-    """The viewers of one process. Made on the loop; `stop` it."""
+    """The viewers of the live document at one process. Made on the loop; `stop` it."""
 
     def __init__(self, document: Callable[[], Awaitable[LivePageDocument]], *, every_s: float = EVERY_S) -> None:
         """`document` makes the present one; it raises StoreUnavailable where the leader does not answer."""

@@ -319,7 +319,7 @@ FAMILIES: Final = tuple(each for each in list(globals().values()) if isinstance(
 
 
 class Histograms:
-    """The histograms: of calls, observed at their end, and of the event loop's lag."""
+    """The metrics that are histograms: of calls, observed at their end, and of the event loop's lag."""
 
     def __init__(self) -> None:
         self.wait = HistogramFamily(

@@ -35,7 +35,9 @@ Row = TypeVar("Row")
 
 
 class Metrics:
-    """The metrics of one gateway. Make it on its loop, `start` it, `stop` it. `calls` counts calls at their end."""
+    """The metrics of one gateway, and their page. Make it on its loop, `start` it, `stop` it. `calls` counts calls at
+    their end.
+    """
 
     def __init__(
         self,

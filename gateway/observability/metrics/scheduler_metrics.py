@@ -82,7 +82,9 @@ class _Look:
 
 
 class SchedulerMetrics:
-    """The latest look at all pools. Mutable; each look replaces `seen`."""
+    """The metrics that are read from the schedulers of all pools, as of the latest look at them. Mutable; each look
+    replaces `seen`.
+    """
 
     def __init__(
         self,

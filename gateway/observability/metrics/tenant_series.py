@@ -21,7 +21,9 @@ CHANGES_MAX: Final = 8  # replacements in one look
 
 
 class TenantSeries:
-    """The choice of the tenants to show. Mutable: `saw` is called for each tenant in a look, `looked` at its end."""
+    """The choice of the tenants that have metric series of their own, by traffic. Mutable: `saw` is called for each
+    tenant in a look, `looked` at its end.
+    """
 
     def __init__(self, tenants_max: int, on_gone: Callable[[str], None]) -> None:
         """`on_gone` is called with the id of a tenant whose series are to be dropped."""

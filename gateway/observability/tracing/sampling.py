@@ -26,7 +26,7 @@ _LOW_64: Final = (1 << 64) - 1
 
 
 class Parent(NamedTuple):
-    """The caller's span, from which a call is sent."""
+    """The caller's span, which is the parent of a call's span."""
 
     trace_id: int
     span_id: int

@@ -25,7 +25,9 @@ SENDS_MAX: Final = 16  # dispatches, and waits, of one call that get a span: ret
 
 @dataclass(slots=True)
 class Queued:
-    """One wait of a call in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at once."""
+    """One wait of a traced call in the queue; times of time.perf_counter, in seconds. `reason` None: dispatched at
+    once.
+    """
 
     span_id: int
     started_s: float
@@ -36,7 +38,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Sent:
-    """One dispatch to a backend. `came_back` is the reason why the call returned to the queue."""
+    """One dispatch of a traced call to a backend. `came_back` is the reason why the call returned to the queue."""
 
     span_id: int
     backend_id: str
@@ -48,7 +50,7 @@ class Sent:
 
 @dataclass(slots=True)
 class CallSpans:
-    """The spans of one call so far. Implements `QueueWatch` of the dispatcher."""
+    """The spans of one traced call so far. Implements `QueueWatch` of the dispatcher."""
 
     decision: Decision
     method: str

@@ -46,7 +46,7 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """A generator that gives a span the ids that are set here: those that were sent to its backend."""
+    """A generator of OpenTelemetry ids that returns the ids set here: those that were sent to the span's backend."""
 
     trace_id = 0
     span_id = 0

@@ -26,7 +26,7 @@ PLAYED: Final = ("tenants", "groups", "tiers")  # kinds of entries that a simula
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChange:
-    """The weights of an alias's models before and after a change, and what is divided by them."""
+    """A changed split of an alias: the weights of its models before and after, and what they divide."""
 
     sticky: str
     before: Mapping[str, float]
@@ -40,8 +40,8 @@ class SplitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
-    """The changes that a simulation plays. `engines`: so many more engines, or fewer (below 0). `patches`: merge
-    patches by kind and id. `splits`: by alias.
+    """The changes that the simulation of a what-if plays. `engines`: so many more engines, or fewer (below 0).
+    `patches`: merge patches by kind and id. `splits`: by alias.
     """
 
     engines: int = 0

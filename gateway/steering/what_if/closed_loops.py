@@ -33,7 +33,7 @@ STEADY_MAX: Final = 0.75  # and over the variance of times since ends: both are 
 
 
 class Waited(NamedTuple):
-    """A call waited for the end of the call with this index, and then for so many seconds."""
+    """The finding that a recorded call waited for the end of the call with this index, and then for so many seconds."""
 
     for_call: int
     think_s: float

@@ -9,8 +9,8 @@ import msgspec
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """The changes for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held` or not, and
-    contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
+    """The changes of a what-if for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held`
+    or not, and contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
     """
 
     kv_scale: float = 1.0
@@ -37,7 +37,9 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The files and engines of the simulation with the asked settings; `trace` None: the same calls."""
+    """The specification of a what-if's second simulation, with the asked settings: its files and engines; `trace` None:
+    the same calls.
+    """
 
     trace: str | None
     config: str
@@ -45,8 +47,8 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """The specification of a simulation: its files, the pool, and the settings that differ from the recorded ones:
-    the policy, weights, and what `instead` has.
+    """The specification of a what-if's simulations: their files, the pool, and the settings that differ from the
+    recorded ones: the policy, weights, and what `instead` has.
     """
 
     trace: str

@@ -19,7 +19,7 @@ SHARE_DIGITS: Final = 4  # as in the live document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightEdit:
-    """New weights of tenants, groups and tiers, and new tiers and groups of tenants, by id."""
+    """An edit to preview: new weights of tenants, groups and tiers, and new tiers and groups of tenants, by id."""
 
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     tenant_tiers: Mapping[str, str] = field(default_factory=dict)

@@ -48,7 +48,7 @@ BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias"
 
 
 class RecordedCalls:
-    """The recorded calls that this process accepted. Mutable; a CallObserver."""
+    """The calls of the last hour that this process accepted, as a what-if plays them. Mutable; a CallObserver."""
 
     def __init__(self, *, calls_max: int = CALLS_MAX, hashes_max: int = HASHES_MAX) -> None:
         self._calls: deque[RecordedCall] = deque()

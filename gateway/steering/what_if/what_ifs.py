@@ -50,16 +50,18 @@ log = logging.getLogger(__name__)
 
 
 class NothingRecorded(Exception):  # noqa: N818 - an answer
-    """An answer: no call of this pool was recorded in that time."""
+    """An error: no call of this pool was recorded in that time."""
 
 
 class OneIsRunning(Exception):  # noqa: N818 - an answer
-    """An answer: another what-if runs; its id is the argument."""
+    """An error: another what-if runs; its id is the argument."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question for a what-if; `changes` are in the form of the admin API. `pool` None: the pool with most calls."""
+    """A question for a what-if: the settings that differ; `changes` are in the form of the admin API. `pool` None: the
+    pool with most calls.
+    """
 
     policy: str | None
     weights: Mapping[str, float]
@@ -70,7 +72,7 @@ class Asked:
 
 
 class WhatIfs:
-    """The what-ifs of one process. Made on the loop; `stop` it."""
+    """The what-ifs of one process: the one that runs, and the results of the last ones. Made on the loop; `stop` it."""
 
     def __init__(
         self,
