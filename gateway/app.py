@@ -68,7 +68,9 @@ log = logging.getLogger(__name__)
 
 
 class CallLogs:
-    """The access log, the trace log and the tracing of one process, where they are on. `close` them."""
+    """The logs of one process's calls: the access log, the trace log and the tracing, where they are on. `close`
+    them.
+    """
 
     def __init__(self, config: Config, *, writes_lines: bool) -> None:
         """`writes_lines`: other processes write the same access log. Raises ValueError for an invalid variable of
@@ -99,7 +101,7 @@ class CallLogs:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The parts that a gateway is made from, which had to be read, asked or started first."""
+    """The resources that a gateway needed to read, ask for or start before it can be made."""
 
     config: Config
     order: Order
@@ -145,7 +147,7 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
 
 
 class Gateway:
-    """All parts of one running gateway. Make it with `open_gateway`, `start` it, `stop` it."""
+    """A running gateway with all its parts. Make it with `open_gateway`, `start` it, `stop` it."""
 
     def __init__(self, opened: Opened) -> None:
         """Raises ValueError where a secret or a certificate cannot be read."""

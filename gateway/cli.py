@@ -33,7 +33,9 @@ PARTS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """The commands here, and PARTS, which are imported when they are asked for."""
+    """The group of all commands of `fairlead`: those in this file, and PARTS, which are imported when they are
+    called.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *PARTS]

@@ -44,7 +44,7 @@ class DemoTarget:
 
 
 class Demo:
-    """The demo of one process. Made on the loop; `stop` it."""
+    """The demo of one process: two tenants that call this gateway for two minutes. Made on the loop; `stop` it."""
 
     def __init__(self, registry: Registry, trials: Trials, target: Callable[[], DemoTarget | None]) -> None:
         """`target` None: there is no embedded engine here."""

@@ -25,7 +25,9 @@ def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
 
 
 class OperatorSources:
-    """The parts that the live document, the demo and trials are made from. `connect` the parts that show it."""
+    """The sources of what operators see: what the live document, the demo and trials are made from. `connect` the parts
+    that show it.
+    """
 
     def __init__(
         self, config: Config, order: Order, engine: EmbeddedEngine, management: Management, parts: GatewayParts

@@ -35,7 +35,7 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """What a process has and does by its place among those of a gateway."""
+    """The role of one process among those of a gateway: what it has and does by that."""
 
     @property
     def listening(self) -> socket.socket | None:
@@ -62,7 +62,7 @@ class Process(Protocol):
 
 
 class LoneProcess:
-    """A process that needs no other one, and is needed by none."""
+    """The role of a process that needs no other one, and is needed by none."""
 
     listening = None
 
@@ -78,8 +78,8 @@ class LoneProcess:
 
 
 class Order(Protocol):
-    """The order that a gateway's requests are in, and this process's part in it. `begin` it when the gateway is put
-    together, `end` it before the gateway stops, `close` it when it has.
+    """The order of a gateway's requests, and this process's part in it. `begin` it when the gateway is put together,
+    `end` it before the gateway stops, `close` it when it has.
     """
 
     @property
@@ -150,7 +150,7 @@ def poll_options(config: Config) -> dict[str, Any]:
 
 
 class OwnOrder:
-    """The order of one process alone: there is nothing to open, to close or to ask."""
+    """The order of one process alone, whose own Schedulers decide: there is nothing to open, to close or to ask."""
 
     processes = 1
     has_state = True

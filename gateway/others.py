@@ -9,7 +9,7 @@ Service = Callable[[bytes], Awaitable[bytes]]
 
 
 class Others:
-    """None: this process is alone, and leads; those of a shared order are Peers (gateway/shared_order/services.py)."""
+    """The other processes of a gateway: there are none, so this process is alone, and leads."""
 
     def __init__(self, name: str) -> None:
         """`name` is that of this process."""

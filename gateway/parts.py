@@ -20,7 +20,7 @@ from policies.types import Group, Tier
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """The parts by which operators see what a gateway does, and steer it."""
+    """The parts of a gateway by which operators see what it does, and steer it."""
 
     live: Live
     history: HistoryReader
@@ -38,7 +38,7 @@ class OperatorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """The parts of a gateway that serves. `tiers` and `groups` are live: each look-up sees the present ones.
+    """The parts of a gateway that serves calls. `tiers` and `groups` are live: each look-up sees the present ones.
     `make_scheduler` makes the Scheduler of a pool as the settings are now.
     """
 

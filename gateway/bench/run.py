@@ -54,7 +54,7 @@ Show = Callable[[float, str], None]  # how far it is (0 to 1), and with what
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median and the 99th percentile of so many samples, in milliseconds."""
+    """The median and the 99th percentile of some samples, in milliseconds."""
 
     median_ms: float
     p99_ms: float
@@ -63,8 +63,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure, measured at the server and through the gateway. `added_ms`: the median of the differences within
-    pairs.
+    """A comparison of one figure, measured at the server and through the gateway. `added_ms`: the median of the
+    differences within pairs.
     """
 
     direct: Spread
@@ -74,7 +74,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A tenant's part of all service, compared with its part of the weights."""
+    """A tenant's part of all service in a bench, compared with its part of the weights."""
 
     tenant: str
     weight: float
@@ -87,7 +87,7 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """The results of a measurement, as far as it came. CPU times are of the gateway's process, None where they are
+    """The results of a bench, as far as it came. CPU times are of the gateway's process, None where they are
     unknown.
     """
 
@@ -107,7 +107,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a measurement. `slots`: the calls that run at the server at once while tenants compete."""
+    """The plan of a bench. `slots`: the calls that run at the server at once while tenants compete."""
 
     spec: BackendSpec
     api_key: str | None

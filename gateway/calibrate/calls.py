@@ -72,7 +72,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that calls go to: its URL without /v1, headers with its key, and the model that is called."""
+    """The server that a calibration calls: its URL without /v1, headers with its key, and the model that is called."""
 
     url: str
     headers: Mapping[str, str]

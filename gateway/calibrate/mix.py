@@ -23,14 +23,14 @@ TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class LoadCall:
-    """One call of the load: its prompt, as token ids or text, and the tokens of its answer."""
+    """One call of a calibration's load: its prompt, as token ids or text, and the tokens of its answer."""
 
     prompt: str
     output_tokens: int
 
 
 class Mix:
-    """A mix of calls for a model that reads and writes `context_tokens_max` tokens at most."""
+    """The mix of calls of a calibration, for a model that reads and writes `context_tokens_max` tokens at most."""
 
     def __init__(self, rng: Random, *, context_tokens_max: int | None) -> None:
         context = context_tokens_max or DEFAULT_CONTEXT_TOKENS

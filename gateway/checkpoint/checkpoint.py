@@ -70,7 +70,7 @@ class Learning:
 
 
 class Checkpoint:
-    """The reader and writer of the checkpoint. Mutable; used on one loop."""
+    """The reader and writer of a gateway's learnt state in its store. Mutable; used on one loop."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since 1970."""

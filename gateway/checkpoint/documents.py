@@ -27,7 +27,7 @@ ACCOUNTS_MAX = 50_000  # of all pools: those with the most service above the lev
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """The service received in a pool, as of its last change (seconds since 1970)."""
+    """The checkpoint of the service received in one pool, as of its last change (seconds since 1970)."""
 
     at_s: float
     fair_queues: ServiceCheckpoint
@@ -35,7 +35,7 @@ class PoolCounters:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters of all pools, by pool."""
+    """The checkpoint of the counters of all pools, by pool."""
 
     pools: Mapping[str, PoolCounters] = field(default_factory=dict)
     version: int = VERSION
@@ -43,8 +43,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class BackendModel:
-    """The learnt step time model of a backend, and the configured one at that time. A changed configuration overrides
-    the learnt model.
+    """The checkpoint of one backend: its learnt step time model, and the configured one at that time. A changed
+    configuration overrides the learnt model.
     """
 
     at_s: float
@@ -55,7 +55,9 @@ class BackendModel:
 
 @dataclass(frozen=True, slots=True)
 class LearntModels:
-    """The learnt step-time models by backend, and the tokens per byte of recent tenants' prompts, the latest last."""
+    """The checkpoint of what was learnt: step-time models by backend, and the tokens per byte of recent tenants'
+    prompts, the latest last.
+    """
 
     backends: Mapping[str, BackendModel] = field(default_factory=dict)
     tokens_per_byte: tuple[Ratio, ...] = ()

@@ -18,7 +18,9 @@ PRIVATE_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = (
 
 
 class Admin(Section):
-    """The admin port. `key_file` holds the first key, for the role admin; it is generated if missing."""
+    """The settings of the admin port. `key_file` holds the first key, for the role admin; it is generated if
+    missing.
+    """
 
     enabled: bool = False
     host: str = "127.0.0.1"

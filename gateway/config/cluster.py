@@ -19,15 +19,15 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """The TLS files between gateways. Each side shows `cert_file`, and trusts what `ca_file` has signed and has one of
-    the names of `cert_file`.
+    """The TLS files for connections between gateways. Each side shows `cert_file`, and trusts what `ca_file` has signed
+    and has one of the names of `cert_file`.
     """
 
     ca_file: Path
 
 
 class ClusterSection(Section):
-    """The order that gateways share. `enabled` None: where state.redis is set.
+    """The settings of the order that several gateways share. `enabled` None: where state.redis is set.
 
     `host` None: the local address by which Redis is reached; `port` 0: any free one; `advertise` None: host and port as
     bound. `name` None: the host's name and chance. `secret_file`: one secret a line; the first issues certificates,

@@ -26,9 +26,9 @@ PortName = Annotated[str, Field(pattern=PORT_NAME_PATTERN)]
 
 
 class Discovery(Section):
-    """A discovery source of backends. It finds the servers behind a host name (`dns`), or behind the Kubernetes
-    services whose EndpointSlices have labels (`kubernetes`, a selector; `namespace` None: the gateway's own). Each is a
-    backend with the settings of `backend`.
+    """The settings of a discovery source of backends. It finds the servers behind a host name (`dns`), or behind the
+    Kubernetes services whose EndpointSlices have labels (`kubernetes`, a selector; `namespace` None: the gateway's
+    own). Each is a backend with the settings of `backend`.
     """
 
     dns: Annotated[str, AfterValidator(_host)] | None = None

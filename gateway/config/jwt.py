@@ -35,7 +35,9 @@ Claim = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_name
 
 
 class Issuer(Section):
-    """An identity provider. `jwks_url` None: found by OpenID Connect Discovery. A nested claim is written a.b."""
+    """The settings of an identity provider. `jwks_url` None: found by OpenID Connect Discovery. A nested claim is
+    written a.b.
+    """
 
     issuer: Url
     audience: Annotated[str, Field(min_length=1, max_length=256)]
@@ -45,7 +47,7 @@ class Issuer(Section):
 
 
 class TenantIssuer(Issuer):
-    """An identity provider of the data port. `tenant_claim` names the tenant."""
+    """The settings of an identity provider of the data port. `tenant_claim` names the tenant."""
 
     tenant_claim: Claim = "tenant"
 
@@ -64,8 +66,9 @@ class SignInClient(Section):
 
 
 class AdminIssuer(Issuer):
-    """The identity providers of the admin port: `role_claim` holds names that `roles` maps to roles. The highest role
-    counts. A group-admin's token names its group in `group_claim`. With `sign_in` the page offers to sign in there.
+    """The settings of an identity provider of the admin port: `role_claim` holds names that `roles` maps to roles. The
+    highest role counts. A group-admin's token names its group in `group_claim`. With `sign_in` the page offers to sign
+    in there.
     """
 
     role_claim: Claim = "roles"
@@ -75,7 +78,9 @@ class AdminIssuer(Issuer):
 
 
 class Jwt(Section):
-    """The tokens that are accepted beside keys: at the data port where auth.mode is keys, and at the admin port."""
+    """The settings of tokens that are accepted beside keys: at the data port where auth.mode is keys, and at the admin
+    port.
+    """
 
     data: Annotated[tuple[TenantIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()
     admin: Annotated[tuple[AdminIssuer, ...], Field(max_length=ISSUERS_MAX)] = ()

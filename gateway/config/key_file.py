@@ -29,7 +29,9 @@ FIRST_KEY_CHARS_MIN, FIRST_KEY_CHARS_MAX = 32, 512  # of a key that the operator
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One line of the key file. `hmac` is hex; `last_four` are the key's last characters, to recognize it by."""
+    """An API key: one line of the key file. `hmac` is hex; `last_four` are the key's last characters, to recognize it
+    by.
+    """
 
     tenant: str
     hmac: str

@@ -37,7 +37,7 @@ Currency = Annotated[str, AfterValidator(_currency), Field(json_schema_extra={"e
 
 
 class PricePeriod(Section):
-    """The prices per million tokens of a period, which ends when a later period begins."""
+    """A period of a price list, which ends when a later period begins: its prices per million tokens."""
 
     valid_from: Annotated[
         date | None, Field(description="the day in UTC from which on they hold; default: always"), FormField("From")

@@ -62,7 +62,7 @@ STRING_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One mistake: its path, a sentence, and the line or variable that it comes from."""
+    """A mistake in the configuration: its path, a sentence, and the line or variable that it comes from."""
 
     path: Loc
     text: str

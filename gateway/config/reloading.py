@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """A watch on the configuration file of a gateway. Make it before the gateway reads the file's settings.
-    `has_failed`: the file, as last read, was not applied.
+    """A watch on the configuration file of a gateway, which applies the file when it changes. Make it before the
+    gateway reads the file's settings. `has_failed`: the file, as last read, was not applied.
     """
 
     def __init__(self, path: Path, config: Config, *, look_s: float = LOOK_S) -> None:

@@ -66,8 +66,8 @@ class ServerTls(Section):
 
 
 class Listen(Section):
-    """The data port: address, TLS, the networks of the proxies in front of it, optional response headers, and the
-    origins that browsers may call it from.
+    """The settings of the data port: address, TLS, the networks of the proxies in front of it, optional response
+    headers, and the origins that browsers may call it from.
     """
 
     host: str = "127.0.0.1"
@@ -80,7 +80,7 @@ class Listen(Section):
 
 
 class StepTimeSection(Section):
-    """A model of the time of one engine step. Not all of its times can be zero."""
+    """The coefficients of a model of the time of one engine step. Not all of its times can be zero."""
 
     base_ms: Annotated[float, Field(ge=0, le=MILLISECONDS_MAX, description="of each step"), BeforeValidator(not_bool)]
     token_us: Annotated[Coefficient, Field(description="per token that is computed")]
@@ -164,7 +164,7 @@ class BackendPlace(BackendSizes):
 
 
 class BackendSection(BackendPlace):
-    """A server that the file declares; it may name files of this machine and hold a key."""
+    """The settings of a backend in the file, which may name files of this machine and hold a key."""
 
     name: Annotated[Name | None, Field(description="in logs and metrics; default: host:port")] = None
     api_key: Annotated[SecretStr | None, Field(description="its API key; a backend never gets a client's")] = None
@@ -222,7 +222,7 @@ class BackendSection(BackendPlace):
 
 
 class EngineSection(Section):
-    """The embedded engine, which serves as the backend where none is configured."""
+    """The settings of the embedded engine, which serves as the backend where none is configured."""
 
     model: Name = "fairlead-demo"
     coefficients: Coefficients = "a10g-llama2-7b"
@@ -233,7 +233,7 @@ class EngineSection(Section):
 
 
 class EnvelopeSection(Section):
-    """Latency targets; None: no such target, or the tier's."""
+    """The latency targets of a tenant or a tier; None: no such target, or the tier's."""
 
     ttft_ms: Annotated[
         TargetMs | None,
@@ -248,7 +248,9 @@ class EnvelopeSection(Section):
 
 
 class TierSection(Section):
-    """A class of tenants. Tiers share each pool by weight, whatever number of tenants they have."""
+    """The settings of a tier, a class of tenants. Tiers share each pool by weight, whatever number of tenants they
+    have.
+    """
 
     weight: Annotated[Weight, Field(description="its share of each pool, beside other tiers"), FormField("Weight")] = (
         1.0
@@ -351,11 +353,13 @@ class SharingSection(Section):
 
 
 class GroupSection(LimitedSection, SharingSection):
-    """A group of tenants, like a department, that shares its tier as one; its limits hold for all of them together."""
+    """The settings of a group of tenants, like a department, that shares its tier as one; its limits hold for all of
+    them together.
+    """
 
 
 class TenantSection(LimitedSection, SharingSection):
-    """A tenant. A limit that is None does not exist; one of its queue has the default of `queue`."""
+    """The settings of a tenant. A limit that is None does not exist; one of its queue has the default of `queue`."""
 
     group: Annotated[Name | None, Field(description="its tier is the group's"), FormField("Group")] = None
     envelope: Annotated[
@@ -402,7 +406,7 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """The switch by which streams are also preempted after their first token, and continued later.
+    """The setting by which streams are also preempted after their first token, and continued later.
     `scheduling.preempt_service` and `tiers.*.preemptible` say for which requests.
     """
 
@@ -475,29 +479,29 @@ class PromptTokens(Section):
 
 
 class AccessLog(Section):
-    """A log of one line per call."""
+    """The settings of the access log, which has one line per call."""
 
     enabled: bool = True
     path: Path = Path("-")
 
 
 class Log(Section):
-    """The gateway's own log, on standard error."""
+    """The settings of the gateway's own log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
 
 
 class TraceLog(Section):
-    """A log of the traffic as a trace for `fairlead simulate run`."""
+    """The settings of the trace log, which records the traffic for `fairlead simulate run`."""
 
     enabled: bool = False
     path: Path = Path("fairlead-trace.jsonl")
 
 
 class Shutdown(Section):
-    """The shutdown at SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most `drain_s`. The second
-    wait is for running requests.
+    """The settings of the shutdown at SIGTERM: report "not ready" but serve for `lame_duck_s`, then wait at most
+    `drain_s`. The second wait is for running requests.
     """
 
     lame_duck_s: Wait = 5.0

@@ -20,7 +20,7 @@ def _prefix(value: str) -> str:
 
 
 class RedisSection(Section):
-    """One Redis server, Redis 6.2 or Valkey 7.2 or newer. `password` overrides `password_file`."""
+    """The settings of one Redis server, Redis 6.2 or Valkey 7.2 or newer. `password` overrides `password_file`."""
 
     url: str
     username: str | None = None
@@ -54,8 +54,8 @@ class RedisSection(Section):
 
 
 class StateSection(Section):
-    """The location of the stored state. `file` None: fairlead.db beside the configuration file; without a configuration
-    file, state is in memory alone.
+    """The settings of the stored state: where it is. `file` None: fairlead.db beside the configuration file; without a
+    configuration file, state is in memory alone.
     """
 
     file: Path | None = None

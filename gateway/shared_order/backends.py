@@ -31,7 +31,7 @@ _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, 
 
 
 class BackendShell(Protocol):
-    """The process around backends, which tells the leader what they need to tell."""
+    """The surroundings of the shared backends: what the leader needs of its process to tell followers of backends."""
 
     def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
         """Tell the leader of evidence about a backend; `ago_s`: how many seconds ago the request was sent."""
@@ -43,7 +43,9 @@ class BackendShell(Protocol):
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
-    """What followers are told of one backend. `url` is where it is, which only changes for the embedded engine."""
+    """The news of one backend that the leader sends to its followers. `url` is where it is, which only changes for the
+    embedded engine.
+    """
 
     url: str
     state: HealthState
@@ -60,8 +62,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
 class SharedPolls(PollLoop):
-    """Polls the backends while this process leads, and tells all followers what has changed of them; is told of them
-    while it follows. The role may change. Made on the loop.
+    """The polls of backends in a shared order: the leader polls and tells all followers what changed; a follower is
+    told. The role may change. Made on the loop.
     """
 
     def __init__(self, order: SharedOrder, shell: BackendShell, **options: Any) -> None:
@@ -205,7 +207,7 @@ class SharedPolls(PollLoop):
 
 
 class Announcements:
-    """What the process that leads tells all followers of its backends. Mutable."""
+    """The announcements of a leader's backends to all followers. Mutable."""
 
     def __init__(self, order: SharedOrder) -> None:
         self._order = order

@@ -38,7 +38,9 @@ Names = frozenset[x509.GeneralName]
 
 
 class Credentials:
-    """What one process shows to the others of its order, and what it accepts of them."""
+    """The TLS certificates of one process in a shared order: what it shows to the others, and what it accepts of
+    them.
+    """
 
     def __init__(self, accepting: ssl.SSLContext, connecting: ssl.SSLContext, names: Names | None = None) -> None:
         """`accepting` and `connecting` are for the two ends of a connection. A peer has one of these `names`; None: its

@@ -31,7 +31,9 @@ class _LeaderAddress(NamedTuple):
 
 
 class Following:
-    """The leader that this process follows, or tries to. Mutable; used on the loop of the order."""
+    """The connection of this process to the leader that it follows, which is made again whenever it is lost. Mutable;
+    used on the loop of the order.
+    """
 
     def __init__(
         self,

@@ -46,7 +46,9 @@ def store_services(store: Store) -> dict[str, Service]:
 
 
 class LeaderStore:
-    """Worker 0's store, as a follower uses it: it reads what the admin API has set, and writes its usage."""
+    """The store of a worker that follows, which asks worker 0: it reads what the admin API has set, and writes its
+    usage.
+    """
 
     def __init__(self, others: Others) -> None:
         self._others = others

@@ -55,7 +55,7 @@ _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
 class Entrance(Process, Protocol):
-    """How one process comes into a shared order, and leaves it."""
+    """The way in which one process comes into a shared order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
         """All parts are there: take part. Raises OSError."""
@@ -65,7 +65,9 @@ class Entrance(Process, Protocol):
 
 
 class MemberOrder:
-    """One process's part in the order of several. Made on the loop that runs it; an Order (gateway/order.py)."""
+    """The part of one process in the order that several processes share. Made on the loop that runs it; an Order
+    (gateway/order.py).
+    """
 
     def __init__(
         self,

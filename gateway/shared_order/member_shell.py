@@ -19,8 +19,8 @@ from policies.types import Tenant
 
 
 class MemberShell:
-    """The process around a SharedOrder and its SharedPolls: an OrderShell and a BackendShell. `connect` it with both.
-    Mutable.
+    """The surroundings of one process's SharedOrder and SharedPolls in its gateway: an OrderShell and a BackendShell.
+    `connect` it with both. Mutable.
     """
 
     def __init__(self, tasks: Tasks) -> None:

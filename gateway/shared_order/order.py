@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class OrderShell(Protocol):
-    """The process around an order: what it looks up for it, and what it does on its behalf."""
+    """The surroundings of a shared order: what it looks up in its process, and what it has done there."""
 
     def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
         """A new leader's Scheduler of this pool."""
@@ -63,7 +63,9 @@ class OrderShell(Protocol):
 
 
 class SharedOrder:
-    """One process's part in the order of all. Made and used on its loop; `start` it, `stop` it."""
+    """The driver of one process's Member on the event loop: its sockets, timers and Dispatchers. Made and used on its
+    loop; `start` it, `stop` it.
+    """
 
     def __init__(
         self, place: MemberPlace, shell: OrderShell, *, wait_s_max: float, elections: ElectionStore | None = None

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Roles:
-    """The role of this process. Mutable."""
+    """The role of this process in its order, since when it has it, and what it knows of the others' roles. Mutable."""
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970."""

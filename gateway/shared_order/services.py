@@ -57,7 +57,9 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class MemberPort:
-    """Where the others reach this process: the order's connections at /order, questions for `services` at /services."""
+    """The port at which the other processes reach this one: the order's connections at /order, questions for `services`
+    at /services.
+    """
 
     def __init__(
         self,
@@ -162,8 +164,8 @@ class MemberPort:
 
 
 class ServiceClient:
-    """Asks another process of the order, on one connection that is opened anew when it was lost. Made on the loop,
-    `close` it.
+    """A client that asks another process of the order, on one connection that is opened anew when it was lost. Made on
+    the loop, `close` it.
     """
 
     def __init__(self, place: MemberPlace, address: str, member: str | None = None) -> None:
@@ -243,7 +245,7 @@ class ServiceClient:
 
 
 class Peers(Others):
-    """The other processes of a shared order, asked at their ports. Made on the loop, `close` it."""
+    """The other processes of a shared order, which this process asks at their ports. Made on the loop, `close` it."""
 
     def __init__(self, order: SharedOrder, tasks: Tasks) -> None:
         super().__init__(order.place.name)

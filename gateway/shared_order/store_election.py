@@ -15,7 +15,9 @@ from gateway.store.base import StoreUnavailable
 
 
 class StoreElection:
-    """The calls of a Member to the store that elects. Mutable; used on the loop of the order."""
+    """The caller of the election store: it makes the calls that this process's Member wants. Mutable; used on the loop
+    of the order.
+    """
 
     def __init__(
         self, store: ElectionStore, member: Member, place: MemberPlace, roles: Roles, soon: Callable[[], None]

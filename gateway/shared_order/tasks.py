@@ -6,7 +6,9 @@ from typing import Any
 
 
 class Tasks:
-    """Coroutines that run until they end, or are cancelled. Made on the loop."""
+    """The background tasks of a shared order: coroutines that run until they end, or are cancelled. Made on the
+    loop.
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

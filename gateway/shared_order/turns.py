@@ -6,7 +6,9 @@ from math import inf
 
 
 class Turns:
-    """The next turn. Mutable; made and used on the loop of the order."""
+    """The timer of a shared order's turns: when the next one is due. Mutable; made and used on the loop of the
+    order.
+    """
 
     def __init__(self, turn: Callable[[], None]) -> None:
         """`turn` takes one, and says so by `begun`."""

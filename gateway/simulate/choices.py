@@ -88,7 +88,7 @@ class Choices(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """The settings of a trace's tenant: the configured ones, or weight 1 with these limits."""
+    """The settings of the tenants in a trace: the configured ones, or weight 1 with these limits."""
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)

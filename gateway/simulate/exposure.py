@@ -15,7 +15,7 @@ from policies.types import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedBound:
-    """A policy's bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight.
+    """A policy's service bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight.
     `is_per_engine`: calls wait for one engine each, and the bound holds for each engine.
     """
 
@@ -26,7 +26,9 @@ class ReportedBound:
 
 
 class RunExposure:
-    """The U of a run on `engines` that hold `kv_tokens` together. Mutable: it grows as requests are sent."""
+    """The exposure U of a simulated run on `engines` that hold `kv_tokens` together. Mutable: it grows as requests are
+    sent.
+    """
 
     def __init__(self, price: Price, *, kv_tokens: int, engines: int = 1) -> None:
         self._price = price

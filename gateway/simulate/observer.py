@@ -45,8 +45,9 @@ class _ObservedSpan:
 
 
 class Shares:
-    """Jain's index of the service of tenants that waited all the time, over windows of a minute (or a longer bin). (sum
-    x)^2 / (n sum x^2), x being service over weight: 1 where all got the same, 1/n where one got everything.
+    """The evenness of a run: Jain's index of the service of tenants that waited all the time, over windows of a minute
+    (or a longer bin). (sum x)^2 / (n sum x^2), x being service over weight: 1 where all got the same, 1/n where one got
+    everything.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,9 @@ def jain(got: Sequence[float]) -> float:
 
 
 class Observer:
-    """An observed Scheduler. `tenant_of` returns a tenant that the Scheduler does not know; `groups` has its group."""
+    """A wrapper of a run's Scheduler that samples queues, engines and service. `tenant_of` returns a tenant that the
+    Scheduler does not know; `groups` has its group.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,9 @@ class Holding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """The policies to run, as typed. A field that is empty or None stays as in the configuration."""
+    """The options that choose the policies of a simulation, as typed. A field that is empty or None stays as in the
+    configuration.
+    """
 
     policies: Annotated[
         list[str] | None, typer.Option("--policy", metavar=CHOICE, help="A fairness policy. You may give several.")

@@ -14,8 +14,8 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SessionTimes:
-    """The times of the sessions of one run, and of their turns. Mutable; it is told of every call, whether that has a
-    session or not.
+    """The times that the sessions of one simulated run take, and their turns. Mutable; it is told of every call,
+    whether that has a session or not.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ SERVICE: Final = "metrics"
 
 
 class AllMetrics:
-    """The metrics of all workers. Only worker 0 uses it. Mutable."""
+    """The metrics of all workers, which worker 0 adds up for one page. Only worker 0 uses it. Mutable."""
 
     def __init__(self, others: Others, worker: WorkerPlace) -> None:
         self._others, self._worker = others, worker

@@ -69,7 +69,7 @@ class _Worker:
 
 @dataclass
 class ParentProcess:
-    """The parent of `workers` processes. `run` returns when all have ended."""
+    """The parent process of `workers` worker processes. `run` returns when all have ended."""
 
     workers: int
     run_worker: RunWorker

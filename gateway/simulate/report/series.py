@@ -23,7 +23,7 @@ def added(one: float, other: float) -> float:
 
 
 class Series:
-    """A series with one value per bin; an empty bin has no entry."""
+    """A series of values over a run, one per bin of time; an empty bin has no entry."""
 
     __slots__ = ("_fold", "bins")
 
@@ -46,7 +46,7 @@ class Series:
 
 
 class Timeline:
-    """The bins of time from 0 on, the same for all series."""
+    """The bins of time of a run, the same for all series."""
 
     def __init__(self) -> None:
         self.bin_s = BIN_S_FIRST

@@ -18,7 +18,7 @@ OWED_WINDOW_S = 60.0
 
 
 class TenantTally:
-    """The sums over one tenant's requests. Mutable."""
+    """The sums over one tenant's requests in a simulated run. Mutable."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.requests = 0
@@ -32,7 +32,7 @@ class TenantTally:
 
 
 class Tally:
-    """The sums over all tenants' requests, and the ends of a run. Mutable."""
+    """The sums over all tenants' requests in a simulated run, and the time at which the run ended. Mutable."""
 
     def __init__(self, price: Price, timeline: Timeline) -> None:
         self._price = price

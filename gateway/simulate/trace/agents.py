@@ -71,8 +71,8 @@ def read_counts(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """A tenant's agents: so many sessions at once, each followed by another when it ends. The tokens that a turn adds
-    to a prompt are `added`, besides the answer before it.
+    """The agents of one tenant in a generated trace: so many sessions at once, each followed by another when it ends.
+    The tokens that a turn adds to a prompt are `added`, besides the answer before it.
     """
 
     tenant_id: str

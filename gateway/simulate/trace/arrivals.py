@@ -19,7 +19,7 @@ HASH_MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class LeftOut:
-    """The counts of calls that were not simulated. Mutable: they grow while the arrivals are read."""
+    """The counts of a trace's calls that were not simulated. Mutable: they grow while the arrivals are read."""
 
     without_output: int = 0
     too_large: int = 0
@@ -36,9 +36,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The way in which a trace is played. `request_tokens_max` is the size of the largest request that an engine can
-    hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is the limit of
-    a call that does not give one.
+    """The settings by which a trace is played. `request_tokens_max` is the size of the largest request that an engine
+    can hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is the
+    limit of a call that does not give one.
     """
 
     request_tokens_max: int
@@ -102,9 +102,10 @@ class Replay:
 
 
 class Blocks:
-    """A converter of prefixes, from blocks of a trace to blocks of an engine. A block of a trace stands for the nearest
-    number of whole blocks of the engine. Where blocks are cut by bytes their tokens are an estimate that differs from
-    call to call. A block keeps the size it had when first seen, so that calls which share it share all of it.
+    """A converter of prompt prefixes, from blocks of a trace to blocks of an engine. A block of a trace stands for the
+    nearest number of whole blocks of the engine. Where blocks are cut by bytes their tokens are an estimate that
+    differs from call to call. A block keeps the size it had when first seen, so that calls which share it share all of
+    it.
     """
 
     def __init__(self, block_tokens: int) -> None:
@@ -132,7 +133,9 @@ class Blocks:
 
 
 class SessionPrompts:
-    """The prompts of sessions whose turns a trace numbers. Mutable: sessions and tenants are numbered as they come."""
+    """A maker of the prompts of sessions whose turns a trace numbers. Mutable: sessions and tenants are numbered as
+    they come.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str | None], int] = {}
@@ -144,7 +147,9 @@ class SessionPrompts:
 
 
 class Demand:
-    """The service that every tenant asked for. Mutable: filled as arrivals pass."""
+    """The demand of every tenant in a simulated run: the service that it asked for. Mutable: filled as arrivals
+    pass.
+    """
 
     def __init__(self) -> None:
         self._service: dict[str, float] = {}

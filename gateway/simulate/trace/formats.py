@@ -22,10 +22,11 @@ PREFIX_HASH_END = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """One line of a trace. `at_s` is a time in seconds on the trace's own clock; None: the trace does not say it. A
-    call without output (refused, failed, left before its first token) has `output_tokens` 0 and cannot be simulated,
-    because the length of its answer is unknown. One that `waited_for` the call of that `number` came `think_s` after
-    its end (gateway/steering/what_if/closed_loops.py); `at_s` is the time of the first call that they all waited for.
+    """One call of a trace, which is one line. `at_s` is a time in seconds on the trace's own clock; None: the trace
+    does not say it. A call without output (refused, failed, left before its first token) has `output_tokens` 0 and
+    cannot be simulated, because the length of its answer is unknown. One that `waited_for` the call of that `number`
+    came `think_s` after its end (gateway/steering/what_if/closed_loops.py); `at_s` is the time of the first call that
+    they all waited for.
 
     Of a session: one with `gap_s` comes so long after the end of the line before it of its session, or of the session
     `after` (session_turns.py). The prompt of one that is a `turn`, from 1, begins with all before it; `shared_tokens`
@@ -58,7 +59,9 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of traces: how its lines are read, and the rule that names tenants where the operator gives none."""
+    """A format of trace files: how its lines are read, and the rule that names tenants where the operator gives
+    none.
+    """
 
     name: str
     needs: frozenset[str]

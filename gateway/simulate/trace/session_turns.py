@@ -10,7 +10,7 @@ from gateway.simulate.trace.formats import TraceCall
 
 
 class SessionTurns:
-    """The latest line of each session, by tenant and name. Mutable."""
+    """The latest line of each session in a trace, by tenant and name, from which its next line follows. Mutable."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[str, str], TraceCall] = {}
