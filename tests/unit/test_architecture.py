@@ -143,6 +143,11 @@ def methods(of: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in of.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
+def undocumented(_: str, tree: ast.Module) -> list[str]:
+    """Public classes without a docstring."""
+    return [each.name for each in classes(tree) if not each.name.startswith("_") and not ast.get_docstring(each)]
+
+
 def imports_of_later_folders(file: str, tree: ast.Module) -> list[str]:
     package, folder, *rest = file.split("/")
     if not rest:
@@ -231,6 +236,10 @@ def test_a_class_name_means_one_thing():
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_a_public_class_says_what_it_is():
+    assert offences(FILES, undocumented) == {}
+
+
 def test_the_table_of_folders_is_complete():
     for package, folders in FOLDERS.items():
         present = {path.parent.name for path in ROOT.joinpath(package).glob("*/__init__.py")}
@@ -264,6 +273,10 @@ def test_the_rules_find_what_is_not_pure_wherever_it_stands(source):
 def test_the_rules_find_a_function_that_is_too_long_among_others_of_its_name():
     body = "    pass\n" * FUNCTION_LINES_MAX
     assert long_functions(ast.parse(f"def f():\n{body}def f():\n    pass\n")) == [("f", FUNCTION_LINES_MAX + 1)]
+
+
+def test_the_rules_find_a_public_class_without_a_docstring():
+    assert undocumented("x.py", ast.parse('class _A: pass\nclass B: pass\nclass C: "A C."')) == ["B"]
 
 
 @pytest.mark.parametrize(
