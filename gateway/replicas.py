@@ -44,7 +44,7 @@ class Elected(LoneProcess):
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
         self._order, self._config, self._elections = order, config, elections
-        elections.on_connected, elections.version = order.shared.reconnected, order.place.version
+        elections.join(order.place.version, order.shared.reconnected)
 
     async def open(self) -> None:
         make_admin_secret(self._config)  # what is read next

@@ -127,7 +127,7 @@ class Route:
     for_groups: bool = False  # administrators of groups may use it; the handler keeps them within their group
     live: bool = False  # the leader's to say: another process asks it
     body_bytes_max: int = BODY_BYTES_MAX
-    count_changes: Callable[[Any], int] = lambda _body: 1  # of a body, against the caller's rate of changes
+    count_changes: Callable[[Any], int] | None = None  # of a body, against the caller's rate of changes; None: one
     path_schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,6 +137,10 @@ class Route:
     def is_for(self, caller: Caller) -> bool:
         """Whether the caller's role may use the route."""
         return refusal(caller, self.role, for_groups=self.for_groups) is None
+
+    def changes_of(self, body: Any) -> int:
+        """The number of changes that this body counts as, against the caller's rate."""
+        return 1 if self.count_changes is None else self.count_changes(body)
 
     @property
     def changes(self) -> bool:

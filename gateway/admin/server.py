@@ -143,7 +143,7 @@ class AdminServer(web.Server):
             raise AdminProblem(403, refused)
         self._change_rate.count(route, caller, time.monotonic())
         asked = await _asked(request, route, path, caller)
-        self._change_rate.count(route, caller, time.monotonic(), route.count_changes(asked.body) - 1)
+        self._change_rate.count(route, caller, time.monotonic(), route.changes_of(asked.body) - 1)
         if route.stream is not None and EVENTS in request.headers.get(hdrs.ACCEPT, ""):
             return await route.stream(request, asked, lambda: self._is_allowed(request, route, caller))
         if route.live:

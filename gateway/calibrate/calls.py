@@ -35,7 +35,7 @@ def until_cancelled() -> Iterator[None]:
 
 
 async def run_for(
-    seconds: float, work: Iterable[Coroutine[None, None, None]], *, look: Callable[[], None] = lambda: None
+    seconds: float, work: Iterable[Coroutine[None, None, None]], *, look: Callable[[], None] | None = None
 ) -> None:
     """Run all of this for a time, with a look every LOOK_S, then cancel what still runs. Raises what one of it
     raises.
@@ -44,7 +44,8 @@ async def run_for(
     until_s = time.monotonic() + seconds
     try:
         while (left_s := until_s - time.monotonic()) > 0:
-            look()
+            if look is not None:
+                look()
             done, _ = await asyncio.wait(tasks, timeout=min(left_s, LOOK_S), return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()

@@ -102,7 +102,7 @@ class Checkpoint:
 
     def start(self, source: Learning) -> None:
         """Restore the checkpoint into these new parts, and start to write their learnt state."""
-        source.pools.checkpoint_of = self.checkpoint_of
+        source.pools.remember(self.checkpoint_of)
         source.backends.remember(self.step_time_of)
         source.prompt_tokens.remember(self._ratios)
         self._source = source

@@ -30,13 +30,20 @@ class Pools:
         self._measured: dict[str, None] = {}  # backends with a new measurement, in order
         self._is_other = False  # whether the backends, or their models, have changed
         self.settings = LiveSettings(self._dispatchers)
-        self.checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
-        """What each new pool is restored from."""
+        self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] | None = None
 
     def watch(self, backends: BackendPool) -> None:
         """Use these backends. The caller reports their changes with `changed` and `load_changed`."""
         self._backends = backends
         self.routes = Routes(backends, self._dispatcher)
+
+    def remember(self, checkpoint_of: Callable[[str], ServiceCheckpoint | None]) -> None:
+        """Set the function that gives the checkpoint from which a new pool is restored; None: it has none."""
+        self._checkpoint_of = checkpoint_of
+
+    def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
+        """The checkpoint from which this pool is restored when it is new; None: it has none."""
+        return None if self._checkpoint_of is None else self._checkpoint_of(pool)
 
     def changed(self) -> None:
         """The set of backends, or the models that they serve, has changed."""

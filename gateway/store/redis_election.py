@@ -27,8 +27,6 @@ class RedisElection:
         self, url: str, *, prefix: str = "fairlead", timeout_s: float = TIMEOUT_S, options: dict[str, Any] | None = None
     ) -> None:
         """The arguments are those of RedisStore."""
-        self.on_connected: Callable[[], None] = lambda: None
-        """A function that is called with every new connection, which may lead to a server that knows less."""
         self._name = f"{{{prefix}}}:cluster-".__add__
         given = options or {}
         elects = {"redis_connect_func": self._connected, **given}
@@ -38,7 +36,14 @@ class RedisElection:
         self._script = self._redis.register_script(script)
         self.version = VERSION
         """The version of this member's protocol, which precedes its address in the list."""
+        self._on_connected: Callable[[], None] | None = None
         self._secret: str | None = None  # of all members, where only the server knows one
+
+    def join(self, version: int, on_connected: Callable[[], None]) -> None:
+        """Call for a member with this version of the protocol. `on_connected` is called with every new connection,
+        which may lead to a server that knows less.
+        """
+        self.version, self._on_connected = version, on_connected
 
     async def call(self, call: StoreCall) -> StoreView:
         """Make one call. Raises StoreUnavailable within the timeout."""
@@ -107,7 +112,8 @@ class RedisElection:
 
     async def _connected(self, connection: Connection) -> None:
         await connection.on_connect()
-        self.on_connected()
+        if self._on_connected is not None:
+            self._on_connected()
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

@@ -49,14 +49,12 @@ def top(
 
 
 def _watch(target: "AdminTarget") -> None:
-    from gateway.top.feed import LiveFeed  # noqa: PLC0415
-
     try:
         from gateway.top.terminal import TerminalError, watch  # noqa: PLC0415
     except ImportError as error:
         _fail(f"this Python has no curses ({error}); for scripts: fairlead top --once --json")
     try:
-        watch(LiveFeed(target.connect))
+        watch(target.connect)
     except TerminalError as error:
         _fail(str(error))
 

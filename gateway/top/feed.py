@@ -23,17 +23,18 @@ BACK_NOTICE_S = 10.0  # for which a connection that is back is mentioned
 
 
 class LiveFeed:
-    """The newest state of a gateway, read by threads. `connect` makes a client; it raises UnreachableError."""
+    """The newest state of a gateway, read by threads. `connect` makes a client; it raises UnreachableError. `news` is
+    called, in another thread, when `known` has changed.
+    """
 
-    def __init__(self, connect: Callable[[], AdminClient]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[], AdminClient], news: Callable[[], None]) -> None:
+        self._connect, self._news = connect, news
         self._document: Mapping[str, Any] = {}
         self._requests: list[Mapping[str, Any]] | None = None
         self._requests_error = ""
         self._error = ""
         self._lost_at: float | None = None
         self._back_at: float | None = None
-        self._news: Callable[[], None] = lambda: None
         self._begun = threading.Event()
         self._wanted: Mapping[str, str] | None = None
         self._want_changed = threading.Event()
@@ -45,10 +46,6 @@ class LiveFeed:
         self._begun.wait()
         if not self._document:
             raise UnreachableError(self._error)
-
-    def on_news(self, call: Callable[[], None]) -> None:
-        """Set the function that is called, in another thread, when `known` has changed."""
-        self._news = call
 
     def known(self) -> Known:
         """The state that is known now."""

@@ -12,9 +12,11 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import FrameType
 
+from gateway.admin.command.client import AdminClient
 from gateway.top import controls as keys
 from gateway.top.controls import Controls
 from gateway.top.feed import LiveFeed
@@ -47,12 +49,16 @@ class TerminalError(Exception):
     """An error: there is no terminal that a picture can be drawn on."""
 
 
-def watch(feed: LiveFeed) -> None:
-    """Show the feed's state until the operator quits. Raises TerminalError and KeyboardInterrupt."""
+def watch(connect: Callable[[], AdminClient]) -> None:
+    """Show the state of the gateway that this connects to, until the operator quits. Raises UnreachableError,
+    TerminalError and KeyboardInterrupt.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise TerminalError("there is no terminal here; for scripts: fairlead top --once --json")
+    wake, waking = _pipe()
+    feed = LiveFeed(connect, partial(_write, waking))
     feed.start()  # before the screen is taken: an error of the first connection is a line of text
-    with _screen() as (screen, looks), _woken(feed) as wake:
+    with _screen() as (screen, looks), _woken(waking):
         news = select.poll()
         news.register(wake, select.POLLIN)
         news.register(sys.stdin, select.POLLIN)
@@ -126,28 +132,27 @@ def _looks() -> Mapping[Look, int]:
 
 
 @contextlib.contextmanager
-def _woken(feed: LiveFeed) -> Iterator[int]:
-    """A descriptor that becomes readable by news of the feed and by signals. SIGTERM and SIGHUP end the program."""
-    wake, waking = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(waking, False)
+def _woken(waking: int) -> Iterator[None]:
+    """A block in which signals write to this descriptor, too. SIGTERM and SIGHUP end the program."""
     before = signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
     handlers = {
         each: signal.signal(each, handler)
         for each, handler in ((signal.SIGWINCH, _resized), (signal.SIGTERM, _ended), (signal.SIGHUP, _ended))
     }
-    feed.on_news(lambda: _write(waking))
     try:
-        yield wake
+        yield
     finally:
-        feed.on_news(_ignore)
         signal.set_wakeup_fd(before)
         for each, handler in handlers.items():
             signal.signal(each, handler)
 
 
-def _ignore() -> None:
-    pass
+def _pipe() -> tuple[int, int]:
+    """A descriptor that becomes readable when something was written to the other one. Neither blocks."""
+    wake, waking = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    return wake, waking
 
 
 def _write(waking: int) -> None:

@@ -80,8 +80,13 @@ class EntryScope:
     reads: bool = True
     changes: bool = False
     keeps: tuple[str, ...] = ()
-    name: Callable[[Caller, str, str], None] = lambda _caller, _name, _path: None
+    name: Callable[[Caller, str, str], None] | None = None
     give: Callable[[Caller, str, Entry | None, Mapping[str, Any]], dict[str, Any]] = _as_given
+
+    def check_name(self, caller: Caller, name: str, path: str) -> None:
+        """Raise AdminProblem of this part of the request where the caller may not create an entry of this name."""
+        if self.name is not None:
+            self.name(caller, name, path)
 
     def kept(self, caller: Caller, entry: Entry) -> dict[str, Any]:
         """The fields that keep their values where the caller replaces the entry and does not set them."""
@@ -111,7 +116,7 @@ class Collection:
     role: Role
     show: Callable[[Entry], BaseModel] | None = None
     id_pattern: str = NAME_PATTERN
-    check: Callable[[Any, str], None] = lambda _body, _part: None
+    check: Callable[[Any, str], None] | None = None
     scope: EntryScope = FOR_NO_GROUP
 
     def routes(self) -> Iterator[Route]:
@@ -165,7 +170,7 @@ class Collection:
         if entry is None and not re.fullmatch(self.id_pattern, asked.id):
             raise field_problem("path.id", said_of_pattern(self.id_pattern))
         if entry is None or not self.scope.sees(asked.caller, entry):
-            self.scope.name(asked.caller, asked.id, "path.id")
+            self.scope.check_name(asked.caller, asked.id, "path.id")
         if entry is not None and not self.scope.sees(asked.caller, entry):
             raise AdminProblem(409, "there is one of this id")
         if entry is None and asked.if_match is None:
@@ -211,8 +216,9 @@ class Collection:
         return AdminAnswer()
 
     async def _create(self, name: str, asked: AdminRequest) -> AdminAnswer:
-        self.check(asked.body, "body")
-        self.scope.name(asked.caller, name, "body.id")
+        if self.check is not None:
+            self.check(asked.body, "body")
+        self.scope.check_name(asked.caller, name, "body.id")
         body = self.scope.give(asked.caller, name, None, _given(asked))
         guard = self.scope.guard(asked.caller, name, None, body)
         entry = await self.registry.changes.create(self.kind, name, body, actor=asked.caller.name, guard=guard)
@@ -243,7 +249,8 @@ class Collection:
         made = read_checked(
             self.models.whole, {each: value for each, value in given.items() if value is not None}, part
         )
-        self.check(made, part)
+        if self.check is not None:
+            self.check(made, part)
         body = made.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         return PlannedEdit(Edit(self.kind, name, body, NOT_THERE), None, body)
 

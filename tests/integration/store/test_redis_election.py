@@ -198,7 +198,7 @@ async def test_a_view_says_for_how_long_each_member_has_not_called(elections):
 async def test_each_new_connection_is_told_and_two_prefixes_are_two_clusters(elections, server):
     one, other = elections(), elections(prefix="other")
     connected = []
-    one.on_connected = lambda: connected.append(1)
+    one.join(one.version, lambda: connected.append(1))
     await one.call(call(Ask.ACQUIRE, "one"))
     await one.call(call(Ask.RENEW, "one", 1))
     assert connected == [1]
