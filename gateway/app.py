@@ -235,9 +235,11 @@ class Gateway:
         self._handlers.refuse_new()
         log.info("it stops: new calls are refused, and those that are here have %g s to end", shutdown.drain_s)
         give_up_at = loop.time() + shutdown.drain_s
-        while self.pools.busy() and loop.time() < give_up_at:  # noqa: ASYNC110 - any of many calls may end last
-            await asyncio.sleep(DRAIN_POLL_S)
-        log.info("it stops: %s", "what still runs is ended" if self.pools.busy() else "all calls have ended")
+        while is_busy := self.pools.busy() or self._handlers.server.is_answering():
+            if loop.time() >= give_up_at:
+                break
+            await asyncio.sleep(DRAIN_POLL_S)  # any of many calls may end last
+        log.info("it stops: %s", "what still runs is ended" if is_busy else "all calls have ended")
         await self.order.process.drained()
 
     async def stop(self) -> None:

@@ -54,6 +54,10 @@ class GatewayServer:
     def __call__(self) -> ClientConnection:
         return ClientConnection(self, self._loop)
 
+    def is_answering(self) -> bool:
+        """Whether any request is being received or answered, or a client has not read all of its answer."""
+        return any(each.task is not None or each.transport.get_write_buffer_size() for each in self.connections)
+
     def pre_shutdown(self) -> None:
         """Close each connection after its answer, and those that have no request at once."""
         self.closing = True

@@ -14,7 +14,21 @@ from pathlib import Path
 import aiohttp
 import pytest
 from forked import FAIRLEAD, fork
-from gateway_rig import CHAT, PATIENCE_S, call, engine, fall_silent, gateway, http, running, scripted, until, wire
+from gateway_rig import (
+    CHAT,
+    MODEL,
+    PATIENCE_S,
+    answer,
+    call,
+    engine,
+    fall_silent,
+    gateway,
+    http,
+    running,
+    scripted,
+    until,
+    wire,
+)
 
 LAME = {"shutdown": {"lame_duck_s": 0.3, "drain_s": 5.0}}
 NOW = {"shutdown": {"lame_duck_s": 0.0, "drain_s": 0.1}}
@@ -64,6 +78,53 @@ async def test_what_waits_in_the_queue_is_still_served_while_draining(caplog):
             assert [(await task).status for task in calls] == [200] * 4
             assert "new calls are refused, and those that are here have 5 s to end" in caplog.text
             assert "all calls have ended" in caplog.text
+
+
+@contextlib.asynccontextmanager
+async def draining(rig):
+    """The gateway drains during the block, not less, and has drained soon after it."""
+    await until(rig.gateway._handlers.server.is_answering)
+    drained = asyncio.create_task(rig.gateway.drain())
+    await asyncio.sleep(0.3)
+    assert not drained.done()
+    yield
+    await asyncio.wait_for(drained, 2.0)
+
+
+async def test_a_call_whose_body_arrives_is_still_served_while_draining():
+    async with engine() as server, gateway(server) as rig, wire(rig) as connection:
+        request = http(call())
+        connection.send(request[:-9])
+        async with draining(rig):
+            connection.send(request[-9:])
+            assert (await connection.reply()).status == 200
+
+
+async def test_a_call_that_is_not_queued_is_still_answered_while_draining():
+    may_answer = asyncio.Event()
+
+    async def act(reader, writer):
+        await may_answer.wait()
+        return await answer({"count": 1, "tokens": [1]})(reader, writer)
+
+    async with scripted(act) as backend, gateway(backend) as rig, wire(rig) as connection:
+        connection.send(http({"model": MODEL, "prompt": "a"}, path="/tokenize"))
+        await until(lambda: backend.calls)
+        async with draining(rig):
+            may_answer.set()
+            assert (await connection.reply()).status == 200
+
+
+async def test_a_client_that_reads_slowly_still_gets_its_answer_while_draining():
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "a" * (20 << 20)}}]}
+    async with scripted(answer(body)) as backend, gateway(backend) as rig, wire(rig) as connection:
+        connection.send(http(call()))
+        status, headers = await connection.head()
+        await until(rig.idle)
+        async with draining(rig):
+            assert status == 200
+            await connection.reader.readexactly(int(headers["content-length"]))
+            connection.writer.close()
 
 
 @pytest.mark.jumping
