@@ -107,7 +107,7 @@ class CallMeter:
         if trace.pauses or trace.not_continued is not None:
             self._count_interruptions(trace)
         if trace.usage is not None:
-            _count_usage(tenant, trace, trace.usage)
+            self._count_usage(tenant, trace, trace.usage)
         if trace.dispatched_s is not None and trace.model is not None:
             self._time(trace, outcome)
 
@@ -161,6 +161,17 @@ class CallMeter:
                 count,
             )
 
+    def _count_usage(self, tenant: _OfTenant, trace: CallTrace, usage: Usage) -> None:
+        tenant.input += usage.prompt_tokens
+        tenant.cached += usage.cached_tokens
+        tenant.output += usage.output_tokens
+        if trace.cost is not None and trace.currency is not None:
+            tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
+        elif trace.is_unpriced:
+            tenant.unpriced += usage.prompt_tokens + usage.output_tokens
+        if trace.request is not None:
+            self.series.used(trace.request.tenant_id, usage.prompt_tokens + usage.output_tokens)
+
     def _time(self, trace: CallTrace, outcome: str) -> None:
         key, ended_s = (trace.endpoint, trace.model or "", trace.tier_id or ""), trace.ended_s
         model = self._models[key] if key in self._models else self._new_model(*key)
@@ -193,16 +204,6 @@ class CallMeter:
     def _drop(self, label: str) -> None:
         """Forget the counts of a tenant that has lost its series."""
         self._tenants.pop(label, None)
-
-
-def _count_usage(tenant: _OfTenant, trace: CallTrace, usage: Usage) -> None:
-    tenant.input += usage.prompt_tokens
-    tenant.cached += usage.cached_tokens
-    tenant.output += usage.output_tokens
-    if trace.cost is not None and trace.currency is not None:
-        tenant.costs[trace.currency] = tenant.costs.get(trace.currency, 0) + trace.cost
-    elif trace.is_unpriced:
-        tenant.unpriced += usage.prompt_tokens + usage.output_tokens
 
 
 def outcome_of(trace: CallTrace) -> str:

@@ -185,10 +185,10 @@ class SchedulerMetrics:
             _see_gap((pool, tier_id), gap, seen)
 
     async def _look_at_tenants(self, dispatcher: Dispatcher) -> None:
-        """Keep the series of tenants whose calls this process counts, while another one leads."""
+        """Choose the tenants with series by the calls that this process counts, while another one leads."""
         for tenants in _slices(dispatcher.tenants()):
             for tenant in tenants:
-                self._series.saw(tenant.id, 0.0)
+                self._series.saw(tenant.id)
             await asyncio.sleep(0)
 
     def _see_tenant(self, of: Of, view: TenantView, look: _Look) -> None:

@@ -33,6 +33,7 @@ class TenantSeries:
         # Old traffic is not decayed; new traffic is scaled up instead, which costs less.
         self._traffic: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # in this look
+        self._used: dict[str, float] = {}  # by calls that have ended since the tenant's last look
         self._missing: set[str] = set()  # shown, and not seen in the last look
         self._rising: set[str] = set()  # hidden, and received service in this look
         self._scaled_at: float | None = None
@@ -66,8 +67,16 @@ class TenantSeries:
             return tenant_id
         return OTHER
 
-    def saw(self, tenant_id: str, received: float) -> str:
-        """Count the service that a tenant received since the last look, and return its label."""
+    def used(self, tenant_id: str, amount: float) -> None:
+        """Note what a call of this tenant used, which ended in this process."""
+        self._used[tenant_id] = self._used.get(tenant_id, 0.0) + amount
+
+    def saw(self, tenant_id: str, received: float | None = None) -> str:
+        """Count the service that a tenant received since the last look, and return its label. None: another process
+        knows the service, so what its calls used here counts.
+        """
+        used = self._used.pop(tenant_id, 0.0)
+        received = used if received is None else received
         before = self._seen.get(tenant_id)
         if before is None:
             before = self._traffic.get(tenant_id, 0.0)
@@ -85,6 +94,8 @@ class TenantSeries:
         for tenant_id in [each for each in missing if each in before or each in self._missing]:
             self._drop(tenant_id)
         self._missing = missing & self._shown
+        for tenant_id in [each for each in self._used if each not in self._traffic]:
+            del self._used[tenant_id]  # it is gone
         self._exchange()
         self._rising.clear()
         self._rescale(now)

@@ -2,15 +2,19 @@
 
 import asyncio
 
+import pytest
+
 from gateway.config.scheduling import Scheduling
 from gateway.observability.metrics import instruments
+from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.scheduler_metrics import SchedulerMetrics
 from gateway.observability.metrics.service_gap import WINDOWS_S
 from gateway.observability.metrics.tenant_series import TenantSeries
+from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from policies.pool.session_gate import SessionRules
 from policies.scheduler import Scheduler
-from policies.types import BackendLoad, Request, Tenant, Usage
+from policies.types import BackendLoad, Outcome, Request, Tenant, Usage
 
 ALICE = Tenant("alice")
 
@@ -107,3 +111,23 @@ async def test_tenants_keep_their_series_while_another_process_leads_until_they_
     for _ in range(3):
         await metrics.look()
     assert gone == ["alice"]
+
+
+@pytest.mark.parametrize("is_leading", [True, False])
+async def test_the_tenants_with_the_most_traffic_have_series_at_a_leader_and_at_a_follower(is_leading):
+    dispatcher, histograms = Dispatcher(Scheduler(wait_s_max=10.0)), instruments.Histograms()
+    meter = CallMeter(histograms, 2)
+    metrics = SchedulerMetrics(
+        lambda: {"pool": dispatcher},
+        led=lambda: is_leading,
+        series=meter.series,
+        session_wait=histograms.session_wait,
+        scheduling_of=lambda _pool: Scheduling(),
+    )
+    for name, tokens in (("quiet", 10), ("loud", 900), ("late", 1000)):
+        dispatcher.spent(Tenant(name), Usage(tokens, 0, 0))
+        trace = CallTrace("/v1/completions", tenant_id=name, usage=Usage(tokens, 0, 0), outcome=Outcome.COMPLETED)
+        trace.request = Request("r", name, "m", 0.0, tokens, 1)
+        meter.ended(trace)
+        await metrics.look()
+    assert meter.series.names == {"loud", "late"}
