@@ -31,7 +31,6 @@ class EmbeddedEngine:
             model=section.model,
             coefficients=section.coefficients,
             batching=section.batching,
-            speed=section.speed,
             kv_tokens_max=section.kv_tokens_max,
             requests_running_max=section.requests_running_max,
         )

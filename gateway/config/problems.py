@@ -26,6 +26,7 @@ REMOVED: Mapping[tuple[str, str], str] = {
     ("continuation", "token_bytes_max"): "8MiB",
     ("discovery", "every_s"): "5",
     ("dlpm", "forgives_debt"): "false",
+    ("engine", "speed"): "1.0",
     ("equinox", "alpha"): "0.7",
     ("equinox", "beta"): "0.3",
     ("equinox", "delta"): "0.1",

@@ -35,7 +35,6 @@ from gateway.config.value_types import (
     Kind,
     Name,
     Network,
-    Positive,
     Seconds,
     TargetMs,
     Wait,
@@ -227,7 +226,6 @@ class EngineSection(Section):
     model: Name = "fairlead-demo"
     coefficients: Coefficients = "a10g-llama2-7b"
     batching: Batching = "chunked-prefill"
-    speed: Positive = 1.0
     requests_running_max: Count = 32
     kv_tokens_max: Count | None = None
 

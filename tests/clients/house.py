@@ -12,7 +12,7 @@ import yaml
 from processes import GATEWAY_START_S_MAX, AdminPort, Server, Vllm
 
 FAIRLEAD = str(Path(sys.executable).parent / "fairlead")
-ENGINE = {"model": "tiny", "coefficients": "cpu-tiny", "speed": 1.0}
+ENGINE = {"model": "tiny", "coefficients": "cpu-tiny"}
 
 
 @dataclass(frozen=True)

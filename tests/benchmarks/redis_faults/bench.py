@@ -41,7 +41,7 @@ FAULTS = ("well", "frozen", "killed", "restarted empty", "200 ms slow")
 
 def settings(redis_url):
     return {
-        "engine": {"speed": 20},
+        "engine": {"coefficients": "cpu-tiny"},
         "state": {"redis": {"url": redis_url}},
         "auth": {"trusted_proxies": ["127.0.0.1/32"]},
         "tenants": {"alice": LIMITS},

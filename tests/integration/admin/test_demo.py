@@ -7,7 +7,7 @@ from gateway_rig import MODEL, engine
 from gateway import demo
 
 OPEN = {"auth": {"mode": "open"}, "tenants": {}}
-QUICK = {"speed": 4.0, "model": MODEL, "requests_running_max": 4}
+QUICK = {"coefficients": "cpu-13m", "model": MODEL, "requests_running_max": 4}
 
 
 @pytest.fixture(params=[{}, OPEN], ids=["keys", "open"])

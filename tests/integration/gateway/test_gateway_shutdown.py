@@ -213,7 +213,7 @@ async def output_of_program(program: str, **variables: str) -> str:
 
 
 async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pasted(tmp_path):
-    async with serving(tmp_path, FAIRLEAD_ENGINE__SPEED="20") as process:
+    async with serving(tmp_path, FAIRLEAD_ENGINE__COEFFICIENTS="cpu-tiny") as process:
         greeting = await greeting_of(process)
         curl = re.search(r"^curl .*?}'$", greeting, re.DOTALL | re.MULTILINE)[0]
         snippet = greeting[greeting.index("from openai") :]
@@ -238,7 +238,8 @@ async def test_serve_without_configuration_greets_with_two_ways_that_work_as_pas
 async def test_where_keys_are_checked_the_greeting_says_how_to_get_one_and_works_as_pasted(tmp_path):
     """In a folder with a fairlead.yaml no option names it."""
     (tmp_path / "fairlead.yaml").write_text(
-        f"auth: {{mode: keys, secret: {'s' * 32}, keys_file: keys}}\ntenants: {{chat: {{}}}}\nengine: {{speed: 20}}\n"
+        f"auth: {{mode: keys, secret: {'s' * 32}, keys_file: keys}}\ntenants: {{chat: {{}}}}\n"
+        "engine: {coefficients: cpu-tiny}\n"
     )
     (tmp_path / "keys").touch()
     async with serving(tmp_path, FAIRLEAD_LOG__LEVEL="info") as process:
@@ -267,7 +268,6 @@ async def test_who_is_left_at_the_end_is_told_and_a_second_sigterm_is_that_end(t
     """Whether it still serves all calls, or waits for what is left: a stream ends in an error, the process with 0."""
     queue_timeout, times = signals
     environment = {
-        "FAIRLEAD_ENGINE__SPEED": "0.05",
         "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0",
         "FAIRLEAD_SHUTDOWN__DRAIN_S": "0",
     } | ({f"FAIRLEAD_SHUTDOWN__{queue_timeout}": "300"} if queue_timeout else {})
@@ -297,7 +297,7 @@ async def until_not_ready(session, url):
 
 async def test_sigterm_drains_and_exits_with_0(tmp_path):
     environment = {
-        "FAIRLEAD_ENGINE__SPEED": "2",
+        "FAIRLEAD_ENGINE__COEFFICIENTS": "2xh100-qwen3-30b",
         "FAIRLEAD_SHUTDOWN__LAME_DUCK_S": "0.2",
         "FAIRLEAD_ACCESS_LOG__PATH": str(tmp_path / "access.log"),
     }

@@ -134,6 +134,7 @@ scheduling:
   fairness: {policy: equinox, beta: 1}
 continuation: {preempt: {times_max: 9}}
 tracing: {sampler: always_on}
+engine: {speed: 2}
 """)
     text = "is no setting any more, it is always {}: remove it"
     assert sorted(line.removeprefix(f"{path}:") for line in mistakes(path)) == [
@@ -143,6 +144,7 @@ tracing: {sampler: always_on}
         f"6: scheduling.fairness.beta: {text.format(0.3)}",
         f"7: continuation.preempt.times_max: {text.format(8)}",
         "8: tracing.sampler: is no setting any more: set the environment variable OTEL_TRACES_SAMPLER instead",
+        f"9: engine.speed: {text.format('1.0')}",
     ]
 
 
