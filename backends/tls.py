@@ -1,6 +1,6 @@
-"""TLS to backends: the authorities that the gateway trusts, and the certificate by which backends know it.
+"""TLS: the authorities of backends that the gateway trusts, its certificate for them, and those of its ports.
 
-A context is made once for each backend. Its client certificate is read again when its files have changed, before the
+A context of a backend is made once. Its client certificate is read again when its files have changed, before the
 next connection: renewal needs no restart, open connections go on, and while the two files do not match, the last
 matching pair stays in use.
 """
@@ -69,6 +69,17 @@ class ReloadingContext(ssl.SSLContext):
             else:
                 log.info("the certificate in %s is shown to backends", self._files[0])
         return super().wrap_bio(*arguments, **options)
+
+
+def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
+    """Return a TLS context (1.2 or 1.3) of a port, with this certificate. It does not ask clients for one. Raises
+    ValueError where the files cannot be read or do not match.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, cert_file, key_file)
+    return context
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:

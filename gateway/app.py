@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from backends.spec import BackendSpec
 from gateway.admin.management import Administration, Management
-from gateway.budgets.usage import CallPricing
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
@@ -35,7 +34,6 @@ from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import HistoryRecorder
 from gateway.live.live import Live
 from gateway.observability.access_log import AccessLog
-from gateway.observability.descriptors import Descriptors
 from gateway.observability.metrics.instruments import (
     CLIENTS_CUT,
     LINES_LOST,
@@ -50,6 +48,7 @@ from gateway.observability.trace_log import make_trace_log
 from gateway.operators import OperatorSources
 from gateway.order import Order, OwnOrder
 from gateway.parts import GatewayParts, OperatorParts
+from gateway.ports.descriptors import Descriptors
 from gateway.ports.listener import Listener
 from gateway.scheduling.assembly import make_scheduler
 from gateway.scheduling.pools import Pools
@@ -60,6 +59,7 @@ from policies.scheduler import Scheduler
 if TYPE_CHECKING:  # loaded only where they are on
     from gateway.identity.tokens import Tokens
     from gateway.observability.tracing.tracing import Tracing
+    from gateway.ports.metrics_port import MetricsPort
 
 DRAIN_POLL_S: Final = 0.05
 STOP_S_MAX: Final = 1.0  # for responses that are being written when the listener stops
@@ -156,6 +156,7 @@ class Gateway:
         self._engine, self._closing = opened.engine, opened.closing
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
+        self._metrics_port: MetricsPort | None = None
         self._reloading: Reloading | None = None
         self._tiers = {tier.id: tier for tier in config.policy_tiers()}
         self._groups = {group.id: group for group in config.policy_groups()}
@@ -200,7 +201,10 @@ class Gateway:
         if administration is not None:
             self.admin_url = await administration.serve(metrics_page)
         if metrics.port is not None and self.order.has_state:
-            self.metrics_url = await self.metrics.serve(metrics.host, metrics.port, metrics_page)
+            from gateway.ports.metrics_port import MetricsPort  # noqa: PLC0415 - only where it is on
+
+            self._metrics_port = MetricsPort(metrics.host, metrics.port, metrics_page or self.metrics.page)
+            self.metrics_url = await self._metrics_port.start()
         self.metrics.start()
         self._descriptors.start()
         self._handlers.memory.start(self._listener)
@@ -250,6 +254,8 @@ class Gateway:
             await self.operators.stop()
         if self._administration is not None:
             await self._administration.stop()
+        if self._metrics_port is not None:
+            await self._metrics_port.stop()
         await self.metrics.stop()
         self._handlers.memory.stop()
         await self._handlers.stop()
@@ -265,7 +271,7 @@ class Gateway:
         """
         management, meters = self._management, list[CallObserver]()
         if management is not None:
-            meters.append(CallPricing(management.prices, management.usage.today))
+            meters.append(management.pricing)
         meters.append(self.metrics.calls)
         if self.operators is not None:
             meters += self.operators.meters

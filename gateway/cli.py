@@ -339,10 +339,7 @@ def _summary(settings: "Config") -> list[str]:
         f"tenants: {len(settings.tenants)}",
         f"fairness: {settings.scheduling.fairness}, prediction: {settings.scheduling.prediction}",
     ]
-    if settings.prompt_tokens.ranks_file is not None:
-        from gateway.api.token_counts import read_ranks  # noqa: PLC0415
-
-        ranks = read_ranks(settings.prompt_tokens.ranks_file)
+    if (ranks := settings.prompt_tokens.ranks()) is not None:
         lines.append(f"prompt tokens: exact, with {len(ranks.merges)} ranks of SHA-256 {ranks.sha256}")
     if settings.auth.mode == "open":
         return [*lines, "auth: open, every API key is its own tenant (for trying out)"]

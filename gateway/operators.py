@@ -7,7 +7,6 @@ from importlib import metadata
 
 from gateway.admin.management import Management
 from gateway.config import Config
-from gateway.demo import Demo, DemoTarget
 from gateway.embedded_engine import EmbeddedEngine
 from gateway.live.document import Sources
 from gateway.live.ended import EndedView
@@ -16,6 +15,7 @@ from gateway.order import Order
 from gateway.parts import GatewayParts, OperatorParts
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.steering.demo import Demo, DemoTarget
 from gateway.steering.trials import Trials
 
 

@@ -14,8 +14,9 @@ from backends.address_allowlist import AddressAllowlist
 from gateway.admin.reconciler import BudgetReconciler, Reconciler
 from gateway.budgets.budgets import Budgets
 from gateway.budgets.claims import BudgetClaims
-from gateway.budgets.usage import UsageBook
-from gateway.checkpoint.checkpoint import Checkpoint, Learning
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.notices.assembly import BudgetNotices
+from gateway.budgets.usage import CallPricing, UsageBook
 from gateway.config import Config
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import make_secret
@@ -23,12 +24,11 @@ from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.trial import admin_ports
 from gateway.identity.key_secret import FingerprintCheck
 from gateway.live.schema import ClusterView
-from gateway.money.pricing import PriceBook
-from gateway.notices.assembly import BudgetNotices
 from gateway.others import Others
 from gateway.parts import GatewayParts
 from gateway.registry.declaration import Declaration
 from gateway.registry.registry import Registry
+from gateway.scheduling.checkpoint.checkpoint import Checkpoint, Learning
 from gateway.store.base import Store, StoreUnavailable
 
 if TYPE_CHECKING:  # loaded only where the admin port or discovery is on
@@ -82,6 +82,7 @@ class Management:
         self.usage = UsageBook(store)
         self._memory = Checkpoint(store) if config.keeps_state and has_state else None
         self.prices = PriceBook()
+        self.pricing = CallPricing(self.prices, self.usage.today)
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
         self.claims = BudgetClaims(self.budgets, self.usage.writer, members.others)

@@ -20,6 +20,7 @@ from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK
 from gateway.admin.access.one_time_links import OneTimeLinks
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.forms import MODULE, fields_module
+from gateway.admin.page_files import StaticFiles
 from gateway.admin.reconciler import Reconciler
 from gateway.admin.resources import declared
 from gateway.admin.resources.audit import AuditRoutes
@@ -40,6 +41,7 @@ from gateway.admin.resources.what_ifs import WhatIfRoutes
 from gateway.admin.routes import ROLES, AdminAnswer, AdminRequest, Caller, JsonObject, Role, Route, RouteTable
 from gateway.admin.server import AdminServer, AskLeader
 from gateway.budgets.budgets import Budgets
+from gateway.budgets.money.pricing import PriceBook
 from gateway.config.admin import Admin
 from gateway.config.jwt import AdminIssuer
 from gateway.config.key_file import first_key, new_key
@@ -47,14 +49,12 @@ from gateway.identity.auth import Identity
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.last_use import LastUse
 from gateway.live.schema import ClusterView
-from gateway.money.pricing import PriceBook
 from gateway.parts import OperatorParts
 from gateway.ports.listener import Listener
 from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey
 from gateway.scheduling.pools import Pools
 from gateway.store.base import Store
-from gateway.web.files import StaticFiles
 
 if TYPE_CHECKING:
     from gateway.admin.access.oidc import Oidc

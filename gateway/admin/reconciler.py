@@ -19,7 +19,6 @@ from backends.address_allowlist import AddressAllowlist
 from backends.tls import tls_context_of
 from gateway.budgets.accounts import BudgetLimits, group_holder, limits_of
 from gateway.budgets.budgets import BUDGETED, Budgets
-from gateway.budgets.group_tenants import deleted_tenants
 from gateway.config.aliases import AliasSection
 from gateway.config.config import backend_spec, envelope_of, policy_group, policy_key, policy_tenant, policy_tier
 from gateway.config.files import resolve_files
@@ -73,9 +72,11 @@ class BudgetReconciler:
         """Recall this month's deleted tenants, also from before this start, because budgets of groups count them."""
         month_began_at = datetime.fromisoformat(self._budgets.book.today()).replace(day=1, tzinfo=UTC)
         try:
-            for tenant, group in (await deleted_tenants(self._registry, month_began_at.timestamp())).items():
-                self._budgets.put_group(tenant, group)
-                self._budgets.tenant_deleted(tenant)
+            deleted = await self._registry.deleted_since("tenants", month_began_at.timestamp())
+            for tenant, group in ((name, section.get("group")) for name, section in deleted.items()):
+                if group is not None:
+                    self._budgets.put_group(tenant, group)
+                    self._budgets.tenant_deleted(tenant)
         except StoreUnavailable as error:
             log.warning("what deleted tenants have used of their groups' budgets cannot be read: %s", error)
 

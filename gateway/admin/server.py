@@ -21,6 +21,7 @@ from yarl import URL
 from gateway.admin.access.change_rate import ChangeRate
 from gateway.admin.access.sign_in import SignIn
 from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
+from gateway.admin.page_files import StaticFiles
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
 from gateway.admin.routes import (
     MERGE_PATCH,
@@ -36,7 +37,6 @@ from gateway.admin.routes import (
 )
 from gateway.ports.error_connection import ErrorConnection, is_failure
 from gateway.store.base import StoreFull, StoreUnavailable, VersionConflict
-from gateway.web.files import StaticFiles
 
 BODY_TIMEOUT_S = 10.0
 LINGERING_S = 10.0  # how long the rest of a rejected body is read, so that its client can read the response

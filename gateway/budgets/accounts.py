@@ -1,6 +1,6 @@
 """Accounts of budgets: what one holder may spend, has spent and has reserved, in tokens and in money.
 
-Of money an account has the cost of the tokens, in picos (money/amounts.py), by the price lists of now.
+Of money an account has the cost of the tokens, in picos (config/amounts.py), by the price lists of now.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from gateway.budgets.money.pricing import PriceBook
+from gateway.config.amounts import to_picos
 from gateway.config.sections import LimitedSection, Section
-from gateway.money.amounts import to_picos
-from gateway.money.pricing import PriceBook
 from gateway.store.base import Totals, UsageKey
 from policies.types import LimitKind
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from gateway.budgets.accounts import LIMIT_KINDS, Amounts, BudgetAccount, BudgetLimits, BudgetTally, Holder
 from gateway.budgets.ledger import NOTHING_RESERVED, BudgetLedger, Reserved, part_of
+from gateway.budgets.money.pricing import PriceBook
 from gateway.budgets.past import PastSpending
 from gateway.budgets.usage import UsageBook
-from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
 from gateway.store.base import Store
 from gateway.store.periodic import Periodic

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gateway.money.pricing import PriceBook
+from gateway.budgets.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
 from gateway.store.base import Store, StoreUnavailable, Totals, UsageKey, UsageRow
 from gateway.store.periodic import Periodic

@@ -1,19 +1,25 @@
-"""Amounts of money in a configuration: decimals, never floating-point numbers.
+"""Amounts of money, never floating-point numbers: decimals in a configuration, whole numbers of picos (10^-12 of a
+currency's unit) in sums.
 
 An amount has at most nine digits before the decimal point and six behind it. So it is a whole number of millionths, and
 a decimal of at most 15 digits survives a reader of YAML or JSON that makes a floating-point number of it (DBL_DIG of
-C's float.h).
+C's float.h). So the price of one token, of a price per million, is a whole number of picos, and so is every sum of
+prices times tokens: nothing is ever rounded. Python's integers have no largest value.
 """
 
 import re
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from gateway.config.value_types import AMOUNT_PATTERN, PATTERNS, InJson, whole
 
 AMOUNT_MAX = 999_999_999
+DECIMALS: Final = 12
+PICOS: Final = 10**DECIMALS
+"""Picos in one unit of a currency."""
+DECIMALS_SHOWN_MIN: Final = 2
 
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 # Helm writes 0.000001 as 1e-06, which YAML 1.1 reads as text.
@@ -57,3 +63,22 @@ Amount = Annotated[
 """An amount of money of at most nine digits before the decimal point and six behind it. JSON has it as text or as a
 whole number, a file as any number, too.
 """
+
+
+def to_picos(amount: Decimal) -> int:
+    """The amount in picos, which is exact for an amount of at most 12 decimals."""
+    picos = amount.scaleb(DECIMALS)
+    assert picos == int(picos), "amounts have fewer decimals"
+    return int(picos)
+
+
+def to_decimal(picos: int) -> Decimal:
+    """The amount in units of its currency, exact whatever the context's precision."""
+    return Decimal(f"{picos}E-{DECIMALS}")
+
+
+def to_text(picos: int) -> str:
+    """The exact amount in units of its currency, with at least two decimals."""
+    whole, rest = divmod(abs(picos), PICOS)
+    decimals = f"{rest:0{DECIMALS}}".rstrip("0").ljust(DECIMALS_SHOWN_MIN, "0")
+    return f"{'-' if picos < 0 else ''}{whole}.{decimals}"

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from backends.tls import tls_context
+from backends.tls import server_context, tls_context
+from gateway.api.token_counts import make_encoding
 from gateway.config.config import ENV_DELIMITER, ENV_PREFIX, Config
 from gateway.config.files import STDOUT, folder_of
 from gateway.config.key_file import read_keys
@@ -133,9 +134,7 @@ def _file_problems(config: Config) -> list[tuple[Loc, str]]:
         checks.append((("state", "redis", "password_file"), config.state.redis.secret))
     if config.is_clustered:
         checks.append((("cluster", "secret_file"), config.cluster.secrets))
-    if config.prompt_tokens.ranks_file is not None:
-        check = partial(_encoding, config.prompt_tokens, config.prompt_tokens.ranks_file)
-        checks.append((("prompt_tokens", "ranks_file"), check))
+    checks.append((("prompt_tokens", "ranks_file"), partial(_encoding, config.prompt_tokens)))
     return [(loc, text) for loc, check in checks if (text := _complaint(check)) is not None]
 
 
@@ -189,9 +188,7 @@ def _client_certificate(backend: BackendSection) -> None:
 
 
 def _port_certificate(tls: ServerTls) -> None:
-    from gateway.config.tls import server_context  # noqa: PLC0415 - where a port has a certificate
-
-    server_context(tls)
+    server_context(tls.cert_file, tls.key_file)
 
 
 def _address(host: str) -> None:
@@ -259,11 +256,9 @@ def _keys(config: Config) -> None:
     read_keys(path)
 
 
-def _encoding(settings: PromptTokens, ranks_file: Path) -> None:
-    # tiktoken is imported only where it is used.
-    from gateway.api.token_counts import make_encoding, read_ranks  # noqa: PLC0415
-
-    make_encoding(read_ranks(ranks_file), encoding=settings.encoding, pattern=settings.pattern)
+def _encoding(settings: PromptTokens) -> None:
+    if (ranks := settings.ranks()) is not None:
+        make_encoding(ranks, encoding=settings.encoding, pattern=settings.pattern)
 
 
 def _once(problems: list[ConfigProblem]) -> list[ConfigProblem]:

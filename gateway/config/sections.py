@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from gateway.api.fields import CacheIsolation
+from gateway.api.token_counts import Ranks, read_ranks
 from gateway.config.amounts import Amount
 from gateway.config.marks import Budget, FormField, QueueLimit, marked
 from gateway.config.value_types import (
@@ -474,6 +475,10 @@ class PromptTokens(Section):
     ranks_file: Path | None = None
     encoding: Literal["cl100k_base", "o200k_base", "p50k_base", "r50k_base"] = "cl100k_base"
     pattern: str | None = None
+
+    def ranks(self) -> Ranks | None:
+        """The ranks of the file; None where none is set. Raises ValueError."""
+        return None if self.ranks_file is None else read_ranks(self.ranks_file)
 
 
 class AccessLog(Section):

@@ -18,8 +18,6 @@ from typing import Final
 from backends.meters import ANSWERS
 from backends.meters.events import EventTooLongError, StreamCall
 from backends.upstream import HttpExchange, UpstreamError
-from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
-from gateway.aliases.table import AliasTable
 from gateway.api.headers import Headers, upstream_headers
 from gateway.config.aliases import ShadowSection
 from gateway.forwarding.answers.long_answers import read_answer
@@ -29,7 +27,9 @@ from gateway.forwarding.backend_client import BackendClients
 from gateway.http.request_ids import RequestIds
 from gateway.intake.admission import Call
 from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.alias_table import AliasTable
 from gateway.scheduling.dispatcher import Lease, Preempted, Rejected
+from gateway.scheduling.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from policies.slo.engine_priority import PRIORITY_MAX
 from policies.types import Outcome, Usage
 

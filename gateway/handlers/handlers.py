@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.aliases.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
-from gateway.aliases.table import AliasTable
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
 from gateway.api.fields import CacheSalts
-from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding, read_ranks
+from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, OutputTokens, make_encoding
+from gateway.api.trusted_hops import TrustedHops
 from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
 from gateway.config.config import envelopes_of
@@ -42,17 +41,18 @@ from gateway.http.server import GatewayServer
 from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.tenants import TenantDirectory
-from gateway.identity.trusted_hops import TrustedHops
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
 from gateway.intake.long_bodies import LongBodies
+from gateway.intake.memory import MemoryGuard, memory_limit
 from gateway.intake.request_parsing import RequestParser
 from gateway.intake.sessions import Sessions
 from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import Telemetry
 from gateway.others import Others
-from gateway.ports.memory import MemoryGuard, memory_limit
+from gateway.scheduling.alias_table import AliasTable
 from gateway.scheduling.pools import Pools
+from gateway.scheduling.shadow_tenant import SHADOW_TENANT, SHADOW_TIER
 from policies.types import Tier
 
 if TYPE_CHECKING:
@@ -254,9 +254,8 @@ def _make_tenants(config: Config, pools: Pools) -> TenantDirectory:
 
 
 def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:
-    if options.ranks_file is None:
+    if (ranks := options.ranks()) is None:
         return None
-    ranks = read_ranks(options.ranks_file)
     return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 import orjson
 
 from backends.pool import BackendPool
-from gateway.aliases.table import AliasTable
 from gateway.api import errors
 from gateway.api.endpoints import VERSION, Endpoint
 from gateway.api.errors import ProblemError, WholeAnswer, problem_error
@@ -19,6 +18,7 @@ from gateway.http.request import HttpRequest
 from gateway.http.response import Response, to_response
 from gateway.intake.request_parsing import RequestParser
 from gateway.observability.telemetry import CallTrace
+from gateway.scheduling.alias_table import AliasTable
 from gateway.scheduling.pools import Pools
 from policies.types import Reason
 

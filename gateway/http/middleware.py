@@ -14,6 +14,7 @@ from backends.upstream import UpstreamError, UpstreamSilent
 from gateway.api import errors
 from gateway.api.endpoints import Endpoint
 from gateway.api.errors import Problem, ProblemError
+from gateway.api.trusted_hops import TrustedHops
 from gateway.http.answer_headers import AnswerHeaders
 from gateway.http.cors import Cors
 from gateway.http.event_stream import end_open_stream
@@ -21,7 +22,6 @@ from gateway.http.rejection_turns import RejectionTurns
 from gateway.http.request import HttpRequest
 from gateway.http.request_ids import RequestIds
 from gateway.http.response import EventStream, Response, to_response
-from gateway.identity.trusted_hops import TrustedHops
 from gateway.observability.telemetry import CallTrace, Telemetry
 from gateway.scheduling.dispatcher import Rejected
 from policies.types import Outcome

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.api.trusted_hops import is_within
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.jwt import TenantIssuer
 from gateway.config.key_file import KeyRecord, key_hmac, read_keys
@@ -21,7 +22,6 @@ from gateway.config.sections import AuthSection
 from gateway.config.value_types import TENANT_NAME
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.token_form import claim, looks_like_token
-from gateway.identity.trusted_hops import is_within
 
 if TYPE_CHECKING:  # loaded only where tokens are configured
     from gateway.identity.tokens import Tokens

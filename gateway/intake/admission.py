@@ -11,7 +11,6 @@ from typing import Any
 
 from backends.catalog import CONTEXT_TOKENS_MAX, ModelCard
 from backends.meters import AnswerKind
-from gateway.aliases.shadow_tenant import SHADOW_TENANT, idle_backends
 from gateway.api import errors
 from gateway.api.bodies import Body
 from gateway.api.calls import CallLimits, ParsedCall, parse_call, prompt_text
@@ -34,6 +33,7 @@ from gateway.intake.stored_responses import StoredResponse, StoredResponses
 from gateway.observability.telemetry import CallTrace
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
+from gateway.scheduling.shadow_tenant import SHADOW_TENANT, idle_backends
 from policies.types import Reason, Request, Tenant, Usage
 
 # The context that is assumed where the backend does not report `max_model_len`.

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from backends.catalog import ModelCard
-from gateway.aliases.table import AliasTable
 from gateway.api import errors
 from gateway.api.bodies import Body, JsonBody, check_content_type, read_body
 from gateway.api.calls import model_of
@@ -23,10 +22,11 @@ from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unaut
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
 from gateway.intake.long_bodies import LONG_BYTES, LongBodies
+from gateway.intake.memory import ExpectedBody, MemoryGuard, OutOfMemory
 from gateway.intake.sessions import beginning_name, session_name
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
-from gateway.ports.memory import ExpectedBody, MemoryGuard, OutOfMemory
+from gateway.scheduling.alias_table import AliasTable
 from gateway.scheduling.dispatcher import Dispatcher
 from gateway.scheduling.pools import Pools
 from policies.types import Reason, Tenant

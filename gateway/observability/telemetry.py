@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.money.amounts import to_text
+from gateway.config.amounts import to_text
 from gateway.observability.access_log import AccessLog, AccessRecord
 from gateway.observability.trace_log import TraceLog, trace_record
 from gateway.observability.tracing.sampling import TRACEPARENT, TRACESTATE, read_traceparent
@@ -68,7 +68,7 @@ class CallTrace:
     overstated: bool = False
     timing: Timing | None = None
     reserved: tuple[int, int] = (0, 0)  # tokens and picos of its tenant's and key's budgets, until it has ended
-    cost: int | None = None  # in picos of `currency` (money/amounts.py)
+    cost: int | None = None  # in picos of `currency` (config/amounts.py)
     currency: str | None = None
     is_unpriced: bool = False  # there are prices, but none of its model
     estimated: bool = False

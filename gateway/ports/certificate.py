@@ -8,11 +8,10 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from pathlib import Path
 from typing import Final
 
-from backends.tls import file_marks
-from gateway.config.sections import ServerTls
-from gateway.config.tls import server_context
+from backends.tls import file_marks, server_context
 
 LOOK_S: Final = 2.0  # as often as the configuration file (config/reloading.py)
 
@@ -24,12 +23,12 @@ class Certificate:
     while it is watched.
     """
 
-    def __init__(self, tls: ServerTls, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, cert_file: Path, key_file: Path, *, look_s: float = LOOK_S) -> None:
         """Raises ValueError where the files hold no certificate."""
-        self._tls = tls
+        self._files = cert_file, key_file
         self._look_s = look_s
         self._seen = self._marks()
-        self._newest = self.context = server_context(tls)
+        self._newest = self.context = server_context(cert_file, key_file)
         # Called at every handshake, with or without a server name, so each connection gets one complete pair.
         self.context.sni_callback = self._choose
         self._watching: asyncio.Task[None] | None = None
@@ -51,14 +50,14 @@ class Certificate:
                 continue
             self._seen = now
             try:
-                self._newest = await asyncio.to_thread(server_context, self._tls)
+                self._newest = await asyncio.to_thread(server_context, *self._files)
             except ValueError as error:
                 log.warning("the last certificate stays: %s", error)
             else:
-                log.info("the certificate in %s is in use", self._tls.cert_file)
+                log.info("the certificate in %s is in use", self._files[0])
 
     def _choose(self, connection: "ssl.SSLObject | ssl.SSLSocket", _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._newest
 
     def _marks(self) -> object:
-        return file_marks(self._tls.cert_file, self._tls.key_file)
+        return file_marks(*self._files)

@@ -22,9 +22,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
-
-from gateway.config.sections import ServerTls
 
 if TYPE_CHECKING:  # loaded only where a port has a certificate
     from gateway.ports.certificate import Certificate
@@ -57,6 +56,16 @@ class Handshakes:
     s_max: float = HANDSHAKE_S_MAX
 
 
+class CertificateFiles(Protocol):
+    """The files of a port's certificate and of its key (PEM)."""
+
+    @property
+    def cert_file(self) -> Path: ...
+
+    @property
+    def key_file(self) -> Path: ...
+
+
 class PortServer(Protocol):
     """The server of the connections of a port: aiohttp's, or that of the data port."""
 
@@ -80,7 +89,7 @@ class Listener:
         self,
         server: PortServer,
         address: tuple[str, int],
-        security: ServerTls | Handshakes | None,
+        security: CertificateFiles | Handshakes | None,
         *,
         stop_s_max: float,
         inherited: socket.socket | None = None,
@@ -105,7 +114,8 @@ class Listener:
         self._looking: asyncio.TimerHandle | None = None
         self._connecting: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._handshakes = security if isinstance(security, Handshakes) else None
-        self._certificate = _make_certificate(security) if isinstance(security, ServerTls) else None
+        files = None if isinstance(security, Handshakes) else security
+        self._certificate = None if files is None else _make_certificate(files)
         self._context = None if self._certificate is None else self._certificate.context
 
     async def start(self) -> str:
@@ -225,8 +235,8 @@ def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
     return lowest_free >= descriptors_max(ratio)
 
 
-def _make_certificate(tls: ServerTls) -> "Certificate":
+def _make_certificate(files: CertificateFiles) -> "Certificate":
     """The certificate of a port. Raises ValueError where its files hold none."""
     from gateway.ports.certificate import Certificate  # noqa: PLC0415
 
-    return Certificate(tls)
+    return Certificate(files.cert_file, files.key_file)

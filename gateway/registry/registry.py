@@ -10,8 +10,9 @@ While the store is unavailable, reads still work and writes raise StoreUnavailab
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from gateway.registry.audit_log import AuditLog
 from gateway.registry.changes import GUARDS, Changes
@@ -21,6 +22,7 @@ from gateway.store.base import Document, Store, StoreUnavailable
 from gateway.store.periodic import Periodic
 
 WATCH_S = 0.25
+PAGE_ENTRIES = 1000  # of the audit log
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,21 @@ class Registry:
     def entries(self, kind: str) -> list[Entry]:
         """All entries of a kind, by name."""
         return list(self.view.all(kind))
+
+    async def deleted_since(self, kind: str, since_s: float) -> dict[str, Mapping[str, Any]]:
+        """What each entry of a kind was before it was deleted, by name, of those that were deleted since then (seconds
+        since 1970) and are not there now. Raises StoreUnavailable.
+        """
+        found: dict[str, Mapping[str, Any]] = {}
+        before: int | None = None
+        while entries := await self.audit_log.entries(before=before, limit=PAGE_ENTRIES, kind=kind):
+            for entry in entries:
+                if entry.at_s < since_s:
+                    return found
+                if entry.after is None and self.get(kind, entry.name) is None:
+                    found.setdefault(entry.name, entry.before or {})  # the newest comes first
+            before = entries[-1].revision
+        return found
 
     def subscribe(self, listener: Callable[[Changed], None]) -> Callable[[], None]:
         """Call `listener` on the loop after every change; it must not raise or block. Returns a function that

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from backends.tls import server_context
 from gateway.config.cluster import ClusterTls
-from gateway.config.tls import server_context
 
 LABEL: Final = b"fairlead: Ed25519 key of the CA of a cluster"
 KEY_BYTES: Final = 32  # of Ed25519
@@ -76,7 +76,7 @@ def derived_credentials(secrets: Sequence[bytes], member: str) -> Credentials:
 
 def given_credentials(tls: ClusterTls) -> Credentials:
     """Credentials of the operator's own CA. Raises ValueError where its files cannot be read, or have no names."""
-    accepting, connecting = server_context(tls), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    accepting, connecting = server_context(tls.cert_file, tls.key_file), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     connecting.check_hostname = False  # replicas are known by address, and their certificates by name
     connecting.load_cert_chain(tls.cert_file, tls.key_file)
     for context in (accepting, connecting):

@@ -18,8 +18,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from gateway.config.amounts import to_text
 from gateway.forwarding.active_calls import ActiveCall, ActiveCalls
-from gateway.money.amounts import to_text
 from gateway.observability.telemetry import CallTrace
 from gateway.others import Others
 from gateway.scheduling.pools import Pools

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from backends.catalog import Catalog
 from gateway.config.sections import Section
-from gateway.demo import Demo
 from gateway.forwarding.active_calls import ActiveCalls
 from gateway.observability.telemetry import CallObserver
 from gateway.others import Others
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
+from gateway.steering.demo import Demo
 from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
 from gateway.steering.trials import Trials
 from gateway.steering.what_if.changes import ENGINES_MAX

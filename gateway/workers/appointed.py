@@ -12,7 +12,6 @@ from typing import Final
 from aiohttp import web
 
 from backends.spec import BackendSpec
-from gateway.budgets.claims import EXCHANGE_S
 from gateway.config import Config
 from gateway.observability.metrics.page import Metrics
 from gateway.order import StartEngine
@@ -25,6 +24,7 @@ from gateway.workers.all_metrics import SERVICE, AllMetrics
 from gateway.workers.place import WorkerPlace
 
 JOIN_S_MAX: Final = 30.0  # a follower's start waits so long for worker 0's
+LOOK_S: Final = 0.025  # between looks at what worker 0 has told, or at which followers are left
 LAST_S: Final = 2.0  # beyond their own drain, for followers to end before worker 0 does
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Appointed:
         while topic not in self._order.told:  # told within a turn of worker 0's loop
             if loop.time() > give_up_at:
                 raise OSError("worker 0 tells of no engine")
-            await asyncio.sleep(EXCHANGE_S / 10)
+            await asyncio.sleep(LOOK_S)
         url, running_max = url_of(self._order.told[topic]), self._config.engine.requests_running_max
         return BackendSpec(id=EMBEDDED, url=url, requests_running_max=running_max)
 
@@ -86,7 +86,7 @@ class Appointed:
         shutdown, loop = self._config.shutdown, asyncio.get_running_loop()
         give_up_at = loop.time() + shutdown.lame_duck_s + shutdown.drain_s + LAST_S
         while self._order.shared.accepted.names() and loop.time() < give_up_at:  # noqa: ASYNC110 - any may leave last
-            await asyncio.sleep(EXCHANGE_S / 5)
+            await asyncio.sleep(2 * LOOK_S)
 
     async def close(self) -> None:
         """Do nothing: the parent notices the end of this process."""

@@ -8,8 +8,8 @@ import pytest
 from gateway_rig import assert_untouched, bearer, gateway, http, scripted, wire
 from multidict import CIMultiDict
 
+from gateway.api.trusted_hops import TrustedHops
 from gateway.identity.throttle import FAILURES_BURST
-from gateway.identity.trusted_hops import TrustedHops
 
 HOPS = TrustedHops([ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
 TRUSTED, STRANGER = "10.0.0.1", "203.0.113.9"

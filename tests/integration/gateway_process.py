@@ -16,7 +16,7 @@ import yaml
 from forked import FAIRLEAD, fork
 from gateway_rig import CHAT, PATIENCE_S, call
 
-from gateway.checkpoint.documents import read_document
+from gateway.scheduling.checkpoint.documents import read_document
 
 START_S_MAX = 60.0  # it imports all that it serves with, on a machine that others use too
 

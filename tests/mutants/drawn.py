@@ -25,7 +25,7 @@ AREAS = {  # a folder, and the tests of it that `make test` runs, from the quick
         "tests/unit/backends/meters",
         f"{INTEGRATION}/gateway/test_gateway_continuation.py",
     ),
-    "gateway/money": (
+    "gateway/budgets/money": (
         f"{UNIT}/test_price_lists.py",
         f"{UNIT}/test_usage_tables.py",
         f"{UNIT}/budgets/test_money_budgets.py",

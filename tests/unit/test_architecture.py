@@ -64,8 +64,8 @@ FOLDERS = {
     ),
     "backends": ("meters", "discovery", "vllm_plugin", "engine", "simulation"),
     "gateway": (
-        "cluster", "api", "config", "store", "identity", "ports", "scheduling", "aliases", "money", "observability",
-        "simulate", "http", "registry", "budgets", "checkpoint", "notices", "calibrate", "continuation", "intake",
+        "cluster", "api", "config", "store", "identity", "ports", "scheduling", "observability",
+        "simulate", "http", "registry", "budgets", "calibrate", "continuation", "intake",
         "bench", "forwarding", "live", "handlers",
         "web", "steering", "admin", "shared_order", "workers", "top",
     ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.admin.models.resources import Fields
 from gateway.admin.problems import AdminProblem
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
-from gateway.demo import FLOOD, QUIET, Demo
+from gateway.steering.demo import FLOOD, QUIET, Demo
 
 
 class DemoResource(Fields):

@@ -16,12 +16,12 @@ from gateway.admin.resources.audit import declared, shown_body
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Query, Role, Route
+from gateway.budgets.money.pricing import PriceBook
 from gateway.identity import key_secret
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import GROUP, TENANT
 from gateway.live.history.schema import History, HistoryEvent, HistoryMinute
 from gateway.live.stream.events import to_json
-from gateway.money.pricing import PriceBook
 from gateway.registry.audit_log import NOTES, REQUESTS, TRIALS
 from gateway.registry.registry import Registry
 from gateway.store.base import AuditEntry

@@ -18,9 +18,9 @@ from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
 from gateway.budgets.ledger import BudgetLedger
+from gateway.config.amounts import to_text
 from gateway.config.value_types import Name
 from gateway.live.schema import ClusterView
-from gateway.money.amounts import to_text
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
 from gateway.scheduling.urgency import Urgency, urgency_of

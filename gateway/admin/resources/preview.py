@@ -12,9 +12,9 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import GroupSection, TenantSection, TierSection
 from gateway.config.value_types import Name, TenantName, Weight
 from gateway.live.live import Live
+from gateway.live.preview import GroupWeight, PreviewedShare, WeightEdit, preview
 from gateway.live.schema import LivePagePool
 from gateway.registry.registry import Registry
-from gateway.steering.what_if.preview import GroupWeight, PreviewedShare, WeightEdit, preview
 from policies.types import DEFAULT_TIER
 
 DEFAULT_WEIGHT = 1.0

@@ -18,17 +18,17 @@ from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.budgets.money import focus, sums
+from gateway.budgets.money.focus import Row, focus_rows
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.money.sums import COUNTED, SumKey, Sums, UsageDivision, UsageSum, sum_rows, sum_usage, summed_usage
+from gateway.config.amounts import to_text
 from gateway.identity.last_use import LastUse
-from gateway.money import focus, sums
-from gateway.money.amounts import to_text
-from gateway.money.focus import Row, focus_rows
-from gateway.money.pricing import PriceBook
-from gateway.money.sums import COUNTED, SumKey, Sums, UsageDivision, UsageSum, sum_rows, sum_usage, summed_usage
 from gateway.registry.registry import Registry
 from gateway.store.base import Store, Totals, UsageKey, oldest_day
 
 if TYPE_CHECKING:
-    from gateway.money.tables import Columns, TableWriter
+    from gateway.budgets.money.tables import Columns, TableWriter
 
 MEDIA_TYPES: Final = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 NO_PYARROW: Final = "parquet needs a package that is not installed at the gateway: pip install 'fairlead[export]'"
@@ -194,7 +194,7 @@ def _key(cursor: str | None) -> UsageKey | None:
 
 def _writer(format_: str, columns: "Columns") -> "TableWriter":
     """A writer of such a file. Raises ModuleNotFoundError."""
-    from gateway.money.tables import WRITERS  # noqa: PLC0415 - few gateways write one
+    from gateway.budgets.money.tables import WRITERS  # noqa: PLC0415 - few gateways write one
 
     return WRITERS[format_](columns)
 

@@ -17,10 +17,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
+from gateway.config.amounts import PICOS
 from gateway.live.history.columns import ENGINE, TOKENS, USE, RingColumn, Values, coded, spanned
 from gateway.live.history.ring import Ring
 from gateway.live.recent_counts import LEAST_S, bucket_of, quantiles
-from gateway.money.amounts import PICOS
 from gateway.observability.metrics.call_counts import REFUSED, outcome_of
 from gateway.observability.telemetry import CallTrace
 from policies.types import BackendView, Snapshot, Tenant, TenantView

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gateway.money.amounts import PICOS
+from gateway.config.amounts import PICOS
 from gateway.observability.metrics.histograms import Histogram
 from gateway.observability.metrics.instruments import (
     ALIAS_CALLS,

@@ -20,13 +20,11 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
-from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics
-from gateway.scheduling.dispatcher import Dispatcher
+from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics, ViewedPool
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from gateway.observability.metrics.port import MetricsPort, Page
 
 AGE_S_MAX: Final = 0.5  # of a look at the schedulers that a second scrape reuses
 SLICE_SAMPLES: Final = 200
@@ -41,7 +39,7 @@ class Metrics:
 
     def __init__(
         self,
-        dispatchers: Callable[[], Mapping[str, Dispatcher]],
+        dispatchers: Callable[[], Mapping[str, ViewedPool]],
         *,
         led: Callable[[], bool],
         scheduling_of: Callable[[str], Scheduling],
@@ -67,24 +65,12 @@ class Metrics:
         self._lag = LoopLag(self._histograms.loop_lag.of())
         self._writing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
-        self._port: MetricsPort | None = None
 
     def start(self) -> None:
         self._lag.start()
         self._looking = asyncio.create_task(self.schedulers.run())
 
-    async def serve(self, host: str, port: int, page: "Page | None" = None) -> str:
-        """Open a port for the page only, without a key; return its URL. Raises OSError where the port is taken. `page`
-        replaces the page in one of several processes.
-        """
-        from gateway.observability.metrics.port import MetricsPort  # noqa: PLC0415 - likewise
-
-        self._port = MetricsPort(host, port, page or self.page)
-        return await self._port.start() + "/metrics"
-
     async def stop(self) -> None:
-        if self._port is not None:
-            await self._port.stop()
         self._lag.stop()
         if self._looking is not None:
             self._looking.cancel()

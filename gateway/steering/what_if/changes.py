@@ -2,8 +2,8 @@
 
 Settings are changed by merge patches of their entries, as the admin API's PATCH does. A changed split of an alias moves
 recorded calls between the alias's models: under `sticky: call` as few as give the new weights, else those of the
-tenants or sessions that the rendezvous hash sends to another model (gateway/aliases/split.py). A call that moves keeps
-its time, its tenant and its length.
+tenants or sessions that the rendezvous hash sends to another model (gateway/scheduling/split.py). A call that moves
+keeps its time, its tenant and its length.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.aliases.split import choose_target
-from gateway.aliases.table import caller_of
 from gateway.config.aliases import AliasSection
 from gateway.registry.merge_patch import merged
+from gateway.scheduling.alias_table import caller_of
+from gateway.scheduling.split import choose_target
 from gateway.steering.what_if.messages import EngineSpec
 
 ENGINES_MAX: Final = 1024  # of a simulation

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from gateway.admin.command import output
+from gateway.budgets.money import sums
 from gateway.cli import app
-from gateway.money import sums
 from gateway.store.base import Totals, UsageKey, UsageRow
 
 PRICES = {"m": {"currency": "EUR", "periods": [{"prompt": "1", "cached_prompt": "0.1", "output": "2"}]}}

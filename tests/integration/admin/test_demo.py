@@ -4,7 +4,7 @@ import pytest
 from admin_rig import admin, within
 from gateway_rig import MODEL, engine
 
-from gateway import demo
+from gateway.steering import demo
 
 OPEN = {"auth": {"mode": "open"}, "tenants": {}}
 QUICK = {"coefficients": "cpu-13m", "model": MODEL, "requests_running_max": 4}

@@ -12,12 +12,12 @@ from webhook_receiver import SECRET, receiver
 
 from gateway.budgets.accounts import BudgetLimits
 from gateway.budgets.budgets import Budgets
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.notices.claims import NoticeClaims
+from gateway.budgets.notices.sender import NoticeSender
+from gateway.budgets.notices.thresholds import BudgetWatch
+from gateway.budgets.notices.webhook import Webhook
 from gateway.budgets.usage import UsageBook
-from gateway.money.pricing import PriceBook
-from gateway.notices.claims import NoticeClaims
-from gateway.notices.sender import NoticeSender
-from gateway.notices.thresholds import BudgetWatch
-from gateway.notices.webhook import Webhook
 from gateway.store.mirrored import MirroredStore
 from gateway.store.redis_store import RedisStore
 from gateway.store.sqlite import SqliteStore

@@ -12,8 +12,7 @@ from admin_rig import admin
 from gateway_rig import CHAT, answer, call, gateway, http, scripted, stream, until
 from tls_rig import NEEDS_OPENSSL, make_authority
 
-from gateway.config.sections import ServerTls
-from gateway.config.tls import server_context
+from backends.tls import server_context
 from gateway.http.connection import LINGER_S, WAITING_BYTES_MAX
 from gateway.ports.certificate import Certificate
 
@@ -41,7 +40,7 @@ def put(folder, authority):
     for name in ("server.pem", "server.key"):
         shutil.copy(authority / name, folder / f"{name}.new")
         (folder / f"{name}.new").replace(folder / name)
-    return {"cert_file": str(folder / "server.pem"), "key_file": str(folder / "server.key")}
+    return {"cert_file": folder / "server.pem", "key_file": folder / "server.key"}
 
 
 async def post(rig, context, body):
@@ -104,7 +103,7 @@ async def test_an_answer_that_ends_with_its_connection_does_so_at_once(authority
 
 
 async def test_what_is_older_than_tls_1_2_is_refused(authority, tmp_path):
-    assert server_context(ServerTls(**put(tmp_path, authority))).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert server_context(**put(tmp_path, authority)).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 async def test_the_admin_port_has_a_certificate_of_its_own(authority, tmp_path):
@@ -122,7 +121,7 @@ async def test_the_admin_port_has_a_certificate_of_its_own(authority, tmp_path):
 async def test_a_renewed_certificate_serves_the_next_connection_and_half_of_one_does_not(
     authority, other_authority, tmp_path
 ):
-    certificate = Certificate(ServerTls(**put(tmp_path, authority)), look_s=0.01)
+    certificate = Certificate(**put(tmp_path, authority), look_s=0.01)
     server = await asyncio.start_server(lambda _r, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context)
     port = server.sockets[0].getsockname()[1]
 

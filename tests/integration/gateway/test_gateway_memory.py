@@ -9,7 +9,7 @@ from admin_rig import within
 from gateway_process import kept, serving
 from gateway_rig import MODEL, PATIENCE_S, engine, running, until
 
-from gateway.checkpoint.documents import Counters, LearntModels
+from gateway.scheduling.checkpoint.documents import Counters, LearntModels
 from policies.accounts.checkpoint import SHARED_QUEUE
 
 AHEAD_SERVICE = 1_000.0

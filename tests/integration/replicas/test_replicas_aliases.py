@@ -9,8 +9,8 @@ from gateway_rig import CHAT, FAST, PATIENCE_S, call, engine
 from redis_server import RedisServer
 from replicas_rig import replicas
 
-from gateway.aliases.table import AliasTable
 from gateway.config.aliases import AliasSection
+from gateway.scheduling.alias_table import AliasTable
 
 BIG, SMALL = "org/big-v2", "small"
 HALF = {"models": [BIG], "sticky": "tenant", "split": {BIG: 50, SMALL: 50}}

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from redis_server import RedisServer
 
-from gateway.checkpoint.documents import ACCOUNTS_MAX, Counters, PoolCounters, read_document, write_document
+from gateway.scheduling.checkpoint.documents import ACCOUNTS_MAX, Counters, PoolCounters, read_document, write_document
 from gateway.store.base import (
     AUDIT_PAGE_MAX,
     BODY_BYTES_MAX,

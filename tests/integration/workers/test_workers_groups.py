@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from gateway_rig import FAST, MODEL, PATIENCE_S, engine
 from workers_rig import workers
 
-from gateway.aliases.table import AliasTable
 from gateway.config.aliases import AliasSection
+from gateway.scheduling.alias_table import AliasTable
 
 BIG, SMALL = "big", "small"
 TENANTS = ("t0", "t1", "t2")

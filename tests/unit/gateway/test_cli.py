@@ -73,7 +73,7 @@ OFF_BEHIND_BACKENDS = OFF | {
     "aiohttp",
     "backends.engine.http.server",
     "gateway.admin.port",
-    "gateway.web.files",
+    "gateway.admin.page_files",
     "gateway.serve_workers",
 }
 BACKEND_YAML = "listen: {port: 0}\nbackends: [{url: 'http://127.0.0.1:9'}]\n"

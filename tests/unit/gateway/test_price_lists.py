@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from gateway.budgets.money.pricing import PriceBook
 from gateway.config import Config
+from gateway.config.amounts import PICOS, to_decimal, to_picos, to_text
 from gateway.config.prices import PriceSection
-from gateway.money.amounts import PICOS, to_decimal, to_picos, to_text
-from gateway.money.pricing import PriceBook
 
 EUR = {"currency": "EUR", "periods": [{"prompt": 0.6, "cached_prompt": "0.15", "output": 2.4}]}
 LARGEST = Decimal("999999999.999999")

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from gateway.budgets.money.focus import COLUMNS, focus_rows
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.money.sums import summed_usage
+from gateway.budgets.money.tables import WRITERS
+from gateway.config.amounts import to_decimal
 from gateway.config.prices import PriceSection
-from gateway.money.amounts import to_decimal
-from gateway.money.focus import COLUMNS, focus_rows
-from gateway.money.pricing import PriceBook
-from gateway.money.sums import summed_usage
-from gateway.money.tables import WRITERS
 from gateway.store.base import Totals, UsageKey, UsageRow
 from tests.examples import examples
 

@@ -5,10 +5,10 @@ import asyncio
 from gateway.budgets.accounts import BudgetLimits, Unit
 from gateway.budgets.budgets import BudgetClaim, Budgets
 from gateway.budgets.claims import BudgetClaims
+from gateway.budgets.money.pricing import PriceBook
 from gateway.budgets.usage import UsageBook
+from gateway.config.amounts import PICOS
 from gateway.config.prices import PriceSection
-from gateway.money.amounts import PICOS
-from gateway.money.pricing import PriceBook
 from gateway.observability.telemetry import CallTrace
 from gateway.others import Others
 from gateway.store.base import StoreUnavailable, Totals, UsageKey, UsageRow

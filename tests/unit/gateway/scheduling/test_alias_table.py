@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from gateway.aliases.table import AliasTable
 from gateway.config import Config
 from gateway.config.aliases import AliasSection
+from gateway.scheduling.alias_table import AliasTable
 
 SPLIT = {"models": ["big", "small"], "split": {"big": 50, "canary": 50}, "sticky": "tenant"}
 

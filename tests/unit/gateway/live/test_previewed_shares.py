@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from gateway.steering.what_if.preview import PreviewedShare, WeightEdit, preview
+from gateway.live.preview import PreviewedShare, WeightEdit, preview
 
 
 def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):

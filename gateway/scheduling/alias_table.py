@@ -3,8 +3,8 @@
 import random
 from collections.abc import Mapping
 
-from gateway.aliases.split import choose_target
 from gateway.config.aliases import AliasSection
+from gateway.scheduling.split import choose_target
 
 
 class AliasTable:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.ports.memory import BODY_COPIES, MemoryGuard, OutOfMemory, memory_limit, resident_bytes
+from gateway.intake.memory import BODY_COPIES, MemoryGuard, OutOfMemory, memory_limit, resident_bytes
 
 LIMIT = 1000
 

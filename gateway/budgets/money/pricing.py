@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import date
 from typing import NamedTuple
 
+from gateway.config.amounts import to_picos
 from gateway.config.prices import PricePeriod, PriceSection
-from gateway.money.amounts import to_picos
 
 MILLION = 10**6  # tokens that a price is for
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class TokenPrices(NamedTuple):
-    """The prices of one token, in picos (amounts.py)."""
+    """The prices of one token, in picos (config/amounts.py)."""
 
     prompt: int
     cached: int

@@ -19,7 +19,7 @@ from typing import TypeVar
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.api.token_counts import LearntPromptTokens, Ratio
-from gateway.checkpoint.documents import (
+from gateway.scheduling.checkpoint.documents import (
     COUNTERS_AGE_S_MAX,
     MODELS_AGE_S_MAX,
     BackendModel,

@@ -1,5 +1,5 @@
-"""Files of the page at the admin port: HTML, styles and modules from `static/` or made at start, with headers that let
-a browser run only these.
+"""Files of the page at the admin port: HTML, styles and modules, from gateway/web/static/ or made at start. Their
+headers let a browser run only these.
 
 They are the same for every caller and hold no data, so they are served without a sign-in. All data comes from the API,
 with the caller's key.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiohttp import hdrs, web
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parents[1] / "web/static"
 INDEX = "index.html"
 PREFIX = "/web/"
 TYPES: Mapping[str, str] = {

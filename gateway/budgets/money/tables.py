@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from io import RawIOBase, StringIO
 from typing import Any, Protocol
 
-from gateway.money.focus import ColumnKind, Row, text_of
+from gateway.budgets.money.focus import ColumnKind, Row, text_of
 
 COST_DIGITS, COST_DECIMALS = 38, 12  # a Parquet decimal of 16 bytes
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

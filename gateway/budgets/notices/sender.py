@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gateway.notices.claims import Claimed, NoticeClaims
-from gateway.notices.thresholds import Notice
-from gateway.notices.webhook import Webhook, WebhookFailed
+from gateway.budgets.notices.claims import Claimed, NoticeClaims
+from gateway.budgets.notices.thresholds import Notice
+from gateway.budgets.notices.webhook import Webhook, WebhookFailed
 from gateway.store.base import StoreFull, StoreUnavailable
 
 BACKOFF_S_MAX: Final = 300.0  # half of a claim's time

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from gateway.money.amounts import to_decimal
-from gateway.money.focus import ColumnKind
-from gateway.money.pricing import PriceBook
+from gateway.budgets.money.focus import ColumnKind
+from gateway.budgets.money.pricing import PriceBook
+from gateway.config.amounts import to_decimal
 from gateway.store.base import Store, StoreFull, Totals, UsageKey, UsagePlace, UsageQuery, usage_rows
 
 LAST_WRITER: Final = "\U0010ffff"  # behind every writer's name

@@ -14,8 +14,8 @@ from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from backends.step_times import ReportedStep, StepTimes
 from gateway.api.token_counts import LearntPromptTokens
-from gateway.checkpoint.checkpoint import COUNTERS, MODELS, Checkpoint, Learning
-from gateway.checkpoint.documents import (
+from gateway.scheduling.checkpoint.checkpoint import COUNTERS, MODELS, Checkpoint, Learning
+from gateway.scheduling.checkpoint.documents import (
     COUNTERS_AGE_S_MAX,
     MODELS_AGE_S_MAX,
     BackendModel,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.aliases.split import choose_target
+from gateway.scheduling.split import choose_target
 from tests.examples import examples
 
 CALLERS = [f"tenant-{number}" for number in range(2000)]

@@ -15,8 +15,8 @@ from aiohttp.test_utils import make_mocked_request
 
 import vendor_web
 from gateway.admin.models.forms import MODULE, fields_module
+from gateway.admin.page_files import PREFIX, STATIC, StaticFiles, content_security_policy
 from gateway.admin.port import PROVIDERS
-from gateway.web.files import PREFIX, STATIC, StaticFiles, content_security_policy
 
 ROOT = Path(__file__).parents[4]
 FILES = StaticFiles(made={MODULE: fields_module(), PROVIDERS: b""})

@@ -11,8 +11,8 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 
-from gateway.money.amounts import DECIMALS_SHOWN_MIN, to_decimal
-from gateway.money.pricing import MILLION, PriceBook, TokenPrices
+from gateway.budgets.money.pricing import MILLION, PriceBook, TokenPrices
+from gateway.config.amounts import DECIMALS_SHOWN_MIN, to_decimal
 from gateway.store.base import Totals, UsageKey
 
 

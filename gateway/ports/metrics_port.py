@@ -32,11 +32,11 @@ class MetricsPort:
         self._runner = web.ServerRunner(_Server(self._answer), shutdown_timeout=STOP_S_MAX)
 
     async def start(self) -> str:
-        """Listen; return the URL. Raises OSError where the port is taken."""
+        """Listen; return the URL of the page. Raises OSError where the port is taken."""
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
         host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
 
     async def stop(self) -> None:
         await self._runner.cleanup()

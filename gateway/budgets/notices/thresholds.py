@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.budgets.accounts import BudgetUse, Holder, Period, Unit, group_of
 from gateway.budgets.ledger import BudgetLedger
-from gateway.money.amounts import to_text
+from gateway.config.amounts import to_text
 from gateway.observability.metrics.instruments import GROUP_BUDGET, TENANT_BUDGET, Family, Values
 from gateway.observability.metrics.tenant_series import OTHER
 

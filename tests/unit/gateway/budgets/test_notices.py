@@ -9,14 +9,14 @@ from webhook_receiver import SECRET, is_signed, receiver
 
 from gateway.budgets.accounts import BudgetLimits, group_holder
 from gateway.budgets.budgets import Budgets
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.notices.claims import LEASE_S, NoticeClaims
+from gateway.budgets.notices.sender import BACKOFF_S_MAX, GIVE_UP_S, NoticeSender
+from gateway.budgets.notices.thresholds import BudgetWatch
+from gateway.budgets.notices.webhook import Webhook, WebhookFailed, signature_headers
 from gateway.budgets.usage import UsageBook
+from gateway.config.amounts import PICOS
 from gateway.config.budgets import BudgetsSection
-from gateway.money.amounts import PICOS
-from gateway.money.pricing import PriceBook
-from gateway.notices.claims import LEASE_S, NoticeClaims
-from gateway.notices.sender import BACKOFF_S_MAX, GIVE_UP_S, NoticeSender
-from gateway.notices.thresholds import BudgetWatch
-from gateway.notices.webhook import Webhook, WebhookFailed, signature_headers
 from gateway.observability.metrics.instruments import GROUP_BUDGET, TENANT_BUDGET
 from gateway.store.base import StoreUnavailable
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from gateway.notices.thresholds import Notice
+from gateway.budgets.notices.thresholds import Notice
 from gateway.store.base import Change, Document, Store, StoreUnavailable, VersionConflict
 
 KIND = "notices"

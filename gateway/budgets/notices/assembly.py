@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from backends.tls import tls_context
 from gateway.budgets.budgets import Budgets
+from gateway.budgets.money.pricing import PriceBook
+from gateway.budgets.notices.thresholds import BudgetWatch
 from gateway.config.budgets import BudgetsSection, WebhookSection
-from gateway.money.pricing import PriceBook
-from gateway.notices.thresholds import BudgetWatch
 from gateway.observability.metrics.instruments import NOTICES, Family, Values
 from gateway.store.base import Store
 from gateway.store.periodic import Periodic
 
 if TYPE_CHECKING:
-    from gateway.notices.sender import NoticeSender
+    from gateway.budgets.notices.sender import NoticeSender
 
 LOOK_S = 0.5
 
@@ -74,9 +74,9 @@ def _make_sender(
 ) -> "NoticeSender":
     """Make the sender. Raises ValueError where the secret or the CA of the webhook cannot be read."""
     # What sends is loaded where a webhook is set, and by no other start.
-    from gateway.notices.claims import NoticeClaims  # noqa: PLC0415
-    from gateway.notices.sender import NoticeSender  # noqa: PLC0415
-    from gateway.notices.webhook import Webhook  # noqa: PLC0415
+    from gateway.budgets.notices.claims import NoticeClaims  # noqa: PLC0415
+    from gateway.budgets.notices.sender import NoticeSender  # noqa: PLC0415
+    from gateway.budgets.notices.webhook import Webhook  # noqa: PLC0415
 
     return NoticeSender(
         Webhook(hook.url, hook.secrets(), tls=None if hook.ca_file is None else tls_context(hook.ca_file)),
