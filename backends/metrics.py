@@ -69,7 +69,6 @@ class EngineMetrics:
     generation_tokens_total: int | None = None
     drafts_total: int | None = None
     draft_tokens_accepted_total: int | None = None
-    prefix_queried_tokens_total: int | None = None
     prefix_hit_tokens_total: int | None = None
     engine_steps: tuple[EngineSteps, ...] = ()
 
@@ -136,7 +135,6 @@ _SAMPLES: dict[str, str] = {
     "vllm:generation_tokens_total": "generation_tokens_total",
     "vllm:spec_decode_num_drafts_total": "drafts_total",
     "vllm:spec_decode_num_accepted_tokens_total": "draft_tokens_accepted_total",
-    "vllm:prefix_cache_queries_total": "prefix_queried_tokens_total",
     "vllm:prefix_cache_hits_total": "prefix_hit_tokens_total",
     "sglang:num_running_reqs": "requests_running",
     "sglang:num_queue_reqs": "requests_waiting",

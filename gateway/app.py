@@ -203,7 +203,7 @@ class Gateway:
         if metrics.port is not None and self.order.has_state:
             from gateway.ports.metrics_port import MetricsPort  # noqa: PLC0415 - only where it is on
 
-            self._metrics_port = MetricsPort(metrics.host, metrics.port, metrics_page or self.metrics.page)
+            self._metrics_port = MetricsPort(metrics.host, metrics.port, metrics_page)
             self.metrics_url = await self._metrics_port.start()
         self.metrics.start()
         self._descriptors.start()

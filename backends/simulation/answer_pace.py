@@ -9,8 +9,8 @@ reading is at most the TPOT target: then every token came by arrival + TTFT + j 
 token came may still exceed the target, if that came early and the second one late.
 """
 
-from policies.slo.timeliness import ROUNDING_S, Timeliness
-from policies.types import Request, SloEnvelope, Timing
+from policies.slo.timeliness import Timeliness
+from policies.types import Request, Timing
 
 
 class AnswerPace:
@@ -56,12 +56,3 @@ class AnswerPace:
         since_due_s = (at - self._due_at) / number
         if self.tpot_envelope_s is None or since_due_s > self.tpot_envelope_s:
             self.tpot_envelope_s = since_due_s
-
-
-def is_inside(envelope: SloEnvelope, *, ttft_s: float | None, tpot_envelope_s: float | None) -> bool:
-    """Whether an ended answer met its targets; a target of None is met."""
-    if ttft_s is None:
-        return False
-    if envelope.ttft_s is not None and ttft_s > envelope.ttft_s + ROUNDING_S:
-        return False
-    return envelope.tpot_s is None or tpot_envelope_s is None or tpot_envelope_s <= envelope.tpot_s + ROUNDING_S

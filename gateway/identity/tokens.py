@@ -54,14 +54,11 @@ class Tokens(Generic[I, T]):
         self,
         issuers: Sequence[I],
         read: Callable[[I, Mapping[str, Any]], T | None],
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives seconds since 1970. Raises ValueError where a file of CA certificates cannot be read."""
+        """Raises ValueError where a file of CA certificates cannot be read."""
         self._remembered: OrderedDict[bytes, tuple[float, T]] = OrderedDict()  # until an issuer changes its keys
         self._issuers = {each.issuer: _Keys(each, self._remembered.clear) for each in issuers}
         self._read = read
-        self._clock = clock
 
     async def start(self) -> None:
         """Fetch the keys, within a bounded time, and refresh them from then on."""
@@ -78,7 +75,7 @@ class Tokens(Generic[I, T]):
         """The result of `read` for a valid token; None where the token is invalid."""
         if not looks_like_token(token):
             return None
-        digest, now = hashlib.sha256(token.encode(errors="surrogateescape")).digest(), self._clock()
+        digest, now = hashlib.sha256(token.encode(errors="surrogateescape")).digest(), time.time()
         known = self._remembered.get(digest)
         if known is not None and now < known[0]:
             return known[1]

@@ -45,14 +45,13 @@ class Handshakes:
     """The limits on the TLS handshakes of a port at which clients prove themselves. `context` is called for each
     connection.
 
-    At most `at_once_max` handshakes are in progress, each for at most `s_max`. A new one ends the oldest, because a
+    At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max`. A new one ends the oldest, because a
     client that can prove itself needs no more than two round trips. `failed` is called for each handshake that ends
     without a proof.
     """
 
     context: Callable[[], ssl.SSLContext]
     failed: Callable[[str], None]
-    at_once_max: int = HANDSHAKES_MAX
     s_max: float = HANDSHAKE_S_MAX
 
 
@@ -186,7 +185,7 @@ class Listener:
             task = self._loop.create_task(self._connect(connection))
             self._connecting[task] = None
             task.add_done_callback(lambda ended: self._connecting.pop(ended, None))
-            if self._handshakes is not None and len(self._connecting) > self._handshakes.at_once_max:
+            if self._handshakes is not None and len(self._connecting) > HANDSHAKES_MAX:
                 oldest = next(iter(self._connecting))
                 del self._connecting[oldest]  # it ends in the next turn, and others come in this one
                 oldest.cancel()

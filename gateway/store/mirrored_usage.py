@@ -5,7 +5,7 @@ Both copies keep the larger of two totals, so a write whose outcome is unknown i
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -37,11 +37,9 @@ class MirroredUsage:
     loop, one call at a time.
     """
 
-    def __init__(self, shared: SharedStore, own: Store, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives seconds since 1970."""
+    def __init__(self, shared: SharedStore, own: Store) -> None:
         self._shared = shared
         self._own = own
-        self._clock = clock
         self._untold: dict[tuple[str, UsageKey], UsageRow] = {}
         self._compares = False
         self._has_lost = False
@@ -75,9 +73,9 @@ class MirroredUsage:
             for row_id, row in told.items():
                 if self._untold.get(row_id) is row:
                     del self._untold[row_id]
-        if self._clock() >= self._pull_at_s:
+        if time.time() >= self._pull_at_s:
             await self._exchange(self._day(DAYS_PULLED - 1), today)
-            self._pull_at_s = self._clock() + USAGE_PULL_S
+            self._pull_at_s = time.time() + USAGE_PULL_S
         if self._told_day != today:
             await self._told(today)
 
@@ -91,7 +89,7 @@ class MirroredUsage:
 
     async def _told(self, today: str) -> None:
         body = orjson.dumps({"epoch": self._shared.epoch, "day": today})
-        await self._own.put_learnt(Learnt(TOLD, self._clock(), body))
+        await self._own.put_learnt(Learnt(TOLD, time.time(), body))
         self._told_day = today
 
     async def _exchange(self, first_day: str, last_day: str) -> None:
@@ -109,7 +107,7 @@ class MirroredUsage:
             query = query._replace(after=after)
 
     def _day(self, days_ago: int) -> str:
-        return (datetime.fromtimestamp(self._clock(), UTC).date() - timedelta(days=days_ago)).isoformat()
+        return (datetime.fromtimestamp(time.time(), UTC).date() - timedelta(days=days_ago)).isoformat()
 
 
 def _larger(rows: Rows, than: Rows) -> list[UsageRow]:

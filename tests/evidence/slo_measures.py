@@ -7,8 +7,9 @@ A request counts if all of its tokens were in time: the first by the TTFT target
 from collections.abc import Callable, Iterable
 from math import inf, prod
 
-from backends.simulation.answer_pace import is_inside
 from backends.simulation.requests import RequestRecord
+from policies.slo.timeliness import ROUNDING_S
+from policies.types import SloEnvelope
 from tests.evidence.measures import quantile
 from tests.evidence.slo_pool import SloOutcome
 
@@ -47,6 +48,15 @@ def tpot_ms(outcome: SloOutcome, ratio: float) -> float:
 def tpot_envelope_ms(outcome: SloOutcome, ratio: float) -> float:
     """Return a quantile of time per token since the first token was due, or came if that was later, in ms."""
     return quantile([record.tpot_envelope_s for record in outcome.records], ratio) * MS
+
+
+def is_inside(envelope: SloEnvelope, *, ttft_s: float | None, tpot_envelope_s: float | None) -> bool:
+    """Whether an ended answer met its targets; a target of None is met."""
+    if ttft_s is None:
+        return False
+    if envelope.ttft_s is not None and ttft_s > envelope.ttft_s + ROUNDING_S:
+        return False
+    return envelope.tpot_s is None or tpot_envelope_s is None or tpot_envelope_s <= envelope.tpot_s + ROUNDING_S
 
 
 def in_time(outcome: SloOutcome, record: RequestRecord) -> bool:

@@ -8,13 +8,13 @@ from simulated_pool import ENGINE, TRACE
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine
 from backends.engine.fair_batching import FairBatching
-from backends.simulation.answer_pace import is_inside
 from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, World
 from policies.facts import LoadChanged, Measured, Progressed, Submitted
 from policies.prediction import NoPrediction, Oracle
 from policies.scheduler import Scheduler
 from policies.types import Reason, SloEnvelope, Tenant
+from tests.evidence.slo_measures import is_inside
 from tests.simulation.arrivals import even, from_csv, merged, poisson
 from tests.simulation.recording import Polled, Recorder
 

@@ -35,6 +35,7 @@ class UnreadableBodyError(WireError):
 
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
+SUMMARY_CHARS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,11 @@ def _is_type_name(part: str) -> bool:
     return "[" in part or part in {"str", "int", "float", "bool", "list", "dict"}
 
 
-def _summary(value: Any, chars_max: int = 256) -> str:
+def _summary(value: Any) -> str:
     if isinstance(value, list | dict):
         return f"<{type(value).__name__} of {len(value)} items>"
     text = str(value)
-    return text if len(text) <= chars_max else text[:chars_max] + "...[truncated]"
+    return text if len(text) <= SUMMARY_CHARS_MAX else text[:SUMMARY_CHARS_MAX] + "...[truncated]"
 
 
 def invalid(message: str, param: str, value: Any = None) -> WireError:

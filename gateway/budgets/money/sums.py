@@ -21,7 +21,6 @@ from gateway.store.base import Store, StoreFull, Totals, UsageKey, UsagePlace, U
 LAST_WRITER: Final = "\U0010ffff"  # behind every writer's name
 SUMS_MAX: Final = 20_000
 """In one answer; some 10 MB of memory while it is made."""
-BY: Final = ("group", "tenant", "key", "model")
 COUNTED: Final = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "unpriced_tokens")
 PERIODS: Final = {"day": 10, "month": 7}
 """How many characters of a day (2026-11-20) name its period."""

@@ -1,7 +1,7 @@
 """BudgetNotices: the watch on budgets, together with the webhook that gets the notices."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,6 @@ class BudgetNotices:
         *,
         replica: str,
         place: str,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`replica` is the name of this gateway among those that share the state, and `place` the location of its own
         state. Raises ValueError where the secret or the CA of the webhook cannot be read.
@@ -41,9 +40,7 @@ class BudgetNotices:
         self._watch = BudgetWatch(budgets.ledger, settings.thresholds, budgets.book.today)
         self._sender: NoticeSender | None = None
         if settings.webhook is not None:
-            self._sender = _make_sender(
-                settings.webhook, store, budgets.prices, replica=replica, place=place, clock=clock
-            )
+            self._sender = _make_sender(settings.webhook, store, budgets.prices, replica=replica, place=place)
         self._looker = Periodic(self._look, LOOK_S, "tell of budgets")
 
     def start(self) -> None:
@@ -69,9 +66,7 @@ class BudgetNotices:
             await self._sender.send_due()
 
 
-def _make_sender(
-    hook: WebhookSection, store: Store, prices: PriceBook, *, replica: str, place: str, clock: Callable[[], float]
-) -> "NoticeSender":
+def _make_sender(hook: WebhookSection, store: Store, prices: PriceBook, *, replica: str, place: str) -> "NoticeSender":
     """Make the sender. Raises ValueError where the secret or the CA of the webhook cannot be read."""
     # What sends is loaded where a webhook is set, and by no other start.
     from gateway.budgets.notices.claims import NoticeClaims  # noqa: PLC0415
@@ -80,8 +75,8 @@ def _make_sender(
 
     return NoticeSender(
         Webhook(hook.url, hook.secrets(), tls=None if hook.ca_file is None else tls_context(hook.ca_file)),
-        NoticeClaims(store, replica=replica, place=place, clock=clock),
+        NoticeClaims(store, replica=replica, place=place, clock=time.time),
         currency=lambda: prices.currency,
-        clock=clock,
+        clock=time.time,
         rng=Random(),  # noqa: S311 - jitter
     )

@@ -50,13 +50,11 @@ BESIDE: Final = ("key", "ttft_s", "took_s", "is_running", "came_before", "alias"
 class RecordedCalls:
     """The calls of the last hour that this process accepted, as a what-if plays them. Mutable; a CallObserver."""
 
-    def __init__(self, *, calls_max: int = CALLS_MAX, hashes_max: int = HASHES_MAX) -> None:
+    def __init__(self) -> None:
         self._calls: deque[RecordedCall] = deque()
         self.active = ActiveCalls()
         """Those that have not ended."""
         self._hashes = 0
-        self._calls_max = calls_max
-        self._hashes_max = hashes_max
 
     def ended(self, trace: CallTrace) -> None:
         """Record a call that has ended, as the trace log does."""
@@ -66,11 +64,7 @@ class RecordedCalls:
         self._calls.append(call)
         self._hashes += len(call.record.prefix)
         oldest_at = trace.arrived_at - RECORDED_S
-        while (
-            len(self._calls) > self._calls_max
-            or self._hashes > self._hashes_max
-            or self._calls[0].record.arrival_s < oldest_at
-        ):
+        while len(self._calls) > CALLS_MAX or self._hashes > HASHES_MAX or self._calls[0].record.arrival_s < oldest_at:
             self._hashes -= len(self._calls.popleft().record.prefix)
 
     async def lines(self, body: bytes) -> bytes:

@@ -39,7 +39,6 @@ def test_a_real_scrape_is_read_whole():
         step_tokens_total=2770,
         prompt_tokens_total=2863,
         generation_tokens_total=931,
-        prefix_queried_tokens_total=2863,
         prefix_hit_tokens_total=1024,
         engine_steps=(
             EngineSteps(

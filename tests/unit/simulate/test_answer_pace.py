@@ -2,8 +2,9 @@
 
 import pytest
 
-from backends.simulation.answer_pace import AnswerPace, is_inside
+from backends.simulation.answer_pace import AnswerPace
 from policies.types import Request, SloEnvelope
+from tests.evidence.slo_measures import is_inside
 
 ENVELOPE = SloEnvelope(ttft_s=0.5, tpot_s=0.1)
 
