@@ -9,7 +9,7 @@ has changed since it asked last (`changes`, `EndedElsewhere`), and only while th
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from gateway.live.recent_counts import K, RecentCounts, bucket_of, quantiles, summed
 from gateway.observability.metrics.call_counts import REFUSED, outcome_of
@@ -52,30 +52,6 @@ class EndedChanges(NamedTuple):
     refused: dict[str, dict[str, int]]
     passed_on: dict[str, dict[str, dict[str, int]]]
     rows: list[EndedRow]
-
-
-class EndedView(Protocol):
-    """A view of the calls that ended, as the live document shows them."""
-
-    def refused(self, pool: str) -> Mapping[str, int]:
-        """How many calls of this pool were refused in the last minute, by reason."""
-        ...
-
-    def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
-        """How many calls went on from this pool to another in the last minute, by alias and reason."""
-        ...
-
-    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
-        """How many calls of this tenant were refused in the last minute, by reason."""
-        ...
-
-    def refused_tenants(self, pool: str) -> Collection[str]:
-        """The tenants of which any call was refused."""
-        ...
-
-    def latencies(self, pool: str, tenant_id: str) -> Latencies:
-        """The tenant's median and 99th percentile of the last 15 minutes."""
-        ...
 
 
 class _EndedOfTenant:
@@ -138,7 +114,7 @@ class EndedCalls:
             row.has_more = True
         self._changed(row)
 
-    # -- EndedView -------------------------------------------------------------------------------------------
+    # -- what EndedElsewhere shows, of this process ---------------------------------------------------------
 
     def refused(self, pool: str) -> Mapping[str, int]:
         self._expire()
@@ -232,7 +208,9 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
 
 
 class EndedElsewhere:
-    """A view of the calls that ended in all processes: in this one, and in others, which tell of theirs. Mutable."""
+    """The calls that ended in all processes, as the live document shows them: in this one, and in others, which tell of
+    theirs. Mutable.
+    """
 
     def __init__(self, own: EndedCalls) -> None:
         self._own = own
@@ -265,21 +243,26 @@ class EndedElsewhere:
             del self._upto[member], self._rows[member], self._refused[member], self._passed_on[member]
 
     def refused(self, pool: str) -> Mapping[str, int]:
+        """How many calls of this pool were refused in the last minute, by reason."""
         return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
 
     def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
+        """How many calls went on from this pool to another in the last minute, by alias and reason."""
         members = [self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())]
         return {alias: summed(each.get(alias, {}) for each in members) for alias in set().union(*members)}
 
     def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
+        """How many calls of this tenant were refused in the last minute, by reason."""
         own = self._own.refused_of(pool, tenant_id)
         return summed([own, *(row.refused for row in self._of(pool, tenant_id))]) if self._rows else own
 
     def refused_tenants(self, pool: str) -> Collection[str]:
+        """The tenants of which any call was refused."""
         told = (row for rows in self._rows.values() for row in rows.values())
         return {*self._own.refused_tenants(pool), *(row.tenant for row in told if row.pool == pool and row.refused)}
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
+        """The tenant's median and 99th percentile of the last 15 minutes."""
         rows = list(self._of(pool, tenant_id)) if self._rows else []
         if not rows:
             return self._own.latencies(pool, tenant_id)
