@@ -337,7 +337,9 @@ class Scheduler:
         that changes its tier or group keeps its distance to the level there.
         """
         self._rounds, removed, changed = None, list(removed), list(changed)
-        before = {tenant.id: self._tenants.admitted(tenant.id) for tenant in changed}
+        before, states = {tenant.id: self._tenants.admitted(tenant.id) for tenant in changed}, self._tenants.states
+        # Those of removed tenants, too: their requests may still run.
+        settings = {each: states[each].tenant for each in before if each in states}
         leaving = [tenant for each in removed if (tenant := self._tenants.admitted(each)) is not None]
         for request in self._handover.parked_of(removed):
             self._handover.end_parked(request.id, now)
@@ -346,7 +348,7 @@ class Scheduler:
         for request in self._tenants.remove(removed, tiers_removed, groups_removed, now):
             self._reject(request, Reason.TENANT_UNKNOWN, now)
         for tenant in changed:
-            self._handover.limits_changed(before[tenant.id], self._tenants.admitted(tenant.id), now)
+            self._handover.limits_changed(settings.get(tenant.id), self._tenants.admitted(tenant.id), now)
         if self._sessions is not None:
             self._sessions.removed(leaving)
             if tiers or groups or any(before[each.id] != each for each in changed if before[each.id] or each.group_id):

@@ -38,6 +38,14 @@ def send(pool, *request_ids, key="k", tenant="A", **fields):
         pool.send(tenant, request_id, key_id=key, **fields)
 
 
+def comes_back_and_waits_for(pool, request_id, running_id):
+    pool.come_back(request_id)
+    pool.now += 5.0
+    assert pool.dispatched() == []
+    pool.end(running_id)
+    assert pool.dispatched() == [request_id]
+
+
 # -- in flight ----------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +146,18 @@ def test_a_limit_of_zero_lets_nothing_in_and_a_removed_tenants_held_requests_are
     assert "A" not in pool.scheduler.snapshot(pool.now).tenants
 
 
+def test_what_a_removed_tenant_has_in_flight_counts_when_the_tenant_is_back_with_a_limit(make_pool):
+    pool = make_pool(tenants=[Tenant("A")], loads=[WIDE])
+    send(pool, "k1")
+    assert pool.dispatched() == ["k1"]
+    pool.change(removed=["A"])
+    pool.change(limited(in_flight_max=1))
+    send(pool, "k2")
+    assert pool.dispatched() == []
+    pool.end("k1")
+    assert pool.dispatched() == ["k2"]
+
+
 @pytest.mark.local_scheduler
 def test_a_scheduler_that_takes_over_counts_what_runs_and_holds_what_waits(make_pool):
     pool = one_at_a_time(make_pool)
@@ -182,11 +202,7 @@ def test_what_comes_back_is_held_where_another_scheduler_has_sent_as_many_of_its
     assert pool.dispatched() == ["k1"]
     adopted = replace(pool.scheduler._ledger.in_flight["k1"].request, id="k2")
     pool.scheduler.adopted(adopted, "gpu", Usage(1, 0, 0), pool.now)
-    pool.come_back("k1")
-    pool.now += 5.0
-    assert pool.dispatched() == []
-    pool.end("k2")
-    assert pool.dispatched() == ["k1"]
+    comes_back_and_waits_for(pool, "k1", "k2")
 
 
 @pytest.mark.local_scheduler
@@ -212,11 +228,7 @@ def test_what_comes_back_after_its_keys_limit_was_lowered_is_held(make_pool):
     send(pool, "k1", "k2")
     assert pool.dispatched() == ["k1", "k2"]
     pool.change(limited(in_flight_max=1))
-    pool.come_back("k1")
-    pool.now += 5.0
-    assert pool.dispatched() == []
-    pool.end("k2")
-    assert pool.dispatched() == ["k1"]
+    comes_back_and_waits_for(pool, "k1", "k2")
 
 
 @pytest.mark.local_scheduler
