@@ -377,12 +377,14 @@ class BackendCapacity:
         """Tell the limit of an answer of `tokens` per sequence, `duration_s` after its dispatch. Called before
         `release`.
         """
-        if not self._reads_time or self.work.model is not None:
+        by_latency = self._limit.by_latency
+        if by_latency is None or self.work.model is not None:
             return  # the limit knows without
-        prompt = max(1, reservation.prompt_tokens - reservation.cached_tokens)  # `prefill_tokens`, inlined
-        first, last = reservation.ran_with, self.sequences
-        answer = TimedAnswer(duration_s, prompt, tokens, is_streamed, first, last)
-        if self._limit.answered(answer, self.work, slots=self.sequences_max, is_sized=self.is_sized):
+        prompt = reservation.prompt_tokens - reservation.cached_tokens
+        answer = TimedAnswer(
+            duration_s, prompt if prompt > 1 else 1, tokens, is_streamed, reservation.ran_with, self.sequences
+        )
+        if by_latency.answered(answer, slots=self.sequences_max, is_sized=self.is_sized):
             self._set_limits()
 
     def is_news(self, load: BackendLoad) -> bool:

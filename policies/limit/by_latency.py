@@ -19,7 +19,7 @@ same factor. When most answers are of other kinds than those that the limit was 
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import exp, floor, inf, log, log2, sqrt
+from math import exp, floor, frexp, inf, log, sqrt
 
 from policies.limit.knee import RATE_SHARE, STEP_RATIO_MAX
 from policies.limit.latency_by_batch import Kind, Speeds, TimedAnswer
@@ -27,7 +27,8 @@ from policies.limit.latency_by_batch import Kind, Speeds, TimedAnswer
 SEQUENCES_MIN = 4  # no trial goes below
 ANSWERS_MIN = 8  # the fewest answers that support a result
 ANSWERS_CHANGED = 2 * ANSWERS_MIN  # latest answers whose median shift shows that the backend has changed
-MIDDLE = slice(ANSWERS_CHANGED // 2 - 1, ANSWERS_CHANGED // 2 + 1)
+HALF_CHANGED = ANSWERS_CHANGED // 2
+MIDDLE = slice(HALF_CHANGED - 1, HALF_CHANGED + 1)
 ERRORS = 3.0  # standard errors that make a result sure; high, as it is tested with every answer
 FEWER, MORE, MORE_MAX = 0.5, 2.0, 16.0
 ROUNDS = 128  # between trials that change nothing: they cost a percent or two. A round: as many answers as run
@@ -103,27 +104,29 @@ class LatencyLimit:
         self._down_rounds, self._up_rounds, self._more = 1, ROUNDS_FIRST, MORE
         self._settling = 0.0  # answers to ignore after a failed trial, as they still ran in it
         self._off: deque[float] = deque(maxlen=ANSWERS_CHANGED)  # latest log ratios to the mean of the same kind
+        self._far = 0  # how many of them are beyond CHANGED
         self._kinds: set[Kind] = set()  # kinds of answers that the limit was learnt from
         self._others: set[Kind] = set()  # kinds that came since
         self._strange = 0  # answers of new kinds, less answers of known kinds
 
-    def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> None:
-        """Learn from an answer that has ended. `slots` are the slots for our sequences at the backend: known with
-        `is_sized`, else assumed.
+    def answered(self, answer: TimedAnswer, *, slots: float, is_sized: bool) -> bool:
+        """Learn from an answer that has ended; returns whether it allows another number of sequences now. `slots` are
+        the slots for our sequences at the backend: known with `is_sized`, else assumed.
         """
-        if self.sequences_max < inf and self._is_strange(answer.kind):
+        before, ran_with = self.sequences_max, answer.ran_with
+        if before < inf and self._is_strange(answer.kind):
             self.__init__()  # type: ignore[misc]
-        ran_with = answer.ran_with
         if self._trial is not None:
             self._go_on(self._trial, answer, ran_with)
         elif self._settling > 0:
             self._settling -= 1
         elif ran_with is not None:
             self._observe(answer, ran_with)
-            allowed = min(slots, self.sequences_max)
+            allowed = slots if slots < self.sequences_max else self.sequences_max
             self._answers += 1
             self._bound += allowed - 1 <= ran_with <= allowed
             self._look_for_trial(ran_with, allowed, is_sized=is_sized)
+        return self.sequences_max != before
 
     def _is_strange(self, kind: Kind) -> bool:
         """Whether most recent answers are of kinds that the limit was not learnt from."""
@@ -138,29 +141,39 @@ class LatencyLimit:
         return self._strange >= ANSWERS_MIN
 
     def _observe(self, answer: TimedAnswer, ran_with: float) -> None:
-        number = floor(log2(max(1.0, ran_with)))  # `octave`, inlined
+        number = frexp(ran_with)[1] - 1 if ran_with > 1.0 else 0  # `octave`, inlined
         speeds = self._octaves.get(number)
         if speeds is None:
             speeds = self._octaves[number] = Speeds()
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
-            self._off.append(answer.token - (like.duration - like.tokens))  # `token`, inlined
-            if len(self._off) == ANSWERS_CHANGED:
-                below, above = sorted(self._off)[MIDDLE]
-                off = (below + above) / 2  # the median, inlined
-                if abs(off) > CHANGED:
-                    self._changed(off)
-        speeds.add(answer, ran_with)
+            off, latest = answer.token - (like.duration - like.tokens), self._off  # `token`, inlined
+            is_full = len(latest) == ANSWERS_CHANGED
+            if is_full and not -CHANGED <= latest[0] <= CHANGED:
+                self._far -= 1
+            latest.append(off)
+            if not -CHANGED <= off <= CHANGED:
+                self._far += 1
+            if self._far >= HALF_CHANGED and len(latest) == ANSWERS_CHANGED:
+                below, above = sorted(latest)[MIDDLE]
+                median = (below + above) / 2
+                if abs(median) > CHANGED:
+                    self._changed(median)
+        speeds.add(answer, ran_with, like)
 
     def _changed(self, off: float) -> None:
         """Shift all learnt speeds, because the whole backend has become slower by `off` (a logarithm)."""
         for speeds in self._octaves.values():
             speeds.shift(off)
-        self._off.clear()
+        self._forget_off()
         self._up_rounds, self._more = 1, MORE
 
+    def _forget_off(self) -> None:
+        self._off.clear()
+        self._far = 0
+
     def _look_for_trial(self, ran_with: float, allowed: float, *, is_sized: bool) -> None:
-        answers_round = max(ANSWERS_MIN, ran_with)
+        answers_round = ran_with if ran_with > ANSWERS_MIN else ANSWERS_MIN
         is_bound = allowed - 1 <= ran_with <= allowed and not (is_sized and self.sequences_max == inf)
         if is_bound and self._bound >= self._up_rounds * answers_round:
             self._begin(ran_with, allowed * self._more)
@@ -207,7 +220,7 @@ class LatencyLimit:
             self._octaves = {octave(trial.ran_with): trial.before}
         if trial.speeds.count:
             self._octaves[octave(trial.sequences_max)] = trial.speeds
-        self._off.clear()
+        self._forget_off()
         self._settling = trial.ran_with if not is_right else 0.0
         if is_right:  # go on in the same direction
             self._down_rounds, self._up_rounds = (0, ROUNDS_FIRST) if trial.is_down else (ROUNDS_FIRST, 0)
@@ -221,4 +234,5 @@ class LatencyLimit:
 
 
 def octave(sequences: float) -> int:
-    return floor(log2(max(1.0, sequences)))
+    """To which power of two, 0 or more, so many sequences come down."""
+    return frexp(sequences)[1] - 1 if sequences > 1.0 else 0

@@ -38,11 +38,11 @@ class TimedAnswer:
         ran there at its dispatch and at its end, its own included.
         """
         self.kind: Kind = is_streamed, prompt_tokens.bit_length(), output_tokens.bit_length()
-        self.tokens = log(output_tokens)
-        self.token = log(max(STEP_S_MIN, duration_s / output_tokens))
+        self.tokens, token_s = log(output_tokens), duration_s / output_tokens
+        self.token = log(token_s if token_s > STEP_S_MIN else STEP_S_MIN)
         """The logarithm of the seconds per token."""
         first, last = ran_with_first, ran_with_last
-        is_steady = max(first, last) <= RAN_WITH_RATIO_MAX * min(first, last) + 1
+        is_steady = last <= RAN_WITH_RATIO_MAX * first + 1 and first <= RAN_WITH_RATIO_MAX * last + 1
         self.ran_with: float | None = sqrt(first * last) if is_steady else None
         """The sequences that ran, its own included (geometric mean); None where that changed too much."""
 
@@ -84,9 +84,10 @@ class Speeds:
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0
 
-    def add(self, answer: TimedAnswer, ran_with: float) -> None:
+    def add(self, answer: TimedAnswer, ran_with: float, like: Speed | None = None) -> None:
+        """Add an answer. `like` is the Speed of its kind, where that was looked up."""
         self.count += 1
-        speed = self.by_kind.get(answer.kind)
+        speed = like or self.by_kind.get(answer.kind)
         if speed is None:
             speed = self.by_kind[answer.kind] = Speed()
         duration, tokens = answer.token + answer.tokens, answer.tokens

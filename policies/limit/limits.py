@@ -19,7 +19,6 @@ from typing import Protocol
 
 from policies.limit.by_latency import LatencyLimit
 from policies.limit.engine_work import BUSY_STEPS, EngineWork
-from policies.limit.latency_by_batch import TimedAnswer
 from policies.limit.shared_steps import STEP_UNDER_WAY, SharedSteps
 from policies.limit.step_forecast import PREDICTORS
 from policies.reservation import Reservation
@@ -31,9 +30,12 @@ class Limit(Protocol):
     """The limit of one backend beyond slots and memory: may it be sent one more request that has room there?"""
 
     reads_time: bool
-    """Whether the limit depends on the time at which prompts will be computed, and, where no model of the steps says
-    when that is, on how long answers took (`answered`).
-    """
+    """Whether the limit depends on the time at which prompts will be computed."""
+
+    @property
+    def by_latency(self) -> LatencyLimit | None:
+        """What learns from how long answers take, while there is no model of the steps; None: nothing does."""
+        ...
 
     def is_full(self, work: EngineWork) -> bool:
         """Whether the limit allows no request at all until a running one ends. Never asked of an idle backend."""
@@ -47,17 +49,12 @@ class Limit(Protocol):
         """The most sequences that the limit allows at the backend; infinite where there is no fixed number."""
         ...
 
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
-        """Learn from an answer that has ended; returns whether it allows another number of sequences now. `slots` are
-        those for our sequences; with `is_sized` they are known, not assumed.
-        """
-        ...
-
 
 class RoomOnly:
     """The absence of a limit: only slots and memory count."""
 
     reads_time = False
+    by_latency: LatencyLimit | None = None
 
     def sequences_max(self, work: EngineWork) -> float:
         return inf
@@ -67,10 +64,6 @@ class RoomOnly:
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         return True
-
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
-        """Ignore the answer."""
-        return False
 
 
 class FixedLimit(RoomOnly):
@@ -95,27 +88,22 @@ class ModelLimit:
     reads_time = True
 
     def __init__(self) -> None:
-        self._by_latency = LatencyLimit()
+        self.by_latency = LatencyLimit()
 
     def is_full(self, work: EngineWork) -> bool:
         if work.model is None:
-            return work.sequences + 1 > self._by_latency.sequences_max
+            return work.sequences + 1 > self.by_latency.sequences_max
         return work.sequences > 0 and PREDICTORS[work.batching].is_full(work)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
-            return work.sequences + reservation.sequences <= self._by_latency.sequences_max
+            return work.sequences + reservation.sequences <= self.by_latency.sequences_max
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
             return False  # the result of `may_prefill`, without its cost
         return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def sequences_max(self, work: EngineWork) -> float:
-        return self._by_latency.sequences_max if work.model is None else inf
-
-    def answered(self, answer: TimedAnswer, work: EngineWork, *, slots: float, is_sized: bool) -> bool:
-        before = self._by_latency.sequences_max
-        self._by_latency.answered(answer, slots=slots, is_sized=is_sized)
-        return self._by_latency.sequences_max != before
+        return self.by_latency.sequences_max if work.model is None else inf
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
