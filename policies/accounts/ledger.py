@@ -115,7 +115,7 @@ class Ledger:
         if running is None:
             running = self._at[backend_id] = {}
         running[request_id] = entry
-        before = self._prepaid.pop(request_id, None)
+        before = self._prepaid.pop(request_id, None) if self._prepaid else None
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding
             entry.counted = before.counted

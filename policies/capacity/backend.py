@@ -61,7 +61,7 @@ class BackendCapacity:
     # Slots for speed, as in EngineWork.
     __slots__ = (
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
-        "_rooms", "_sent", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
+        "_rooms", "_seen", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
         "awaits_measurement",
         "ends", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
@@ -101,7 +101,7 @@ class BackendCapacity:
         self._window: Window | None = None  # where nothing says how many sequences it runs
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
-        self._sent: set[Reservation] = set()  # since the last measurement, at which it may not have reached the backend
+        self._seen = 0  # requests that had been sent at the last measurement
         self.ends = EndOrder()
         """What runs, the soonest end first."""
         self._shared = HeldBlocks()
@@ -155,6 +155,7 @@ class BackendCapacity:
         began_at, envelope = request.arrived_at, request.envelope
         if request.produced_tokens and envelope is not None:  # its next token is due later than its first was
             began_at += request.produced_tokens * (envelope.tpot_s or 0.0)
+        most = request.output_tokens_max - request.produced_tokens
         return Reservation(
             tier_id,
             request.choices,
@@ -168,7 +169,7 @@ class BackendCapacity:
             began_at,
             envelope,
             sender=request.sender,
-            output_tokens_max=max(output_tokens, float(request.output_tokens_max - request.produced_tokens)),
+            output_tokens_max=output_tokens if output_tokens > most else float(most),
         )
 
     def own_tokens(self, request: Request, prefix: tuple[int, ...], *, prompt_tokens: int, output_tokens: float) -> int:
@@ -299,10 +300,9 @@ class BackendCapacity:
 
     def take(self, reservation: Reservation) -> None:
         # An idle backend takes a request however little is left: a smaller usable part would not have kept it out.
-        left = self.tokens_max if self.requests else max(self.tokens_max, reservation.tokens)
-        self._headroom.granted = left, self.external_tokens
+        is_larger = not self.requests and reservation.tokens > self.tokens_max
+        self._headroom.granted = reservation.tokens if is_larger else self.tokens_max, self.external_tokens
         self.requests += 1
-        self._sent.add(reservation)
         self.ends.moved[reservation] = None
         if reservation.prefix:
             tokens = self._shared.take(reservation)
@@ -346,7 +346,6 @@ class BackendCapacity:
             self._service += service - self._service / SERVED_WINDOW
             self._token_seconds += reservation.tokens * held_s - self._token_seconds / SERVED_WINDOW
         self.requests -= 1
-        self._sent.discard(reservation)
         self._started -= reservation.has_started * reservation.sequences
         self.ends.remove(reservation)
         self.held_s += (held_s - self.held_s) / HELD_MEAN_OF
@@ -401,10 +400,12 @@ class BackendCapacity:
             self.awaits_measurement = False
             self._external.forget()
         if is_new:
-            sent = sum(each.sequences for each in self._sent if not each.has_started)
+            # What was sent since the last measurement may not have reached the backend at this one.
+            unseen = (each for each in self.ends.running() if each.number > self._seen)
+            sent = sum(each.sequences for each in unseen if not each.has_started)
             self._external.observe_requests(load, self.sequences, sent=sent, limit=self.sequences_limit)
             self._external.observe_tokens(load, held_tokens, self._shared_tokens, limit=self.tokens_limit)
-            self._sent.clear()
+            self._seen = self.work.dispatches
             self._headroom.measured(load, self.load, self._external, lambda: self.tokens_held_max)
         self._set_window(load, is_new=is_new)
         self.load = load
@@ -552,7 +553,8 @@ class BackendCapacity:
         return reservation.block_tokens * self._shared.unheld(reservation.prefix)
 
     def _add(self, tier_id: str, sequences: int, tokens: float) -> None:
-        self._rooms.clear()
+        if self._rooms:
+            self._rooms.clear()
         self._reserved_ratio = None
         use = self._reserves.used[tier_id]
         use.sequences += sequences

@@ -5,6 +5,7 @@ produced more in between is only noted, and takes its place when the order is as
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from policies.reservation import Reservation
 
@@ -28,9 +29,12 @@ class EndOrder:
     def remove(self, reservation: Reservation) -> None:
         """It has ended."""
         self.moved.pop(reservation, None)
-        end = self._end_of.pop(reservation, None)
-        if end is not None:
-            del self._ends[bisect_left(self._ends, end)]
+        if reservation in self._end_of:
+            del self._ends[bisect_left(self._ends, self._end_of.pop(reservation))]
+
+    def running(self) -> Iterable[Reservation]:
+        """All of them, in any order."""
+        return {**self._end_of, **self.moved}
 
     def soonest_first(self) -> list[End]:
         """All of them as of now."""

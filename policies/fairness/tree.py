@@ -219,7 +219,8 @@ class FairTree:
         """Charge the tenant, and every node that it is below, each over its own weight."""
         service, outstanding = charge
         weight = tenant.weight
-        self._noted.add(tenant.id)
+        if tenant.id not in self._noted:
+            self._noted.add(tenant.id)
         node = self.root.nodes[tenant.tier_id]
         if node.level is not None:
             node = node.leaves.get(tenant.id) or self._seat(node, tenant.id, tenant)  # `leaf`, inlined
@@ -234,7 +235,8 @@ class FairTree:
         it is held.
         """
         service, outstanding = charge
-        self._noted.add(tenant.id)
+        if tenant.id not in self._noted:
+            self._noted.add(tenant.id)
         node, account_id, weight = self.root.nodes[tenant.tier_id], tenant.id, tenant.weight
         if node.level is not None:
             node = self.leaf(tenant)

@@ -42,9 +42,9 @@ class EngineWork:
 
     # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.
     __slots__ = (
-        "_at", "_budget", "_by_deadline", "_computed", "_dispatches", "_dispatches_of", "_ends",
+        "_at", "_budget", "_by_deadline", "_computed", "_dispatches_of", "_ends",
         "_external_sequences", "_external_tokens", "_fits_until", "_sent", "_steps", "_surely_computed", "batching",
-        "busy_until", "chunk_s", "chunk_tokens", "context_tokens", "decode_s", "engines", "is_sure",
+        "busy_until", "chunk_s", "chunk_tokens", "context_tokens", "decode_s", "dispatches", "engines", "is_sure",
         "knee_s", "model", "output_tokens", "ready_at", "sequences", "share", "shared", "step_s_max",
         "step_tokens_max", "targets",
     )  # fmt: skip
@@ -83,7 +83,8 @@ class EngineWork:
         self.step_s_max = inf
         """The tightest TPOT target of the running requests, or the knee if none has a target."""
         self.knee_s = inf
-        self._dispatches = 0
+        self.dispatches = 0
+        """How many requests were sent. To read."""
         self._dispatches_of: Counter[str] = Counter()  # by sender
         self._budget = ReportedBudget()
         self._by_deadline: PromptsByDeadline | None = None  # owed prompts, where the engine orders them by deadline
@@ -97,12 +98,13 @@ class EngineWork:
                 self._at, self._computed = now, self._sent
             else:
                 self._advance(now)
-        self._sent += max(1, reservation.prompt_tokens - reservation.cached_tokens)  # `prefill_tokens`, inlined
+        prefill_tokens = reservation.prompt_tokens - reservation.cached_tokens  # inlined
+        self._sent += prefill_tokens if prefill_tokens > 1 else 1
         self._ends[reservation] = self._sent
         if self.shared is not None:
             self.shared.add(reservation)
-        self._dispatches += 1
-        reservation.number = self._dispatches
+        self.dispatches += 1
+        reservation.number = self.dispatches
         self._dispatches_of[reservation.sender] += 1
         reservation.sender_number = self._dispatches_of[reservation.sender]
         if self._budget.tokens is not None:

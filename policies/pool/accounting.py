@@ -33,7 +33,8 @@ class Accounting:
 
     def ended(self, entry: InFlight, fair_queue: FairQueue, *, is_served: bool, now: float) -> None:
         """The entry, dispatched from this queue, has ended: charge the rest of its usage."""
-        self.unsettled.pop(entry.request.id, None)
+        if entry.request.id in self.unsettled:
+            del self.unsettled[entry.request.id]
         service, outstanding = self.ledger.charge(entry, entry.usage)
         refund, expected = self.ledger.closed(entry, is_served=is_served)
         tenant = fair_queue.tenants[entry.request.tenant_id].tenant

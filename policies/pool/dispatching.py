@@ -110,7 +110,9 @@ class Dispatching:
         if sessions is not None and (entry.request.program_id is not None or sessions.tenants):
             expected_tokens = sessions.sent(entry)
         request = entry.request
-        quiet_tokens = 0.0 if self._arrangement.needs_every_token else min(entry.expected_output, entry.sized_output)
+        quiet_tokens = entry.expected_output if entry.expected_output < entry.sized_output else entry.sized_output
+        if self._arrangement.needs_every_token:
+            quiet_tokens = 0.0
         may_be_preempted = self._preemption.is_on and self._preemption.may_preempt(request)
         if may_be_preempted:
             self._preemption.sent(entry)
@@ -124,5 +126,5 @@ class Dispatching:
             may_be_preempted,
             number,
             entry.sized_output,
-            max(cached, expected_tokens),
+            cached if cached > expected_tokens else expected_tokens,
         )

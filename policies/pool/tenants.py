@@ -188,7 +188,8 @@ class Tenants:
         state.in_flight -= 1
         if state.group is not None:
             self._count_group(state.group, -1)
-        self.noted.add(tenant_id)
+        if tenant_id not in self.noted:
+            self.noted.add(tenant_id)
         fair_queue.refresh(state)
         if state.tenant.in_flight_max is not None:
             self._refresh_all(state)

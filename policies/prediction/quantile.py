@@ -63,7 +63,8 @@ class TenantQuantile:
         outputs, shares, quantile = views.outputs, views.shares, self._quantile
         if outputs.arrived:
             # The pinball loss of both predictions: the quantile has the least mean loss.
-            by_tokens, by_shares = output - min(outputs.quantile, limit), output - shares.quantile * limit
+            predicted = outputs.quantile if outputs.quantile < limit else limit
+            by_tokens, by_shares = output - predicted, output - shares.quantile * limit
             by_tokens *= quantile if by_tokens > 0.0 else quantile - 1.0
             by_shares *= quantile if by_shares > 0.0 else quantile - 1.0
             views.shares_lead += by_tokens - by_shares - views.shares_lead / outputs.outputs_max

@@ -52,16 +52,16 @@ class ShareCap:
 
     def set_active(self, tenant: Tenant, *, active: bool) -> None:
         """Set whether the tenant has a request queued or in flight; its weight counts while it has one."""
-        counted = self.active.get(tenant.id)
-        if active and counted is None:
+        is_counted = tenant.id in self.active
+        if active and not is_counted:
             leaf = self._order.root.nodes[tenant.tier_id]
             if leaf.level is not None:
                 leaf = self._order.leaf(tenant)
             self.active[tenant.id] = leaf, tenant.weight
             leaf.count_active(1, tenant.weight)
-        elif counted is not None and not active:
+        elif is_counted and not active:
+            leaf, weight = self.active[tenant.id]
             del self.active[tenant.id]
-            leaf, weight = counted
             leaf.count_active(-1, -weight)
 
     def allows(self, tenant: Tenant, share: InFlightShare) -> bool:
