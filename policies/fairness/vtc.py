@@ -54,14 +54,14 @@ class LeastCounterFirst(Accounts):
         self._ended(tenant_id)
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account = self._accounts[tenant_id] if tenant_id in self._accounts else self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
         account.rank = account.counter + account.outstanding
         self._last_left = account
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
-        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account = self._accounts[tenant_id] if tenant_id in self._accounts else self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
         rank = account.rank = account.counter + account.outstanding
@@ -130,7 +130,7 @@ class VirtualTokenCounter(LeastCounterFirst):
         super().joined(tenant_id, waiting)
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account = self._accounts[tenant_id] if tenant_id in self._accounts else self._account(tenant_id)
         last = self._last_left
         # `_rank_level`, inlined, where no tenant waits
         level = self._rank_level() if self._waiting or self._is_returning or last is None else last.rank
@@ -143,6 +143,6 @@ class VirtualTokenCounter(LeastCounterFirst):
 
     def _lift(self, tenant_id: str) -> None:
         """Lift a tenant that starts to wait."""
-        account = self._accounts.get(tenant_id) or self._account(tenant_id)
+        account = self._accounts[tenant_id] if tenant_id in self._accounts else self._account(tenant_id)
         account.counter += max(0.0, self._rank_level() - account.rank)
         account.rank = account.counter + account.outstanding

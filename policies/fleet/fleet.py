@@ -5,6 +5,7 @@ A backend that leaves the live set gets no more requests, but stays in the fleet
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -273,7 +274,10 @@ class Fleet:
         if refusals is not None and refusals.refused and not is_few:
             search = refusals.search(needed, reserve_only=is_closed, now=now)
             asked = refusals.worth_asking(candidates, search)
-        chosen = self._chosen(request, asked, self._fits(layouts, needed, request, access), home)
+        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
+            chosen = asked[0] if self._fits(layouts, needed, request, access, asked[0]) else None
+        else:
+            chosen = self._chosen(request, asked, partial(self._fits, layouts, needed, request, access), home)
         if chosen is None:
             if refusals is not None and not is_few:
                 search = search or refusals.search(needed, reserve_only=is_closed, now=now)
@@ -291,8 +295,6 @@ class Fleet:
         self, request: Request, asked: Sequence[BackendCapacity], fits: Fits, home: str
     ) -> BackendCapacity | None:
         """The backend, of those that are asked, to which the request goes; None: it fits at none."""
-        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
-            return asked[0] if fits(asked[0]) else None
         if home:
             for each in asked:
                 if each.id == home and fits(each):
@@ -452,33 +454,32 @@ class Fleet:
         needed: Reservation,
         request: Request,
         access: Access,
-    ) -> Fits:
-        """Make the predicate that says whether a backend has room for the request. `layouts` maps a block layout to the
-        room that the request would occupy, `needed` at one of them.
+        backend: BackendCapacity,
+    ) -> bool:
+        """Whether the backend has room for the request. `layouts` maps a block layout to the room that the request
+        would occupy, `needed` at one of them.
         """
-        cached_tokens, now = self.cached_tokens, self.clock.now
         is_closed, closed, may_enter = access
-        due_at = -inf if request.envelope is None else needed.first_due_at
-
-        def fits(backend: BackendCapacity) -> bool:
-            self.asked += 1
-            if backend.work.ready_at > due_at and now < backend.busy_until(due_at):
+        self.asked += 1
+        if backend.work.ready_at > -inf:
+            due_at = -inf if request.envelope is None else needed.first_due_at
+            if backend.work.ready_at > due_at and self.clock.now < backend.busy_until(due_at):
                 return False
-            reservation = layouts.get(backend.layout)
-            if reservation is None:
-                reservation = layouts[backend.layout] = backend.reservation(
-                    request, needed.tier_id, prompt_tokens=request.context_tokens, output_tokens=needed.output_tokens
-                )
-            reserve_only = is_closed or backend.id in closed
-            if cached_tokens is not None or request.produced_tokens:
-                if not backend.may_fit(reservation, reserve_only=reserve_only):
-                    return False
-                reservation.cached_tokens = _cached_tokens(request, backend, cached_tokens)
-            # An idle backend always has room.
-            has_room = not backend.sequences or backend.fits(reservation, reserve_only=reserve_only)
-            return has_room and (may_enter is None or may_enter(request, backend, reservation))
-
-        return fits
+        layout = backend.layout
+        if layout in layouts:
+            reservation = layouts[layout]
+        else:
+            reservation = layouts[layout] = backend.reservation(
+                request, needed.tier_id, prompt_tokens=request.context_tokens, output_tokens=needed.output_tokens
+            )
+        reserve_only = is_closed or backend.id in closed
+        if self.cached_tokens is not None or request.produced_tokens:
+            if not backend.may_fit(reservation, reserve_only=reserve_only):
+                return False
+            reservation.cached_tokens = _cached_tokens(request, backend, self.cached_tokens)
+        # An idle backend always has room.
+        has_room = not backend.sequences or backend.fits(reservation, reserve_only=reserve_only)
+        return has_room and (may_enter is None or may_enter(request, backend, reservation))
 
     def _in_slot(self) -> list[BackendCapacity]:
         """The available backends that have a slot."""
@@ -493,8 +494,8 @@ class Fleet:
         if self.negative_cache.is_used:
             self.negative_cache.changed(capacity)
         has_slot = capacity.load.available and not capacity.awaits_measurement
-        if capacity.sequences:  # an idle backend has one
-            has_slot = has_slot and capacity.has_slot
+        if has_slot and capacity.sequences:  # an idle backend has one
+            has_slot = capacity.has_slot
         if has_slot != (capacity.id in self.with_slot):
             self._open = None
             (self.with_slot.add if has_slot else self.with_slot.discard)(capacity.id)

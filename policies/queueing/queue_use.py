@@ -53,9 +53,9 @@ class QueueUse:
     def count(self, entry: InFlight, requests: int, sequences: int, tokens: int) -> None:
         """So many more requests, sequences and reserved tokens are in flight from the queue: the entry's."""
         tenant_id = entry.request.tenant_id
-        use = self.by_tenant.get(tenant_id)
-        if use is None:
-            use = self.by_tenant[tenant_id] = TenantUse()
+        if tenant_id not in self.by_tenant:
+            self.by_tenant[tenant_id] = TenantUse()
+        use = self.by_tenant[tenant_id]
         speed = entry.speed if self._counts_speed else 1.0
         use.requests += requests
         use.sequences += sequences
