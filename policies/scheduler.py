@@ -189,7 +189,7 @@ class Scheduler:
         if entry is None:
             return
         if usage is not None:
-            self._used(entry, usage, now)
+            self._used(entry, usage, now, is_last=True)
         if entry.request.envelope is not None:
             self._attainment.ended(
                 entry.request, timing, outcome, tier_id=self._tenants.tier_id(entry.request.tenant_id)
@@ -682,17 +682,21 @@ class Scheduler:
                 self._reject(request, Reason.NO_BACKEND, now)
         self._tenants.move_stranded(now)
 
-    def _used(self, entry: InFlight, usage: Usage, now: float) -> None:
-        """Record the usage of the entry's request; the accounts do not have it yet."""
+    def _used(self, entry: InFlight, usage: Usage, now: float, *, is_last: bool = False) -> None:
+        """Record the usage of the entry's request, which ends now if it `is_last`; the accounts do not have it yet."""
         if self._sessions is not None and self._sessions.forgiven:
             usage = self._sessions.charged(entry.request.id, usage)
         entry.usage, produced = usage, usage[2] - entry.request.produced_tokens
         entry.reservation.produced_tokens = produced
-        self._fleet.backends[entry.backend_id].ends.moved[entry.reservation] = None
+        backend = self._fleet.backends[entry.backend_id]
+        backend.ends.moved[entry.reservation] = None
         if entry.first_token_at is None and produced:
             entry.first_token_at = now
             entry.life = LIFE[entry.life, Event.ANSWERED if entry.request.is_resumable else Event.KEPT]
-            self._fleet.took(entry)
+            if is_last and not backend.follows_starts:
+                backend.refusing_since = None  # for the rest, its release says it
+            else:
+                self._fleet.took(entry)
             if self._sessions is not None and entry.request.program_id is not None:
                 self._sessions.ledger.first_token(entry.request.id, now)
             if self._preemption.untouched:

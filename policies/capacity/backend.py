@@ -63,7 +63,7 @@ class BackendCapacity:
         "_clock", "_external", "_headroom", "_limit", "_peak", "_reads_time", "_reserved_ratio", "_reserves",
         "_rooms", "_seen", "_service", "_shared", "_shared_tokens", "_started", "_token_seconds", "_window",
         "awaits_measurement",
-        "ends", "external_requests", "external_tokens", "held_s", "held_until", "id", "is_sized",
+        "ends", "external_requests", "external_tokens", "follows_starts", "held_s", "held_until", "id", "is_sized",
         "layout", "load", "refusing_since", "requests", "sequences", "sequences_limit", "sequences_max", "speed",
         "tokens", "tokens_limit", "tokens_max", "work",
     )  # fmt: skip
@@ -99,6 +99,8 @@ class BackendCapacity:
         self.tokens = 0.0
         self._started = 0  # sequences whose first token has come
         self._window: Window | None = None  # where nothing says how many sequences it runs
+        self.follows_starts = False
+        """Whether the first token of a request matters here even if the request ends with it. To read."""
         self.speed = 1.0  # service rate over the mean of its pool
         self._service = self._token_seconds = 0.0
         self._seen = 0  # requests that had been sent at the last measurement
@@ -489,6 +491,7 @@ class BackendCapacity:
                     is_used=self.sequences + kept.sequences >= self.sequences_max,
                     now=self._clock.now,
                 )
+        self.follows_starts = self._window is not None or self._peak is not None
 
     def _set_limits(self) -> None:
         load = self.load

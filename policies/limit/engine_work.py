@@ -128,33 +128,26 @@ class EngineWork:
                 self._at, self._computed = now, self._sent
             else:
                 self._advance(now)
-        if self.shared is not None and self.model is not None:
-            self.shared.started(reservation)
         end = self._ends.pop(reservation, None)
         if end is not None:
-            if self._budget.since or self.shared is not None or self._by_deadline is not None:
-                self._prefilled(reservation)
-            self._surely_computed = max(self._surely_computed, end)
-            if self._by_deadline is not None:
-                self._bound_owed(self._by_deadline)
-            elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # streamed
-                self._computed = self._surely_computed
-            else:
-                self._computed = max(self._computed, end)
+            self._begun(reservation, end)
             if self.model is not None:
                 self._set_pace(self.model)
         if reservation.envelope is not None:
             self.targets.note_due(reservation, self._next_step, now)
 
     def release(self, reservation: Reservation, now: float) -> None:
-        """Record the end of a request, for any reason."""
+        """Record the end of a request, for any reason. One that has produced tokens and has not `started` does both."""
         if now > self._at:
             if self.model is None:  # `_advance`, inlined
                 self._at, self._computed = now, self._sent
             else:
                 self._advance(now)
         end = self._ends.pop(reservation, None)
-        if end is not None and (self._budget.since or self.shared is not None or self._by_deadline is not None):
+        if end is not None and reservation.produced_tokens:
+            self._begun(reservation, end)
+            end = None
+        elif end is not None and (self._budget.since or self.shared is not None or self._by_deadline is not None):
             self._prefilled(reservation)
         if self._by_deadline is not None:
             self._bound_owed(self._by_deadline)
@@ -402,6 +395,21 @@ class EngineWork:
         """
         owed = min(max(self._sent - self._computed, prompts.tokens - prompts.largest()), prompts.tokens)
         self._computed = self._sent - owed
+
+    def _begun(self, reservation: Reservation, end: float) -> None:
+        """The first token has come of a prompt that ends there among all that were sent."""
+        if self.shared is not None and self.model is not None:
+            self.shared.started(reservation)
+        if self._budget.since or self.shared is not None or self._by_deadline is not None:
+            self._prefilled(reservation)
+        if end > self._surely_computed:
+            self._surely_computed = end
+        if self._by_deadline is not None:
+            self._bound_owed(self._by_deadline)
+        elif reservation.produced_tokens <= FIRST_TOKENS_MAX * reservation.sequences:  # streamed
+            self._computed = self._surely_computed
+        elif end > self._computed:
+            self._computed = end
 
     def _prefilled(self, reservation: Reservation) -> None:
         """A prompt is no longer owed, and not among `_ends` any more."""
