@@ -105,7 +105,7 @@ class Scheduler:
         """A request arrived. Its id must be neither queued nor in flight here; the next poll may reject it."""
         ends_at = self._admitted_until(request, now)
         if ends_at is not None:
-            if self._sessions is not None and request.program_id is None:
+            if self._sessions is not None and request.program_id is None and request.prefix:
                 request = self._sessions.named(request)
             self._wait(request, ends_at, now)
 
@@ -116,7 +116,7 @@ class Scheduler:
         ends_at = self._admitted_until(request, now)
         if ends_at is None:
             return self.poll(now)
-        if self._sessions is not None and request.program_id is None:
+        if self._sessions is not None and request.program_id is None and request.prefix:
             request = self._sessions.named(request)
         is_more = self._rejected or self._queues.deadlines or self._key_holds.freed or self._draining.since
         is_alone = now < ends_at and not is_more and self._decisions_max > 1
@@ -198,7 +198,8 @@ class Scheduler:
         is_served = output > 0 or (prompt > 0 and outcome is not Outcome.BACKEND_FAILED)
         self._slot_fitting.observed(entry, outcome)
         for rule in self._admission_rules.told_settled:  # `settled`, inlined
-            rule.settled(request_id, is_served * (prompt + output), now)
+            if rule.reserved is None or request_id in rule.reserved:
+                rule.settled(request_id, is_served * (prompt + output), now)
         fair_queues = self._arrangement.fair_queues
         fair_queue = fair_queues.shared or fair_queues.at(entry.backend_id)
         sessions = self._sessions

@@ -111,10 +111,9 @@ class Ledger:
         """
         request_id, backend_id = entry.request.id, entry.backend_id
         self.in_flight[request_id] = entry
-        running = self._at.get(backend_id)
-        if running is None:
-            running = self._at[backend_id] = {}
-        running[request_id] = entry
+        if backend_id not in self._at:
+            self._at[backend_id] = {}
+        self._at[backend_id][request_id] = entry
         before = self._prepaid.pop(request_id, None) if self._prepaid else None
         if before is not None:
             entry.is_prepaid, entry.service, entry.outstanding = True, before.service, before.outstanding

@@ -28,6 +28,13 @@ class AdmissionReject(NamedTuple):
 class Admission(Protocol):
     """The base class of admission rules: may a request of a tenant enter the queue now?"""
 
+    reads_limits: bool = False
+    """Whether it is asked, and told, only of tenants that may have a limit per minute: their own, that of their group
+    or of a key.
+    """
+    reserved: Mapping[str, object] | None = None
+    """The requests whose end it is told of (`settled`), by id; None: all that were admitted."""
+
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """The rejection, or None to admit. Changes no state: another rule may still reject the request."""
         ...

@@ -32,14 +32,16 @@ class BoundedQueues(Admission):
         self.tenant_requests_max, self.tenant_bytes_max = tenant_requests_max, tenant_bytes_max
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
-        queue = queues.by_tenant.get(tenant.id)
-        queued, queued_bytes = (0, 0) if queue is None else (len(queue), queue.body_bytes)
+        queued = queued_bytes = waiting = 0
+        if queues.deadlines:
+            waiting, queue = len(queues.deadlines), queues.by_tenant.get(tenant.id)
+            queued, queued_bytes = (0, 0) if queue is None else (len(queue), queue.body_bytes)
         requests_max, bytes_max = tenant.queued_requests_max, tenant.queued_bytes_max
         requests_max = self.tenant_requests_max if requests_max is None else requests_max
         bytes_max = self.tenant_bytes_max if bytes_max is None else bytes_max
         if queued >= requests_max or queued_bytes + request.body_bytes > bytes_max:
             return AdmissionReject(Reason.TENANT_QUEUE_FULL)
-        if len(queues.deadlines) >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
+        if waiting >= self.requests_max or queues.body_bytes + request.body_bytes > self.bytes_max:
             return AdmissionReject(Reason.QUEUE_FULL)
         return None
 

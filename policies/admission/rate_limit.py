@@ -43,6 +43,8 @@ class RateLimiter(Admission):
     `tokens_per_minute_max` tokens in a scope. A scope is a tenant, all tenants of a group, or an API key.
     """
 
+    reads_limits = True
+
     def __init__(
         self, expected_output: Callable[[Request], float], window: Callable[[], RateWindow] = SlidingWindow
     ) -> None:
@@ -50,7 +52,8 @@ class RateLimiter(Admission):
         self._expected_output = expected_output
         self._make_window = window
         self._minutes: dict[str, _Minute] = {}  # by scope
-        self._reserved: dict[str, list[Reserved]] = {}  # by request, of scopes with a token limit
+        self.reserved: dict[str, list[Reserved]] = {}
+        """What each request reserves, in scopes with a token limit."""
         self._groups: Mapping[str, GroupState] = {}
 
     def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
@@ -58,13 +61,6 @@ class RateLimiter(Admission):
 
     def check(self, request: Request, tenant: Tenant, queues: PoolQueues, now: float) -> AdmissionReject | None:
         """Reject the request until all scopes have room, naming the limit that has room last."""
-        if (
-            tenant.group_id is None
-            and not tenant.keys
-            and tenant.requests_per_minute_max is None
-            and tenant.tokens_per_minute_max is None
-        ):
-            return None  # as a rule
         rejection: AdmissionReject | None = None
         for scope in limited_scopes(tenant, request.key_id, self._groups):
             found = self._check(request, scope, now)
@@ -91,13 +87,6 @@ class RateLimiter(Admission):
 
     def admitted(self, request: Request, tenant: Tenant, now: float) -> None:
         reserved: list[Reserved] = []
-        if (
-            tenant.group_id is None
-            and not tenant.keys
-            and tenant.requests_per_minute_max is None
-            and tenant.tokens_per_minute_max is None
-        ):
-            return
         for scope in limited_scopes(tenant, request.key_id, self._groups):
             if scope.limits.requests_per_minute_max is not None:
                 self._minute(scope.name).requests.book(1, now)
@@ -106,10 +95,10 @@ class RateLimiter(Admission):
                 tokens = self._reservation(request, scope.limits.tokens_per_minute_max)
                 reserved.append((window, window.book(tokens, now)))
         if reserved:
-            self._reserved[request.id] = reserved
+            self.reserved[request.id] = reserved
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        for window, booking in self._reserved.pop(request_id, ()):
+        for window, booking in self.reserved.pop(request_id, ()):
             beyond = tokens - booking.amount
             window.amend(booking, min(tokens, booking.amount), now)
             if beyond > 0:

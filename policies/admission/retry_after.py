@@ -30,11 +30,10 @@ class DrainEstimate:
 
     def dispatched(self, tenant_id: str, *, arrived_at: float, queued: int, now: float) -> None:
         """Record the dispatch of the tenant's oldest request; `queued` requests of all tenants still wait."""
-        pace = self._tenants.get(tenant_id)
-        if pace is None:
-            pace = self._tenants[tenant_id] = _Pace()
+        if tenant_id not in self._tenants:
+            self._tenants[tenant_id] = _Pace()
         # The arrival of the tenant's next head says since when it waits.
-        for each, waits in ((pace, False), (self._all, queued > 0)):
+        for each, waits in ((self._tenants[tenant_id], False), (self._all, queued > 0)):
             since = each.last_at if each.waits or each.last_at > arrived_at else arrived_at
             waited_s = now - since if now > since else 0.0  # `_waiting_s`, inlined
             each.waits = waits

@@ -23,6 +23,9 @@ class AdmissionRules:
             rule.limit_groups(groups)
         # Only rules that override these methods are called: it happens with every request, and most do not.
         self._told_admitted = tuple(each for each in rules if type(each).admitted is not Admission.admitted)
+        # Of a tenant without limits per minute, which is the rule.
+        self._without_limits = tuple(each for each in rules if not each.reads_limits)
+        self._told_without_limits = tuple(each for each in self._told_admitted if not each.reads_limits)
         self.told_settled = tuple(each for each in rules if type(each).settled is not Admission.settled)
         """Those to tell that an admitted request has ended (Admission.settled)."""
         self._queues = queues
@@ -34,7 +37,11 @@ class AdmissionRules:
         queue counts only if no other rule rejects.
         """
         full: AdmissionReject | None = None
-        for rule in self._rules:
+        rules, told_admitted = self._rules, self._told_admitted
+        has_own = tenant.requests_per_minute_max is not None or tenant.tokens_per_minute_max is not None
+        if not has_own and tenant.group_id is None and not tenant.keys:
+            rules, told_admitted = self._without_limits, self._told_without_limits
+        for rule in rules:
             rejection = rule.check(request, tenant, self._queues, now)
             if rejection is None:
                 continue
@@ -43,7 +50,7 @@ class AdmissionRules:
             full = full or rejection
         if full is not None:
             return self.reject(request, full.reason, now, full.retry_after_s)
-        for rule in self._told_admitted:
+        for rule in told_admitted:
             rule.admitted(request, tenant, now)
         return None
 
@@ -54,7 +61,8 @@ class AdmissionRules:
     def settled(self, request_id: str, tokens: int, now: float) -> None:
         """An admitted request has ended and used this many tokens; 0 if it was never served."""
         for rule in self.told_settled:
-            rule.settled(request_id, tokens, now)
+            if rule.reserved is None or request_id in rule.reserved:
+                rule.settled(request_id, tokens, now)
 
     def spent(self, tenant: Tenant, key_id: str, tokens: int, now: float) -> None:
         """The tenant used this many tokens, with this key, by a call that was never queued."""

@@ -28,7 +28,8 @@ class EndOrder:
 
     def remove(self, reservation: Reservation) -> None:
         """It has ended."""
-        self.moved.pop(reservation, None)
+        if reservation in self.moved:
+            del self.moved[reservation]
         if reservation in self._end_of:
             del self._ends[bisect_left(self._ends, self._end_of.pop(reservation))]
 

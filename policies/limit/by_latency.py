@@ -142,9 +142,9 @@ class LatencyLimit:
 
     def _observe(self, answer: TimedAnswer, ran_with: float) -> None:
         number = frexp(ran_with)[1] - 1 if ran_with > 1.0 else 0  # `octave`, inlined
-        speeds = self._octaves.get(number)
-        if speeds is None:
-            speeds = self._octaves[number] = Speeds()
+        if number not in self._octaves:
+            self._octaves[number] = Speeds()
+        speeds = self._octaves[number]
         like = speeds.by_kind.get(answer.kind)
         if like is not None and like.count >= ANSWERS_MIN / 2:
             off, latest = answer.token - (like.duration - like.tokens), self._off  # `token`, inlined

@@ -38,13 +38,13 @@ class TenantQuantile:
         self._tenants: dict[str, _Views] = {}
 
     def predict(self, request: Request) -> float:
-        views = self._tenants.get(request.tenant_id)
         choices, limit = request.choices, request.output_tokens_max
-        if views is None:
+        if request.tenant_id not in self._tenants:
             first_tokens = self._first_tokens * choices
             if limit < first_tokens:  # `clamp_prediction`, inlined: every decision asks
                 return limit
             return first_tokens
+        views = self._tenants[request.tenant_id]
         per_choice = (
             views.shares.quantile * limit / choices if views.shares_lead > LEAD_TOKENS else views.outputs.quantile
         )
@@ -56,9 +56,9 @@ class TenantQuantile:
     def observed(self, request: Request, output_tokens: int) -> None:
         if not request.output_tokens_max:
             return  # a call that may not produce output says nothing of others
-        views = self._tenants.get(request.tenant_id)
-        if views is None:
-            views = self._tenants[request.tenant_id] = _Views(self._window_outputs, self._quantile)
+        if request.tenant_id not in self._tenants:
+            self._tenants[request.tenant_id] = _Views(self._window_outputs, self._quantile)
+        views = self._tenants[request.tenant_id]
         output, limit = output_tokens / request.choices, request.output_tokens_max / request.choices
         outputs, shares, quantile = views.outputs, views.shares, self._quantile
         if outputs.arrived:

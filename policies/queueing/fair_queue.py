@@ -130,7 +130,7 @@ class FairQueue:
         """Update the order from the tenant's queue, requests in flight and limits."""
         tenant = state.tenant
         tenant_id, limit = tenant.id, tenant.in_flight_max
-        queue = self.queues.by_tenant.get(tenant_id)
+        queue = self.queues.by_tenant.get(tenant_id) if self.queues.by_tenant else None
         waits = queue is not None and (not queue.held or len(queue.requests) > 0)
         # For the order, a tenant at its in-flight limit does not wait: it is lifted like one that was away. Otherwise
         # it would accumulate credit for service that only its own limit denies it.
