@@ -282,7 +282,7 @@ class BackendCapacity:
             if needed.sequences <= sequences and wanted <= tokens:
                 break
             steps, sequences, tokens = steps_left, sequences + each.sequences, tokens + each.tokens
-        return max(0.0, steps), sequences, tokens
+        return steps if steps > 0.0 else 0.0, sequences, tokens
 
     def spares(self, first: Reservation, other: Reservation) -> bool:
         """Whether `first`, which has no room yet, is not delayed if `other`, which has room, is sent now. Either

@@ -82,7 +82,10 @@ class TierReserves:
         used, reserve = self.used[tier_id], self._configured.get(tier_id, NOTHING)
         sequences, tokens = reserve.sequences - used.sequences, reserve.tokens - used.tokens
         free = self._free(tier_id, now)
-        return Room(max(sequences, free.sequences), max(tokens, free.tokens))
+        return Room(
+            sequences if sequences > free.sequences else free.sequences,
+            tokens if tokens > free.tokens else free.tokens,
+        )
 
     def has_kept(self, tier_id: str, tokens: float, now: float) -> bool:
         """Whether the tier's own reserve has this many KV tokens free."""

@@ -84,21 +84,24 @@ class TenantHeap(Generic[P]):
         on after any key or place has changed.
         """
         passed_over, at, top = self._passed_over, 0, self._top()
-        while at < len(passed_over):
+        ends = len(passed_over)  # counted, because a search walks over many
+        while at < ends:
             key, tenant_id, stamp, place = passed_over[at]
             if tenant_id in besides:
                 at += 1
             elif stamp != place.stamp:
                 del passed_over[at]
+                ends -= 1
             elif key < (key_now := self._key(place)):
                 del passed_over[at]
+                ends -= 1
                 self._put_back(place, key_now)
                 top = self._top()
             elif top is not None and self._entries[0] < passed_over[at]:
                 if top.tenant_id not in besides:
                     yield top
                 insort(passed_over, heappop(self._entries))
-                at, top = at + 1, self._top()
+                at, ends, top = at + 1, ends + 1, self._top()
             else:
                 yield place
                 at += 1

@@ -71,8 +71,9 @@ class LeastCounterFirst(Accounts):
                 self._heap.push(account, self._waiting)
 
     def lag(self, tenant_id: str, other_id: str) -> float:
-        account, other = self._accounts.get(tenant_id), self._accounts.get(other_id)
-        return (0.0 if other is None else other.rank) - (0.0 if account is None else account.rank)
+        accounts = self._accounts
+        rank = accounts[tenant_id].rank if tenant_id in accounts else 0.0
+        return (accounts[other_id].rank if other_id in accounts else 0.0) - rank
 
     def least(self, passed_over: Collection[str]) -> str | None:
         """The waiting id that has received the least, except those in `passed_over`; None if no other waits."""

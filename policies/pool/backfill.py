@@ -173,7 +173,9 @@ class BackfillRound:
         """Whether the request, which has room for this reservation at the backend, may pass all passed requests."""
         if self._asked_for is not request:  # the answer is the same for all backends with room for it
             self._settle()
-            self._asked_for, self._too_far = request, self._first_not_to_pass(request)
+            first_not_to_pass = self._fair_queue.first_not_to_pass
+            self._too_far = first_not_to_pass(request.tenant_id, self.passed.values(), self._held_for)
+            self._asked_for = request
         if self._too_far is not None:
             return False
         held = self._held.get(capacity.id)
@@ -239,12 +241,3 @@ class BackfillRound:
             fair_queue.held[request.id] = hold
         self._held[hold.backend_id] = hold
         self._held_for[request.id] = hold
-
-    def _first_not_to_pass(self, request: Request) -> PassedOver | None:
-        """The first passed request that this request may not pass, because its tenant is too far ahead."""
-        may_pass, held_for = self._fair_queue.may_pass, self._held_for
-        for passed in self.passed.values():
-            other = passed[1]
-            if not may_pass(request.tenant_id, other.tenant_id, held_for.get(other.id)):
-                return passed
-        return None

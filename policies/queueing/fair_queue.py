@@ -9,7 +9,7 @@ if it has any; inside the group the pool's fairness policy picks the request. ba
 nowhere.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -305,24 +305,39 @@ class FairQueue:
             return True
         return self._share.entitles(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
-    def may_pass(self, tenant_id: str, other_id: str, hold: BackendHold | None) -> bool:
-        """Whether one tenant may pass another, for which `hold` keeps a backend. It may be ahead of the other by at
-        most the price of the tokens that were in flight at the held backend; where shares are capped, also by the price
-        of its own tokens in flight. Both are priced as if all tokens were outputs.
+    def first_not_to_pass(
+        self, tenant_id: str, passed: Iterable[tuple[str, Request]], holds: Mapping[str, BackendHold]
+    ) -> tuple[str, Request] | None:
+        """The first of these requests, with their tiers, that a request of the tenant may not pass. `holds` has the
+        backends that are kept for them, by request id.
+
+        The tenant may be ahead of another by at most the price of the tokens that were in flight at the held backend;
+        where shares are capped, also by the price of its own tokens in flight. Both are priced as if all tokens were
+        outputs.
         """
-        tenant, other = self.tenants[tenant_id].tenant, self.tenants[other_id].tenant
-        leaf = self.order.root.nodes[tenant.tier_id]
-        if leaf.level is None and tenant.tier_id == other.tier_id:  # `FairTree.lag`, inlined: a poll asks of many
-            lead = -(leaf.order.lag(tenant_id, other_id) * tenant.weight)
-        else:
-            lead = -self.order.lag(tenant, other)
-        if lead <= 0.0:
-            return True
-        worth = 0.0 if hold is None else self._worth(hold.requests, hold.tokens)
-        if self._is_capped:
-            use = self.use.of(tenant_id)
-            worth += self._worth(use.requests, use.tokens)
-        return lead <= worth
+        tenant, own_worth = self.tenants[tenant_id].tenant, -1.0
+        leaf, tier_id, weight = self.order.root.nodes[tenant.tier_id], tenant.tier_id, tenant.weight
+        is_flat, order = leaf.level is None, leaf.order
+        for each in passed:
+            other_tier_id, other = each
+            if is_flat and other_tier_id == tier_id:  # `FairTree.lag`, inlined: a poll asks of many
+                lead = -(order.lag(tenant_id, other.tenant_id) * weight)
+            else:
+                lead = -self.order.lag(tenant, self.tenants[other.tenant_id].tenant)
+            if lead <= 0.0:
+                continue
+            worth = 0.0
+            if other.id in holds:
+                hold = holds[other.id]
+                worth = self._worth(hold.requests, hold.tokens)
+            if self._is_capped:
+                if own_worth < 0.0:
+                    use = self.use.of(tenant_id)
+                    own_worth = self._worth(use.requests, use.tokens)
+                worth += own_worth
+            if lead > worth:
+                return each
+        return None
 
     def next_of_tiers(self) -> Iterator[tuple[str, Request]]:
         """Each waiting tier, the next one first, with its next request, whether or not the request fits."""
