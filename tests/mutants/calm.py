@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "a queue has a limit", "policies/admission/bounded.py",
-        "if len(queues.deadlines) >= self.requests_max or", "if",
+        "if waiting >= self.requests_max or", "if",
         calm("test_07_a_full_queue_answers_at_once.py"), check=7,
     ),
     Mutant(
