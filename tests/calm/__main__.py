@@ -16,7 +16,16 @@ import sys
 import pytest
 
 from tests.calm.figures import Recorder
-from tests.calm.table import FIGURES, FIGURES_PAGE, PROMISES_PAGE, ROOT, figures_page, read_table, with_promises
+from tests.calm.table import (
+    FIGURES,
+    FIGURES_PAGE,
+    PROMISES_PAGE,
+    ROOT,
+    figures_page,
+    read_table,
+    unsaid_misses,
+    with_promises,
+)
 
 NO_TESTS = 5  # pytest's exit code
 
@@ -44,8 +53,12 @@ def run_long() -> int:
 def write_pages() -> int:
     checks = read_table()
     PROMISES_PAGE.write_text(with_promises(PROMISES_PAGE.read_text(encoding="utf-8"), checks), encoding="utf-8")
-    FIGURES_PAGE.write_text(figures_page(checks, json.loads(FIGURES.read_text())), encoding="utf-8")
-    return 0
+    recorded = json.loads(FIGURES.read_text())
+    FIGURES_PAGE.write_text(figures_page(checks, recorded), encoding="utf-8")
+    unsaid = unsaid_misses(checks, recorded)
+    if unsaid:
+        print(f"figures beyond their targets, of which no margin in checks.toml says why: {unsaid}", file=sys.stderr)
+    return int(bool(unsaid))
 
 
 def main() -> int:

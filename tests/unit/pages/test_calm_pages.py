@@ -2,10 +2,21 @@
 
 import ast
 import re
+from dataclasses import replace
 
 import pytest
 
-from tests.calm.table import BEGIN, FIGURES_PAGE, PROMISES_PAGE, ROOT, covers, figures_page, read_table, with_promises
+from tests.calm.table import (
+    BEGIN,
+    FIGURES_PAGE,
+    PROMISES_PAGE,
+    ROOT,
+    covers,
+    figures_page,
+    read_table,
+    unsaid_misses,
+    with_promises,
+)
 
 CHECKS = read_table()
 
@@ -74,14 +85,34 @@ def test_cases_of_one_figure_are_shown_as_their_range_and_what_says_nothing_is_n
     figures.append(told | {"name": "whole streams, of 500", "value": 500, "target": "all"})
     figures.append(told | {"name": "calls answered, of 500", "value": 0, "target": "all"})
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures})
-    shown = (
-        "answer to, 3 cases **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2); calls answered, of 500 **0** ms (all); "
-    )
-    shown += "calls of a **3** ms (≤2)"
+    shown = "answer to, 3 cases **0.5 to 1.25** ms (≤2); bytes of b **4** ms (≤2, missed); "
+    shown += "calls answered, of 500 **0** ms (all); calls of a **3** ms (≤2, missed)"
     assert f" | **not run**; {shown} |\n" in page
     unjudged = [figure | {"target": ""} for figure in figures[:3]]
     page = figures_page(CHECKS[:1], {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": unjudged})
     assert "; answer to, 3 cases **0.5 to 1.25** ms |\n" in page
+
+
+def test_a_figure_beyond_its_target_is_missed_and_its_check_says_why():
+    check = next(check for check in CHECKS if not check.margin)
+    told = {"number": check.number, "name": "lag", "unit": "ms", "test": "t"}
+    for value, target, is_missed in [
+        (2.1, "<= 2", True), (2.0, "< 2", True), (0.8, ">= 0.9", True), (0.0, "> 0", True),
+        (1.9, "<= 2", False), (1.9, "< 2", False), (0.91, ">= 0.9", False), (1.0, "> 0", False),
+        (1.0, "<= 0.2, or 3", False), (1.0, "few", False),
+    ]:  # fmt: skip
+        figures = [told | {"value": value, "target": target}]
+        run = {"day": "", "commit": "", "machine": "", "outcomes": {}, "figures": figures}
+        assert (", missed)" in figures_page([check], run)) is is_missed, target
+        assert unsaid_misses([check], run) == [check.number] * is_missed, target
+        assert unsaid_misses([replace(check, margin="missed, because of a reason")], run) == []
+
+
+def test_the_page_says_why_a_figure_is_missed():
+    table, _, notes = FIGURES_PAGE.read_text(encoding="utf-8").partition("\n## ")
+    missed = {row.split()[1] for row in table.splitlines() if ", missed)" in row}
+    said = re.findall(r"^- ([\d, ]+): .*missed", notes, re.MULTILINE | re.IGNORECASE)
+    assert missed <= {number for numbers in said for number in numbers.split(", ")}, "make test-calm calm-page"
 
 
 def test_a_mechanism_that_no_test_misses_is_named():
