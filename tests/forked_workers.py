@@ -1,9 +1,11 @@
 """Runs tests in processes that are forked once all tests are collected: `-p tests.forked_workers --workers 5`.
 
 What pytest-xdist starts imports and collects all tests in each process anew, which takes as long as to run a third of
-them. Here a worker is a fork of the process that has done so. It is handed indices of what was collected and returns
-reports, pickled. Even workers are handed tests from the front of the list and odd ones from its end: so what waits (the
-gateways, in its middle) runs beside what computes. A piece is a small part of what is left, so that all end together.
+them. Here a worker is a fork of the process that has done so. It is handed indices of what was collected, one by one,
+and returns reports, pickled. A worker has a piece of neighbours for itself, since they share fixtures. Even workers
+have pieces from the front of the list and odd ones from its end: so what waits (the gateways, in its middle) runs
+beside what computes. Once no test is without a worker, one that has ended its piece takes half of the largest other
+piece. So all end together, though a test takes between a millisecond and ten seconds.
 """
 
 import multiprocessing
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 from _pytest import runner
 
-PIECES = 4  # so small a part of its share of what is left a worker is handed: the last pieces are single tests
+PIECES = 4  # so small a part of its share of what is left is the next piece of a worker
 GO = "helm_python is imported: threads of its Go runtime do not outlive a fork, so import it in the tests that need it"
 PATIENCE_S = 5.0  # for a worker that is told to end
 
@@ -40,7 +42,7 @@ def pytest_runtestloop(session):
 
 
 class Crew:
-    """All workers, and the tests that none has been handed yet."""
+    """All workers, and the tests that are in no worker's piece yet."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
@@ -81,13 +83,21 @@ class Crew:
         self._hand(worker)
 
     def _hand(self, worker: "Worker") -> None:
+        """Its next test, or an empty list where none is left for it."""
+        if not worker.piece:
+            worker.piece.extend(self._next_piece(worker))
+        following = [worker.piece.popleft()] if worker.piece else []
+        worker.handed.extend(following)
+        worker.pipe.send(following)
+
+    def _next_piece(self, worker: "Worker") -> list[int]:
+        if not self._left:
+            largest = max((each.piece for each in self._workers.values()), key=len)
+            return [largest.pop() for _ in range(-(-len(largest) // 2))][::-1]
         count = -(-len(self._left) // (PIECES * self._wanted))
         if worker.from_the_end:
-            piece = [self._left.pop() for _ in range(count)][::-1]
-        else:
-            piece = [self._left.popleft() for _ in range(count)]
-        worker.handed.extend(piece)
-        worker.pipe.send(piece)
+            return [self._left.pop() for _ in range(count)][::-1]
+        return [self._left.popleft() for _ in range(count)]
 
     def _hear(self, worker: "Worker", reports: list[Any] | None) -> None:
         if reports is None:
@@ -108,19 +118,20 @@ class Crew:
         said = f"the process that ran this ended with status {worker.process.exitcode}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", said, "call")
         item.ihook.pytest_runtest_logreport(report=report)
-        self._left.extendleft(reversed(worker.handed))
+        self._left.extendleft(reversed([*worker.handed, *worker.piece]))
         if self._left:
             self._start()
 
 
 class Worker:
-    """A process that runs tests, and the indices of those that it was handed and has not reported."""
+    """A process that runs tests, the indices of those that it was handed and has not reported, and of the next ones."""
 
     def __init__(self, process: Any, pipe: Connection, *, from_the_end: bool) -> None:
         self.process = process
         self.pipe = pipe
         self.from_the_end = from_the_end
         self.handed: deque[int] = deque()
+        self.piece: deque[int] = deque()
 
 
 def work(session: pytest.Session, pipe: Connection, number: int, of_the_parent: list[Connection]) -> None:

@@ -59,10 +59,12 @@ class Event:
     has_network: bool = False  # each replica in a network namespace of its own
 
 
-async def kill_leader(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
+async def kill_leader(cluster: Cluster, load: Load, leader: int, seconds: float) -> set[int]:
     await cluster.kill(leader)
     load.forget(leader)
-    return await come_back(cluster, load, leader)
+    may_fail = await come_back(cluster, load, leader)
+    await asyncio.sleep(seconds)
+    return may_fail
 
 
 async def kill_follower(cluster: Cluster, load: Load, leader: int, _seconds: float) -> set[int]:
@@ -297,9 +299,12 @@ EVENTS: dict[str, Event] = {
 }
 
 
-async def run(name: str, folder: Path, **settings: Any) -> tuple[Figures, set[int]]:
-    """Break it under load; what there was, and the replicas whose calls may fail."""
+async def run(name: str, folder: Path, *, seconds: float | None = None, **settings: Any) -> tuple[Figures, set[int]]:
+    """Break it under load, for so many seconds or those of the event; what there was, and the replicas whose calls may
+    fail.
+    """
     event = EVENTS[name]
+    seconds = event.seconds if seconds is None else seconds
     async with contextlib.AsyncExitStack() as stack:
         network = stack.enter_context(Network(REPLICAS)) if event.has_network else None
         bound = () if network is None else ("--bind", "127.0.0.1", network.host, "--protected-mode", "no")
@@ -311,5 +316,5 @@ async def run(name: str, folder: Path, **settings: Any) -> tuple[Figures, set[in
         settings["state"] = {"redis": {"url": redis_url, "timeout_ms": 1000}}
         cluster = await stack.enter_async_context(Cluster(folder, server, network=network, **settings))
         load = await stack.enter_async_context(Load(cluster))
-        may_fail = await event.act(cluster, load, await cluster.led(), event.seconds)
+        may_fail = await event.act(cluster, load, await cluster.led(), seconds)
         return await load.end(), may_fail

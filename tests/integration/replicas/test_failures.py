@@ -40,3 +40,11 @@ async def test_it_breaks_as_the_table_says(tmp_path, name):
     assert figures.over_budget <= BUDGETED_MAX * CALL_COST_MAX, figures
     lost_max = figures.calls_s * CALL_COST_MAX if event.kills else 0
     assert all(-failed * CALL_COST_MAX <= lost <= lost_max for lost in figures.unbooked.values()), figures
+
+
+@pytest.mark.long
+async def test_a_minute_after_a_leader_was_killed_all_are_served_by_their_weights(tmp_path):
+    """What its death took from the books is a small part by then, so nothing is allowed for it."""
+    async with asyncio.timeout(LASTS_S_MAX):
+        figures, _ = await run("the leader is killed", tmp_path, seconds=60.0)
+    assert figures.ratio == pytest.approx(4, rel=SHARES), figures
