@@ -201,19 +201,26 @@ def test_on_a_small_pool_sessions_that_fit_get_twice_as_much_from_an_engine():
 
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
-def test_on_cheap_prefill_and_long_gaps_nothing_is_held():
+@pytest.mark.parametrize(("until_s", "warm_s"), [(45.0, 15.0), pytest.param(60.0, 40.0, marks=pytest.mark.long)])
+def test_on_cheap_prefill_and_long_gaps_nothing_is_held(until_s, warm_s):
     """W3: the trap that costs 45 % where idle sessions hold room."""
-    scene = replace(cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=45.0), warm_s=15.0)
+    scene = replace(cpu(gap_s=LONG_GAPS, coefficients=CPU_1M, until_s=until_s), warm_s=warm_s)
     assert play(scene, ON).tokens_per_s >= 0.98 * play(scene, DIRECT).tokens_per_s
-    scene = replace(cpu(gap_s=GAPS_S, coefficients=CPU_1M, until_s=45.0), warm_s=15.0)
+    scene = replace(cpu(gap_s=GAPS_S, coefficients=CPU_1M, until_s=until_s), warm_s=warm_s)
     assert play(scene, ON).tokens_per_s >= 0.98 * play(scene, OFF).tokens_per_s
 
 
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
-def test_on_an_h100_sessions_are_held_only_beyond_what_fits():
-    """W1, one pod: no difference below saturation, more than 1.6 times as much at 84 sessions; W4: its longest wait."""
-    few = replace(h100(16), until_s=450.0, warm_s=150.0)
+@pytest.mark.parametrize(("until_s", "warm_s"), [(450.0, 150.0), pytest.param(900.0, 300.0, marks=pytest.mark.long)])
+def test_on_an_h100_sessions_that_fit_are_not_held(until_s, warm_s):
+    """W1, one pod: no difference below saturation."""
+    few = replace(h100(16), until_s=until_s, warm_s=warm_s)
     assert play(few, ON).tokens_per_s == play(few, OFF).tokens_per_s
+
+
+@pytest.mark.interpreted  # the scene notes when the ledger releases a turn
+def test_on_an_h100_sessions_are_held_beyond_what_fits():
+    """W1, one pod: more than 1.6 times as much at 84 sessions; W4: its longest wait."""
     many = replace(h100(84), until_s=1100.0)
     before, after = play(many, DIRECT), play(many, Way(gate=True, ledger={"wait_s_max": 150.0}))
     assert after.tokens_per_s >= 1.6 * before.tokens_per_s
