@@ -2,10 +2,10 @@
 
 What pytest-xdist starts imports and collects all tests in each process anew, which takes as long as to run a third of
 them. Here a worker is a fork of the process that has done so. It is handed indices of what was collected, one by one,
-and returns reports, pickled. A worker has a piece of neighbours for itself, since they share fixtures. Even workers
-have pieces from the front of the list and odd ones from its end: so what waits (the gateways, in its middle) runs
-beside what computes. Once no test is without a worker, one that has ended its piece takes half of the largest other
-piece. So all end together, though a test takes between a millisecond and ten seconds.
+and returns reports, pickled. A worker has a piece of neighbours for itself, since they share fixtures. What waits comes
+first in the list. Even workers have pieces from its front and odd ones from its end: so what waits runs beside what
+computes, and what is left for the end computes. Once each test has a worker, one that has ended its piece takes half of
+the largest other piece. So all end together, though a test takes between a millisecond and ten seconds.
 """
 
 import multiprocessing
@@ -20,6 +20,7 @@ from _pytest import runner
 
 PIECES = 4  # so small a part of its share of what is left is the next piece of a worker
 GO = "helm_python is imported: threads of its Go runtime do not outlive a fork, so import it in the tests that need it"
+WAITING = "tests/integration/"  # for gateways, in real time
 PATIENCE_S = 5.0  # for a worker that is told to end
 
 
@@ -47,7 +48,8 @@ class Crew:
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
         self._wanted = min(session.config.option.workers, len(session.items))
-        self._left = deque(range(len(session.items)))
+        names = [item.nodeid for item in session.items]
+        self._left = deque(sorted(range(len(names)), key=lambda number: not names[number].startswith(WAITING)))
         self._workers: dict[Connection, Worker] = {}
         self._started = 0
 

@@ -11,7 +11,6 @@ from tests.calm.table import (
     FIGURES_PAGE,
     PROMISES_PAGE,
     ROOT,
-    covers,
     figures_page,
     read_table,
     unsaid_misses,
@@ -113,16 +112,3 @@ def test_the_page_says_why_a_figure_is_missed():
     missed = {row.split()[1] for row in table.splitlines() if ", missed)" in row}
     said = re.findall(r"^- ([\d, ]+): .*missed", notes, re.MULTILINE | re.IGNORECASE)
     assert missed <= {number for numbers in said for number in numbers.split(", ")}, "make test-calm calm-page"
-
-
-def test_a_mechanism_that_no_test_misses_is_named():
-    found = {"a queue has a limit": {"check": 7, "test": "tests/a.py::test_b"}, "order": {"check": 5, "test": None}}
-    run = {"day": "today", "commit": "abc", "machine": "2 cores", "outcomes": {}, "figures": [], "mutants": found}
-    page = figures_page(CHECKS, run)
-    assert "In 1 of 2 cases, a test of the check fails.\n- **No test fails without:** order (5).\n" in page
-
-
-def test_a_file_covers_its_tests_and_a_test_its_cases():
-    assert covers("tests/a.py", "tests/a.py::test_b[c]")
-    assert covers("tests/a.py::test_b", "tests/a.py::test_b[c]")
-    assert not covers("tests/a.py::test_b", "tests/a.py::test_bc")
