@@ -1,5 +1,6 @@
 """The charts of what was, of a gateway under load: one range for all views, events on them, and one minute's table."""
 
+import json
 import re
 import time
 
@@ -30,7 +31,7 @@ def charted(gateway, pool, span):
 def test_every_view_has_its_charts_in_one_range_that_the_address_keeps(visit, loaded, keys):
     page = visit(loaded).sign_in(keys["viewer"])
     history = page.get_by_role("region", name="History", exact=True)
-    expect(history.locator(".plot canvas")).to_have_count(4, timeout=60_000)  # without prices, and without a share
+    expect(history.locator(".plot canvas")).to_have_count(5, timeout=60_000)  # without prices, and without a share
     expect(page).to_have_url(re.compile(r"range=1h"))
     history.get_by_label("Range").select_option("15m")
     expect(page).to_have_url(re.compile(r"range=15m"))
@@ -55,7 +56,7 @@ def test_notes_and_changes_are_events_on_it(visit, loaded, keys):
     page.get_by_label("Note", exact=True).fill("deployed <b>1.2</b>")
     page.get_by_role("button", name="Add it").click()
     what = page.get_by_role("list", name="What happened")
-    expect(what).to_contain_text("deployed <b>1.2</b>")
+    expect(what).to_contain_text(re.compile(r"\d\d:\d\d:\d\d deployed <b>1.2</b>"))  # two of one minute differ
     loaded.ask("PATCH", "/tenants/nightly", {"weight": 2})
     try:
         said = re.compile("tenants/nightly set instead of the file's: weight: 1 → 2 by")
@@ -118,7 +119,7 @@ def test_lists_compare_what_they_list_in_the_same_range(visit, loaded, keys):
     expect(history.get_by_role("img", name=re.compile(tokens))).to_be_visible(timeout=90_000)
     history.get_by_label("Range").select_option("15m")
     for view, charts in {
-        "requests": ["Longest wait: llama-8b: last "],
+        "requests": [r"Requests queued: llama-8b: last [1-9]\d*, at most", "Longest wait: llama-8b: last "],
         "engines": [r"Slots in use: vllm-0: last [\d.]+ %.+; vllm-1: last ", "KV tokens reserved: vllm-0: last "],
         "models": [f"Tokens per second: llama-8b: last {per_second}"],
     }.items():
@@ -130,3 +131,38 @@ def test_lists_compare_what_they_list_in_the_same_range(visit, loaded, keys):
     box = history.locator(".plot .u-over").bounding_box()
     history.locator(".plot .u-over").click(position={"x": box["width"] - 2, "y": 40})
     expect(page.get_by_role("region", name="One minute")).to_be_visible()
+
+
+def test_lines_of_a_list_stay_while_its_order_changes_every_second(visit, loaded, keys):
+    """Six tenants take turns in being the fifth of five that are shown."""
+    visitor = visit(loaded)
+    told = []
+
+    def live(route):
+        told.append(len(told))
+        shares = {f"t{number}": 0.3 - 0.01 * ((number + len(told)) % 6) for number in range(6)}
+        tenants = {
+            name: {"tier": "batch", "weight": 1, "share": [share] * 3, "due": [share] * 3, "queued": 0, "in_flight": 1}
+            for name, share in shares.items()
+        }
+        pool = {"policy": "vtc", "tiers": {}, "groups": {}, "backends": {}, "tenants": tenants}
+        document = {"at": 1, "gateway": {"name": "one"}, "cluster": {}, "pools": {"llama": pool}}
+        event = f"id: 1\nevent: state\ndata: {json.dumps(document)}\n\n"
+        route.fulfill(content_type="text/event-stream", body=event)
+
+    def history(route):
+        values = {"tokens": [9] * 12}
+        told_of = re.search(r"of=([^&]+)", route.request.url)[1].replace("%3A", ":")
+        route.fulfill(json={"of": told_of, "from_s": 0, "step_s": 10, "pools": {"llama": {"values": values}},
+                            "events": [], "missing": [], "currency": None})  # fmt: skip
+
+    visitor.page.route("**/admin/v1/live", live)
+    visitor.page.route("**/admin/v1/history?**", history)
+    page = visitor.sign_in(keys["viewer"], "#/tenants")
+    expect(page.locator(".plot canvas")).to_have_count(1)
+    page.evaluate("document.querySelector('.plot canvas').isFirst = true")
+    before, orders = sum("/history?" in url for url in visitor.asked), len(told)
+    page.wait_for_timeout(6000)
+    assert len(told) - orders >= 6, "the order has changed meanwhile"
+    assert sum("/history?" in url for url in visitor.asked) - before <= 5, "five are asked for, every ten seconds"
+    assert page.evaluate("document.querySelector('.plot canvas').isFirst"), "it was not drawn anew"

@@ -138,7 +138,7 @@ def answers(name):
 
     happened = {"at": 1, "kind": "change", "name": name, "what": name, "actor": name, "actor_label": name}
     was = {"events": [happened], "missing": [name], "currency": name}
-    used = ("tokens", "share", "wait_s", "ttft_s", "refused", "cost")
+    used = ("tokens", "share", "wait_s", "ttft_s", "refused", "cost", "queued")
     of_engine = ("available", "in_flight", "requests_limit", "kv_tokens", "kv_tokens_limit", "step_s")
     kept = {series: [1, None] for series in (*used, *of_engine)}
 

@@ -56,7 +56,7 @@ class RingColumn(NamedTuple):
 
 TOKENS: Final = RingColumn("tokens", 1.0, add, _summed)
 # TTFT comes in buckets, whose middles are values here.
-# Of a pool, tier, group or tenant. A share is of the pool's service. Only the process that leads knows it, the tokens
+# Of a tenant. A share is of the pool's service. Only the process that leads knows it, the tokens
 # and what still waits.
 USE: Final = (
     RingColumn("share", 2**-13, max, _weighted),
@@ -66,6 +66,8 @@ USE: Final = (
     RingColumn("refused", 1.0, add, _summed),
     RingColumn("cost", 1e-6, add, _summed),
 )
+# Of a pool, tier or group: these are few, and a tenant's row has no byte to spare (2 kB a day).
+USE_TOGETHER: Final = (*USE, RingColumn("queued", 1.0, max, _greatest))
 # Of a backend: means over the looks at it.
 ENGINE: Final = (
     RingColumn("available", 1 / 128, max, _weighted),
@@ -76,7 +78,8 @@ ENGINE: Final = (
     RingColumn("step_s", 1e-4, max, _usual),
 )
 _SCALES: Final = {
-    each.name: [0.0, *(each.least * 2 ** (code / PER_OCTAVE) for code in range(CODE_MAX))] for each in (*USE, *ENGINE)
+    each.name: [0.0, *(each.least * 2 ** (code / PER_OCTAVE) for code in range(CODE_MAX))]
+    for each in (*USE_TOGETHER, *ENGINE)
 }
 
 

@@ -29,9 +29,10 @@ class HistoryEvent(Struct, kw_only=True):
 class HistoryPool(Struct, kw_only=True):
     """The values of one thing in one pool, by name, one for each step. Null: nothing was recorded. Of a pool, tier,
     group or tenant: `share` of what the pool served; `tokens` of prompts and answers; `wait_s`: the longest wait of a
-    request; `ttft_s`: the TTFT within which nine of ten streams began; `refused` calls; `cost`. Of a backend:
-    `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens` reserved and
-    `kv_tokens_limit`; `step_s`, the time of a step. Each is right within 9 %, by minutes within twice that.
+    request; `ttft_s`: the TTFT within which nine of ten streams began; `refused` calls; `cost`; `queued` (not of a
+    tenant): requests that waited when the step ended, of a minute the most. Of a backend: `available`, a part of the
+    time; requests `in_flight` and `requests_limit`; `kv_tokens` reserved and `kv_tokens_limit`; `step_s`, the time of a
+    step. Each is right within 9 %, by minutes within twice that.
     """
 
     values: dict[str, Series]

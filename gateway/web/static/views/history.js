@@ -1,13 +1,13 @@
 // What was: charts of a pool, tier, group, tenant or backend in one range of time, which all views share and the address
 // names; what happened meanwhile; and what was of all in one minute.
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { get, post } from "../api.js";
 import { LINES, Plot, timeOfDay } from "../plot.js";
 import { may } from "../session.js";
 import { Actor, differenceOf } from "./changes.js";
 import { attempt, html, link, notify, Table, usePolled, useRoute } from "../ui.js";
-import { count, NONE, percent, seconds, short, time } from "../words.js";
+import { clock, count, NONE, percent, seconds, short, time } from "../words.js";
 
 const RANGES = { "15m": "15 minutes", "1h": "1 hour", "6h": "6 hours", "24h": "24 hours" };
 const POLL_MS = 10000;
@@ -23,9 +23,11 @@ const perSecond = (value) => `${short(value)}/s`;
 /** Charts of each kind: the label, the value of step `at` of series `of`, and how it is said. */
 export const TOKENS = { label: "Tokens per second", of: ({ tokens }, at, stepS) => part(tokens[at], stepS), say: perSecond };
 export const WAIT = { label: "Longest wait", of: ({ wait_s: waits }, at) => waits[at], say: seconds };
+export const QUEUED = { label: "Requests queued", of: ({ queued }, at) => queued[at], say: short };
 const USE = [
   TOKENS,
   { label: "Share of the pool", of: ({ share }, at) => share[at], say: percent, not: ["pool"] },
+  { ...QUEUED, not: ["tenant"] },
   WAIT,
   { label: "TTFT, 90 % within", of: ({ ttft_s: ttft }, at) => ttft[at], say: seconds },
   { label: "Refused per minute", of: ({ refused }, at, stepS) => part(refused[at], stepS / MINUTE_S), say: short },
@@ -83,12 +85,17 @@ export function History({ of, pool = null }) {
   <//>`;
 }
 
-/** The same of several, one line each: `of` as the API's, `charts` are those of above; `which` says which these are. */
+/** The same of several, one line each: `of` as the API's, `charts` are those of above; `which` says which these are. An
+ * order that changes with every second decides anew which are shown when they are asked for again.
+ */
 export function Compared({ of, charts: wanted, which }) {
   const { range, at, choose } = useTime();
-  const shown = of.slice(0, LINES.length).sort();
-  const [answer] = usePolled((signal) => Promise.all(shown.map((each) => readHistory(each, range, signal))), [shown.join("\n"), range], POLL_MS);
-  if (shown.length === 0) return null;
+  const latest = useRef(of);
+  latest.current = of;
+  const isAny = of.length > 0;
+  const read = (signal) => (isAny ? Promise.all(latest.current.slice(0, LINES.length).sort().map((each) => readHistory(each, range, signal))) : null);
+  const [answer] = usePolled(read, [isAny, range], POLL_MS);
+  if (!isAny) return null;
   const found = answer.value && sinceItIsRecorded(besideEachOther(answer.value));
   return html`<${Before} range=${range} at=${at} choose=${choose} answer=${answer} since=${found?.since} which=${which}>
     ${found && html`<${Missing} found=${found} />`}
@@ -192,7 +199,7 @@ function Events({ events, choose, again }) {
     });
   };
   return html`${shown.length === 0 ? null : html`<ol class="events" aria-label="What happened">${shown.map((each) => html`<li key=${`${each.at}${each.name}`}>
-      <button class="quiet" onClick=${() => choose(each.at)}>${timeOfDay(each.at)}</button> ${said(each)}</li>`)}</ol>`}
+      <button class="quiet" onClick=${() => choose(each.at)}>${clock(each.at)}</button> ${said(each)}</li>`)}</ol>`}
     ${told.length > shown.length ? html`<p class="dim">${count(told.length - shown.length)} more, as lines in the charts.</p>` : null}
     ${may("operator") ? html`<form class="controls" onSubmit=${note}><label>Note <input name="note" maxlength="200" placeholder="deployed 1.2" /></label><button>Add it</button></form>` : null}`;
 }

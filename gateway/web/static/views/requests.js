@@ -4,7 +4,7 @@
 import { useState } from "preact/hooks";
 import { get, path, remove } from "../api.js";
 import { may } from "../session.js";
-import { Compared, WAIT } from "./history.js";
+import { Compared, QUEUED, WAIT } from "./history.js";
 import { entries } from "./now.js";
 import { attempt, Figure, html, link, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { clock, count, money, NONE, outcome, OUTCOME_NAMES, seconds, time, wait } from "../words.js";
@@ -36,7 +36,7 @@ export function Requests({ query }) {
   };
   const isFiltered = Object.values(filters).some(Boolean);
   return html`<h1>Requests</h1>
-    <${Compared} of=${entries(now?.pools).sort((a, b) => (b.queued || 0) - (a.queued || 0)).map((each) => `pool:${each.id}`)} charts=${[WAIT]} which="by pool, " />
+    <${Compared} of=${entries(now?.pools).sort((a, b) => (b.queued || 0) - (a.queued || 0)).map((each) => `pool:${each.id}`)} charts=${[QUEUED, WAIT]} which="by pool, " />
     <div class="bar">
       <nav class="tabs" aria-label="State of requests">${STATES.map(([id, label]) => html`<a key=${id} class="chip" href=${address({ state: id })} aria-current=${id === state ? "page" : undefined}>${label}</a>`)}</nav>
       <${Find} />

@@ -25,6 +25,7 @@ class Process:
         self.leader = name
         self.served = {}  # service and tokens
         self.oldest_at = {}
+        self.queued = {}
         self.backends = {}
         self.recorder = HistoryRecorder(
             {"tiny": "p"}.get,
@@ -51,7 +52,8 @@ class Process:
     def view(self, name):
         service, tokens = self.served[name]
         return TenantView(
-            0, 0, 0, 0, service, 0.0, 0.0, used=Usage(tokens, 0, 0), oldest_at=self.oldest_at.get(name)
+            self.queued.get(name, 0), 0, 0, 0, service, 0.0, 0.0,
+            used=Usage(tokens, 0, 0), oldest_at=self.oldest_at.get(name),
         )  # fmt: skip
 
     async def of(self, of, span="15m"):
@@ -107,6 +109,22 @@ async def test_a_slot_has_what_was_served_and_ended_in_it():
     assert await process.series("group:red", "tokens") == {0: near(600), 10: near(100)}
     assert await process.series("tier:iron", "tokens") == {0: near(100), 10: 0}
     assert (await process.of("tenant:c")).pools == {}
+
+
+async def test_what_is_queued_is_what_the_last_reading_of_the_slot_says_and_of_a_minute_the_most():
+    process = Process()
+    process.served = {"a": (1.0, 1), "b": (1.0, 1)}
+    await process.look(1)
+    for slot in range(1, 7):
+        process.queued = {"a": 8 * slot, "b": 2} if slot < 4 else {}
+        process.oldest_at = dict.fromkeys(process.queued, process.now - 1)
+        process.recorder.look("late", SimpleNamespace(now=process.now, backends={}))  # this pool's slot is not over yet
+        await process.look(10 * slot)
+        await process.look(10 * slot + 0.1)
+    assert await process.series("tier:iron", "queued") == {0: 2, 10: 2, 20: 2, 30: 0, 40: 0, 50: 0}
+    assert await process.series("pool:p", "queued") == {0: near(10), 10: near(18), 20: near(26), 30: 0, 40: 0, 50: 0}
+    assert "queued" not in (await process.of("tenant:a")).pools["p"].values
+    assert await process.series("group:red", "queued", "6h") == {0: near(24)}
 
 
 async def test_a_minute_is_made_of_its_tenths_by_what_was_served_in_each():

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gateway.live.history.columns import ENGINE, PER_OCTAVE, USE, coded, merged, spanned
+from gateway.live.history.columns import ENGINE, PER_OCTAVE, USE, USE_TOGETHER, coded, merged, spanned
 from gateway.live.history.ring import BLOCK_SLOTS, CHUNK_NAMES, Ring
 
 WIDTH = 3
@@ -76,7 +76,7 @@ def test_one_compression_takes_one_chunk():
     assert [ring.compress() for _ in range(4)] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("column", [*USE, *ENGINE], ids=lambda each: each.name)
+@pytest.mark.parametrize("column", [*USE_TOGETHER, *ENGINE], ids=lambda each: each.name)
 def test_a_value_comes_back_within_its_error(column):
     rng = Random(2)
     error = 2 ** (0.5 / PER_OCTAVE) - 1
@@ -88,10 +88,10 @@ def test_a_value_comes_back_within_its_error(column):
 
 
 def test_processes_are_added_up_and_parts_of_a_minute_are_weighted():
-    one, other = [[0.5], [60.0], [2.0], [0.3], [1.0], [0.1]], [[0.0], [0.0], [5.0], [0.1], [2.0], [0.2]]
-    assert merged(USE, one, other) == [[0.5], [60.0], [5.0], [0.3], [3.0], [pytest.approx(0.3)]]
-    parts = [[1.0, 0.1], [10.0, 90.0], [1.0, 2.0], [0.0, 0.4], [1.0, 1.0], [0.0, 0.5]]
-    assert spanned(USE, parts, [10.0, 900.0]) == pytest.approx([100 / 910, 100.0, 2.0, 0.4, 2.0, 0.5])
+    one, other = [[0.5], [60.0], [2.0], [0.3], [1.0], [0.1], [7.0]], [[0.0], [0.0], [5.0], [0.1], [2.0], [0.2], [0.0]]
+    assert merged(USE_TOGETHER, one, other) == [[0.5], [60.0], [5.0], [0.3], [3.0], [pytest.approx(0.3)], [7.0]]
+    parts = [[1.0, 0.1], [10.0, 90.0], [1.0, 2.0], [0.0, 0.4], [1.0, 1.0], [0.0, 0.5], [3.0, 4.0]]
+    assert spanned(USE_TOGETHER, parts, [10.0, 900.0]) == pytest.approx([100 / 910, 100.0, 2.0, 0.4, 2.0, 0.5, 4.0])
 
 
 @pytest.mark.parametrize(("hours", "bytes_max"), [(8, 2048), pytest.param(24, 3100, marks=pytest.mark.long)])
