@@ -47,6 +47,7 @@ class LiveBackend:
     draining: bool = False  # nothing more is dispatched to it
     leaving: bool = False  # retired: no longer in the catalog
     lost_at: float = float("-inf")  # when a call here last lost its engine
+    unavailable_at: float | None = None  # since when it is not available; None: it is
 
     @property
     def known_kind(self) -> BackendKind:
@@ -78,6 +79,13 @@ class LiveBackend:
     def rejects_options(self) -> None:
         """Record that this backend rejects `stream_options`."""
         self.kind = GENERIC_WITHOUT_OPTIONS
+
+    def note_availability(self, now: float) -> None:
+        """Record since when the backend is not available."""
+        if self.health.available:
+            self.unavailable_at = None
+        elif self.unavailable_at is None:
+            self.unavailable_at = now
 
     def measured(self) -> BackendLoad:
         """Return the backend's load for a scheduler. Configuration overrides the values that the backend reports, which

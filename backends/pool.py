@@ -215,6 +215,7 @@ class BackendPool:
         else:
             pool = [backend]
         for mate in pool:
+            mate.note_availability(self._clock())
             load = self._load(mate)
             if load != mate.load:
                 mate.load = load

@@ -164,7 +164,7 @@ class LiveDocument:
         tenants = await self._tenants(pool, record, snapshot.now, [each.tenants for each in shares], sums)
         waiting = {tier_id: each.waiting_tenants for tier_id, each in sums.tiers.items()}
         kept.gaps.saw(self._from.gaps.get(pool, {}), waiting, snapshot.now)
-        backends = self._backends(snapshot)
+        backends = self._backends(snapshot, kept.ahead_s)
         kept.backends.saw(backends, waits=sums.waits_for_backends, now=snapshot.now)
         compared = kept.backends.compared()
         return LivePagePool(
@@ -257,7 +257,7 @@ class LiveDocument:
         self._shares_of[pool] = found
         return [shares for _, shares in found]
 
-    def _backends(self, snapshot: Snapshot) -> dict[str, LivePageBackend]:
+    def _backends(self, snapshot: Snapshot, ahead_s: float) -> dict[str, LivePageBackend]:
         """The backends of a pool, without what compares them."""
         backends, shown = self._from.backends, {}
         known = backends.states()
@@ -265,9 +265,11 @@ class LiveDocument:
             is_known = backend_id in known
             live = backends[backend_id] if is_known else None
             is_draining = live is not None and live.draining
+            lost_at = None if live is None else live.unavailable_at
             shown[backend_id] = LivePageBackend(
                 available=view.available,
                 draining=is_draining,
+                unavailable_since=None if lost_at is None else round(lost_at + ahead_s, 1),
                 trouble=None if live is None else live.last_error or None,
                 in_flight=view.in_flight_requests,
                 requests_limit=view.requests_limit,

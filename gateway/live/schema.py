@@ -167,7 +167,8 @@ class LivePageBackend(Struct, kw_only=True):
     time per token of a sequence. `bound_by`: what keeps one more request out; null: it has room. `reserved`: what is
     free there is reserved for tiers, whose slots are in `reserves`.
 
-    `size`: where `requests_limit` is from.
+    `size`: where `requests_limit` is from. `unavailable_since`: in seconds since 1970, as this process saw it; null: it
+    is available, or is only being drained.
 
     Of the last minute, as far as a page was open: `token_s`: the median of the measured time per token of a sequence;
     `step_error_ratio`: the median of predicted over measured; `slow_ratio`: `token_s` over the (lower) median of the
@@ -177,6 +178,7 @@ class LivePageBackend(Struct, kw_only=True):
 
     available: bool
     draining: bool
+    unavailable_since: float | None
     trouble: str | None
     in_flight: int
     requests_limit: int

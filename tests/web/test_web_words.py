@@ -86,12 +86,14 @@ def test_what_was_changed_of_a_hurt_tenant_is_said_beside_it_and_by_whom(visit, 
 
 def test_backends_that_are_lost_or_drained_come_before_who_gets_the_most(looking):
     backends = {
-        "one": a_backend(available=False),
+        "one": a_backend(available=False, unavailable_since=time.time() // 60 * 60 - 3),
         "two": a_backend(draining=True, available=False),
         "three": a_backend(),
     }
-    lines = looking(a_pool(backends=backends)).locator(".pool .verdict > p")
-    expect(lines.filter(has_text="backend not available: one.")).to_have_count(1)
+    page = looking(a_pool(backends=backends))
+    lines = page.locator(".pool .verdict > p")
+    expect(lines.filter(has_text=re.compile(r"backend not available: one since \d\d:\d\d:57\."))).to_have_count(1)
+    expect(page.get_by_role("row", name=re.compile(r"^one not available since \d\d:\d\d:57 "))).to_be_visible()
     expect(lines.filter(has_text="backend drained: two.")).to_have_count(1)
     expect(lines.nth(0)).to_contain_text("1 backend not available")
 

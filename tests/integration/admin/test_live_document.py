@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 import zlib
 
 import aiohttp
@@ -101,6 +102,20 @@ async def test_patches_lead_to_the_document_that_a_new_viewer_gets_compressed_or
     for patch in patches:
         document = merged(document, json.loads(patch["data"]))
     assert without_nulls(document) == without_nulls(viewer.document)
+
+
+async def test_a_lost_backend_is_shown_with_the_time_since_when(tmp_path):
+    async with engine() as server, admin(tmp_path, {"name": "gpu", "url": server.url}) as api, stream(api) as response:
+        viewer = Viewer(response)
+
+        def since(document):
+            (pool,) = document["pools"].values()
+            return pool["backends"]["gpu"].get("unavailable_since")
+
+        assert since(await viewer.until(lambda it: it["pools"])) is None
+        before = time.time()
+        await server.stop()
+        assert before - 1 <= since(await viewer.until(since)) <= time.time() + 1
 
 
 async def test_a_stream_needs_a_key_and_ends_when_the_key_is_revoked(tmp_path):

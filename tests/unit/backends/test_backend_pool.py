@@ -290,6 +290,25 @@ async def test_an_ejection_and_the_return_are_told_at_once():
             assert [load.available for load in pool.loads()["tiny"]] == [True, False]
 
 
+async def test_since_when_a_backend_is_lost_stays_until_it_is_back():
+    server = Server()
+    async with serving(server) as (url,), watching([BackendSpec("a", url)]) as pool:
+        now = asyncio.get_running_loop().time
+        backend = pool["a"]
+        assert backend.unavailable_at is None
+        server.answers["/health"] = (503, "")
+        before = now()
+        await until(lambda: backend.health.state is HealthState.DOWN)
+        lost_at = backend.unavailable_at
+        assert before <= lost_at <= now()
+        asked = len(server.asked)
+        await until(lambda: len(server.asked) > asked + 2)
+        assert backend.unavailable_at == lost_at
+        server.answers["/health"] = (200, "")
+        await until(lambda: backend.health.available)
+        assert backend.unavailable_at is None
+
+
 async def test_a_backend_on_trial_gets_one_request_while_others_are_well(monkeypatch):
     # Good polls would end the trial within 60 ms, which a loaded machine may not look at.
     monkeypatch.setattr(health, "TRIAL_POLLS", 1_000_000)

@@ -6,7 +6,7 @@ import { History } from "./history.js";
 import { Unserved } from "./unserved.js";
 import { changedBy, Hurt, hurtOf, isHeldShort, isShort, shareOf, useChanged, WhoIsHurt } from "./hurt.js";
 import { Figure, html, link, Meter, ShareBar, Table, TenantLink, useLive } from "../ui.js";
-import { bound, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
+import { bound, clock, count, COUNTED, decimal, due, listed, NONE, order, percent, plural, refusal, seconds, short, wait } from "../words.js";
 
 const WINDOWS = ["10 s", "1 min", "15 min"];
 const MINUTE = 1; // the window that sentences are about
@@ -136,7 +136,7 @@ function noGap(tiers) {
 function NotAvailable({ backends }) {
   const [drained, lost] = [backends.filter((each) => each.draining), backends.filter((each) => !each.available && !each.draining)];
   const changed = useChanged("backends", [...drained, ...lost].map((each) => each.id).sort());
-  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>${changedBy(changed.get(each.id))}`);
+  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>${sinceWhen(each)}${changedBy(changed.get(each.id))}`);
   return html`${lost.length > 0 ? html`<p><strong class="bad">${plural(lost.length, "backend")} not available:</strong> ${named(lost)}.</p>` : null}
     ${drained.length > 0 ? html`<p><strong class="warn">${plural(drained.length, "backend")} drained:</strong> ${named(drained)}.</p>` : null}`;
 }
@@ -250,9 +250,11 @@ const TENANT_COLUMNS = [
   { id: "refused", label: "Refused", kind: "number", note: "last minute", value: (each) => each.refused || 0, cell: (each) => count(each.refused || 0) },
 ];
 
+const sinceWhen = ({ unavailable_since: since }) => (since == null ? "" : ` since ${clock(since)}`);
+
 export function Health({ backend: each }) {
   if (each.draining) return html`<span class="warn">draining</span>`;
-  if (!each.available) return html`<span class="bad">not available</span>${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
+  if (!each.available) return html`<span class="bad">not available</span>${sinceWhen(each)}${each.trouble ? html` <span class="dim">${each.trouble}</span>` : null}`;
   return html`<span class="ok">healthy</span>${each.slow_ratio >= SLOWER ? html`, <span class="warn">slow</span> <span class="dim">${each.slow_ratio.toFixed(1)} times as long for a token as is usual here</span>` : null}`;
 }
 
