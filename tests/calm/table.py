@@ -77,7 +77,7 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "- The target of a figure is in brackets. A figure that equals its target is left out.",
         "- *n cases*: lowest and highest figure.",
         "- *Own time* is without the time in which a process waited for a core.",
-        "- A time of several processes may be 1.5 times what a naive relay adds.",
+        "- A test of several processes accepts 1.5 times what a naive relay adds, if that is more than the target.",
         "",
     ]
     measured = {check.number: "; ".join(_measured(check, run)) for check in checks}

@@ -6,7 +6,7 @@
                                              --from FILE takes what that command printed before
 
 What is compared are figures: the lines of Markdown tables, and the judged rows of a target's table in tables.txt, which
-tables.md sums up. A row that no tolerance judges is in neither. docs/results/README.md lists what is not done here.
+tables.md sums up. A row that no tolerance judges is in neither. docs/results/README.md has the command of each page.
 Each page begins with the day of its last run; one that is long ago is named with a warning, which is no failure.
 """
 
