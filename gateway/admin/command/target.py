@@ -58,7 +58,9 @@ def find_admin(config: Path | None, *, url: str | None, key_file: Path | None) -
         raise UnreachableError(str(error)) from error
     host = f"[{admin.host}]" if ":" in admin.host else admin.host
     found = url or f"http://{host}:{admin.port}"
-    if key_file is None:
+    # A gateway with a configuration has no socket: one of that port is of a gateway in another network namespace.
+    is_configured = url is None and config is not None and admin.key_file.exists()
+    if key_file is None and not is_configured:
         local = _local_port(found, searches=url is None and not admin.key_file.exists())
         if local is not None:
             return AdminTarget(

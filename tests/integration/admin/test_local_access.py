@@ -137,6 +137,17 @@ async def test_commands_find_the_only_gateway_and_ask_which_of_several(runtime, 
         await each.stop()
 
 
+async def test_with_a_configuration_its_key_is_used_though_a_gateway_elsewhere_has_its_port(runtime, access, tmp_path):
+    """Gateways in two network namespaces (containers) may share the folder for temporary files, and have one port."""
+    (config := tmp_path / "fairlead.yaml").write_text("admin: {enabled: true}\n")
+    key_file = tmp_path / "fairlead.admin-key"
+    target = await asyncio.to_thread(find_admin, config, url=None, key_file=None)
+    assert await asyncio.to_thread(target.key) == "the-key"
+    key_file.write_text("of-the-file")
+    target = await asyncio.to_thread(find_admin, config, url=None, key_file=None)
+    assert target.key() == "of-the-file"
+
+
 async def test_a_link_signs_a_command_in_once_and_says_how_to_get_another(tmp_path):
     async with scripted() as backend, admin(tmp_path, backend) as api:
         link = api.rig.gateway.page_link()
