@@ -116,15 +116,17 @@ async def run(name: str, page: str) -> list[str]:
     """Run a page; what is wrong with it, in sentences."""
     commands = [step for step in steps(page) if isinstance(step, Command)]
     ports = [int(port) for found in ENGINES.findall(page) for port in found.split()]
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NO_COLOR": "1",
-        "COLUMNS": "120",
-    }
     with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+            "HOME": folder,
+            "TMPDIR": folder,  # where a gateway without a configuration, of another program, would be found
+        }
         async with engines(ports):
             shell = await asyncio.create_subprocess_exec(
-                "bash", "-c", script(page), cwd=folder, env=environment | {"HOME": folder}, start_new_session=True,
+                "bash", "-c", script(page), cwd=folder, env=environment, start_new_session=True,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
             assert shell.stdout is not None
