@@ -40,7 +40,7 @@ PAGES = sorted(
 BLOCK = re.compile(r"(<!-- not run: [^\n]+ -->\n+)?^```(console|yaml|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ENGINES = re.compile(r"<!-- engines: ([\d ]+) -->")
 FILE = re.compile(r"# ([a-z-]+\.(?:yaml|sh))\n")
-PAGE_S_MAX = 120
+PAGE_S_MAX = 180
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # linux/sockios.h, net/if.h
 
 
