@@ -61,17 +61,22 @@ class WhatIfSpec(msgspec.Struct, kw_only=True):
     instead: InsteadSpec | None = None
 
 
-class FoundTenant(msgspec.Struct, kw_only=True):
-    """The figures of one tenant in a run. Null: only a simulation knows it."""
+class FoundCalls(msgspec.Struct, kw_only=True):
+    """The counts of calls in a run, `refused` by reason, and the median and 99th percentile of times to first token."""
 
     requests: int
     served: int
     refused: dict[str, int]
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+
+
+class FoundTenant(FoundCalls, kw_only=True):
+    """The figures of one tenant in a run. Null: only a simulation knows it."""
+
     weight: float
     service: float
     asked_service: float | None = None
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
 
 
 class FoundSessions(msgspec.Struct, kw_only=True):
@@ -97,7 +102,7 @@ class FoundSessions(msgspec.Struct, kw_only=True):
     etas: dict[str, float]
 
 
-class FoundFigures(msgspec.Struct, kw_only=True):
+class FoundFigures(FoundCalls, kw_only=True):
     """The figures of a run as a whole, and its loudest tenants (200). `jain` compares tenants that waited;
     `difference_max` is the largest difference of service over weight between two of them; `tpot_s` is the time per
     output token after the first, the mean of all tokens. Null: not known, or only a simulation knows it.
@@ -105,17 +110,12 @@ class FoundFigures(msgspec.Struct, kw_only=True):
 
     policy: str
     duration_s: float
-    requests: int
-    served: int
-    refused: dict[str, int]
     throughput_tokens_per_s: float
     output_tokens_per_s: float
     jain: float | None = None
     difference_max: float | None = None
     difference_bound: float | None = None
     owed_service_per_s: float | None = None
-    ttft_p50_s: float | None
-    ttft_p99_s: float | None
     tpot_s: float | None
     preemptions: int | None = None
     hit_ratio: float | None = None
