@@ -40,7 +40,9 @@ class BackendPool:
         on_load: Callable[[str], None],
         member: str = "",
     ) -> None:
-        """`polls` finds out what the backends are like; `member` is this process, where several are one gateway."""
+        """`polls` finds out what the backends are like: start it, and stop it. `member` is this process, where several
+        are one gateway.
+        """
         self._member = member
         self._step_time_of: Callable[[BackendSpec], StepTime | None] = lambda spec: spec.step_time
         self._backends = {spec.id: self._make_backend(spec) for spec in specs}
@@ -50,7 +52,7 @@ class BackendPool:
         self._on_change = on_change
         self._on_load = on_load
         self._clock = polls.clock
-        self._polls = polls
+        self.polls = polls
         polls.begin(self._backends, self)
 
     def remember(self, step_time_of: Callable[[BackendSpec], StepTime | None]) -> None:
@@ -58,14 +60,6 @@ class BackendPool:
         self._step_time_of = step_time_of
         for backend in self._backends.values():
             backend.step_times = StepTimes(backend.spec.id, step_time_of(backend.spec))
-
-    async def start(self) -> None:
-        """Poll every backend once, waiting at most `start_s`, and keep polling. A backend that is down is no error."""
-        await self._polls.start()
-
-    async def stop(self) -> None:
-        """Stop polling, and close all its connections."""
-        await self._polls.stop()
 
     def add(self, spec: BackendSpec) -> None:
         """Add a backend and poll it from now on. Raises ValueError if there are BACKENDS_MAX already."""
@@ -75,7 +69,7 @@ class BackendPool:
         backend = self._backends[spec.id] = self._make_backend(spec)
         self.catalog.add(spec.id, spec.pool)
         log.info("backend %s: new, at %s", spec.id, spec.url)
-        self._polls.add(backend)
+        self.polls.add(backend)
 
     def drain(self, backend_id: str, *, draining: bool) -> None:
         """Stop dispatching to a backend, or start again. Requests that it runs continue."""
@@ -100,7 +94,7 @@ class BackendPool:
         """Stop polling a retired backend that runs no requests any more, and drop it. It is leaving until then."""
         backend = self._backends[backend_id]
         assert backend.leaving, "it is retired first"
-        await self._polls.remove(backend)
+        await self.polls.remove(backend)
         del self._backends[backend_id]
         log.info("backend %s: gone", backend_id)
 
@@ -165,7 +159,7 @@ class BackendPool:
 
     async def count_now(self, backend_id: str) -> None:
         """Poll this backend now for its step counts, if it counts steps. Waits at most 0.5 s."""
-        await self._polls.count_now(self._backends[backend_id])
+        await self.polls.count_now(self._backends[backend_id])
 
     def measure_anew(self, backend_ids: Iterable[str] | None = None) -> None:
         """Poll these backends now (None: all), and report their loads even if unchanged: a new scheduler waits for
@@ -179,8 +173,8 @@ class BackendPool:
     def report(self, backend_id: str, evidence: Evidence, *, sent_at: float, now: float) -> None:
         """Apply the outcome of one exchange that the relay observed; `sent_at` and `now` are on the pool's clock."""
         backend = self._backends[backend_id]
-        if not self._polls.is_asking:
-            self._polls.report(backend, evidence, now - sent_at)
+        if not self.polls.is_asking:
+            self.polls.report(backend, evidence, now - sent_at)
             return
         was = backend.health.state
         backend.health.report(evidence, sent_at=sent_at, now=now)

@@ -59,7 +59,8 @@ class StepWindows:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and its time
-        self._sums: dict[str, Sum] = {}  # by engine
+        self.sums: dict[str, Sum] = {}
+        """By engine, those that do not make an observation yet."""
         self.glimpses: list[tuple[str, Observation | None]] = []
         """The steps, or none, that the latest scrape has shown since the previous one, by engine; None: not known."""
 
@@ -80,11 +81,7 @@ class StepWindows:
     def silent(self) -> None:
         """Record that a poll failed: the activity until the next scrape is unknown."""
         self._seen.clear()
-        self.forget_sums()
-
-    def forget_sums(self) -> None:
-        """Discard the sums that do not make an observation yet."""
-        self._sums.clear()
+        self.sums.clear()
 
     def _between(self, before: EngineSteps, after: EngineSteps, seconds: float) -> Observation | None:
         steps = after.steps_total - before.steps_total
@@ -100,18 +97,18 @@ class StepWindows:
         )
         if steps and not seen.is_possible:
             del self._seen[after.engine]  # the next difference would be wrong too
-            self._sums.pop(after.engine, None)
+            self.sums.pop(after.engine, None)
             self.glimpses.append((after.engine, None))
             return seen
         self.glimpses.append((after.engine, seen))
-        part = self._sums.setdefault(after.engine, Sum())
+        part = self.sums.setdefault(after.engine, Sum())
         part.add(seen)
         enough = part.steps >= STEPS_MIN or (part.seconds >= WINDOW_S_MAX and part.steps >= STEPS_MIN_LATE)
         return self._close(after.engine) if enough else None
 
     def _close(self, engine: str) -> Observation | None:
         """End a sum and return it as an observation if it has enough steps."""
-        part = self._sums.pop(engine, None)
+        part = self.sums.pop(engine, None)
         return None if part is None or part.steps < STEPS_MIN_LATE else part.observation()
 
 
@@ -149,7 +146,7 @@ class StepTimes:
         observations = self._windows.scraped(metrics, now=now)
         if now - self._reported_at > REPORTS_FRESH_S:
             if self._has_changed():
-                self._windows.forget_sums()
+                self._windows.sums.clear()
             else:
                 for seen in observations:
                     self._learner.observe(seen, is_glimpsed=True)

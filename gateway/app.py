@@ -197,7 +197,7 @@ class Gateway:
         if administration is not None:
             administration.start()
         await self.order.begin(self._parts, self._management)
-        await self.backends.start()
+        await self.backends.polls.start()
         if administration is not None:
             self.admin_url = await administration.serve(metrics_page)
         if metrics.port is not None and self.order.has_state:
@@ -259,7 +259,7 @@ class Gateway:
         await self.metrics.stop()
         self._handlers.memory.stop()
         await self._handlers.stop()
-        await self.backends.stop()
+        await self.backends.polls.stop()
         self.pools.close()
         await self._clients.close()
         await self._listener.stop()

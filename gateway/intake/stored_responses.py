@@ -78,10 +78,6 @@ class StoredResponses:
                 if body := await ask(response_id.encode()):
                     self.keep(response_id, _KEPT.decode(body))
 
-    def known(self, response_id: str) -> StoredResponse | None:
-        """The response with this id, whichever tenant owns it."""
-        return self._responses.get(response_id)
-
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
         """The response with this id; None where it is unknown or has another owner."""
         kept = self._responses.get(response_id)
@@ -105,7 +101,7 @@ class StoredResponses:
 
     async def _known_here(self, body: bytes) -> bytes:
         """The response of this id; b"": it is not known."""
-        kept = self.known(body.decode())
+        kept = self._responses.get(body.decode())
         return b"" if kept is None else _pack(kept)
 
     async def _known_anywhere(self, body: bytes) -> bytes:

@@ -24,53 +24,46 @@ class Accepted:
         self._place = place
         self._soon = soon
         self._clock = asyncio.get_running_loop().time
-        self._connections: dict[str, OrderConnection] = {}
+        self.connections: dict[str, OrderConnection] = {}
+        """By the name of the process."""
 
     async def accept(self, websocket: web.WebSocketResponse, name: str) -> None:
         """The process of this name is connected, and takes this one for the leader."""
         if not self._place.leads:  # it was told so, and asks again
             await websocket.close()
             return
-        before = self._connections.get(name)
+        before = self.connections.get(name)
         if before is not None:
             before.close()
-        connection = self._connections[name] = OrderConnection(websocket, name, self._clock)
+        connection = self.connections[name] = OrderConnection(websocket, name, self._clock)
         log.info("%s follows this process", name)
         try:
             await connection.run(lambda body: self._received(name, body))
-            if self._connections.get(name) is connection:
+            if self.connections.get(name) is connection:
                 log.info("%s follows this process no more: its connection has ended", name)
         except FrameError as error:
             log.warning("%s is dropped: %s", name, error)
             connection.close()
         finally:
-            if self._connections.get(name) is connection:
-                del self._connections[name]
+            if self.connections.get(name) is connection:
+                del self.connections[name]
                 self._member.lost_from(name, self._clock())
                 self._soon()
 
     def names(self) -> list[str]:
         """Of the processes that are connected to this one, while it leads."""
-        return list(self._connections) if self._member.lead.is_for_all else []
-
-    def all(self) -> list[OrderConnection]:
-        """All connections."""
-        return list(self._connections.values())
-
-    def of(self, name: str) -> OrderConnection | None:
-        """The connection of the process of this name."""
-        return self._connections.get(name)
+        return list(self.connections) if self._member.lead.is_for_all else []
 
     def drop(self, name: str, reason: str) -> None:
         """Close the connection of this process, if it is still open."""
-        connection = self.of(name)
+        connection = self.connections.get(name)
         if connection is not None:
             log.warning("%s is dropped: %s", name, reason)
             connection.close()
 
     def look_at_buffers(self, members: LedMembers, now: float) -> None:
         """Rule 26: a follower that does not read is noticed."""
-        for name, connection in self._connections.items():
+        for name, connection in self.connections.items():
             size, oldest_s = connection.unsent(now)
             if size:
                 members.unsent(name, size, oldest_s)

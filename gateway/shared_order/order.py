@@ -178,7 +178,7 @@ class SharedOrder:
 
     def _connections(self) -> list[OrderConnection]:
         up = self._following.connection
-        return [*self.accepted.all(), *([] if up is None else [up])]
+        return [*self.accepted.connections.values(), *([] if up is None else [up])]
 
     # -- turns -----------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class SharedOrder:
     def _send(self, now: float) -> None:
         up = self._following.connection if self.member.lead.leader is None else None
         for name, frame in self.member.frames(now):
-            connection = up if up is not None and up.peer == name else self.accepted.of(name)
+            connection = up if up is not None and up.peer == name else self.accepted.connections.get(name)
             if connection is not None:
                 for body in encode(frame):
                     connection.send(body)
@@ -252,6 +252,6 @@ class SharedOrder:
                 self.roles.because(wish.reason)
                 if self.member.campaign is None and not self._is_stopping:  # no other may lead: gather anew
                     log.warning("the order begins anew: %s", wish.reason)
-                    for each in self.accepted.all():
+                    for each in self.accepted.connections.values():
                         each.close()
                     self.start()

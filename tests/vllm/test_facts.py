@@ -27,11 +27,11 @@ async def watching(server):
         on_load=lambda _: None,
         polls=PollLoop(PollTimes(idle_s=0.1, busy_s=0.05), clock=asyncio.get_running_loop().time, rng=random.Random(1)),
     )
-    await pool.start()
+    await pool.polls.start()
     try:
         yield pool
     finally:
-        await pool.stop()
+        await pool.polls.stop()
 
 
 async def until(condition, timeout_s=10.0):

@@ -274,7 +274,7 @@ async def test_a_response_is_found_where_it_was_not_told_of(join, key):
 
 async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leaves(join, key):
     async with scripted() as backend, join(3, backend) as rigs:
-        polling = [rig.gateway.backends._polls._is_running for rig in rigs]
+        polling = [rig.gateway.backends.polls._is_running for rig in rigs]
         assert polling == [True, False, False]
         assert [(await rig.post(headers=bearer(key))).status for rig in rigs] == [200] * 3
         leader, *followers = rigs
@@ -282,8 +282,8 @@ async def test_only_the_leader_asks_backends_and_the_next_one_does_when_it_leave
         asked = await asyncio.gather(*(rig.post(headers=bearer(key)) for rig in rigs * 3))
         assert [reply.status for reply in asked] == [200] * 9, "the one that left the lead follows the next one"
         assert sum(view(rig).role is MemberRole.LEADER for rig in followers) == 1
-        await until(lambda: sum(rig.gateway.backends._polls._is_running for rig in rigs) == 1)
-        assert not leader.gateway.backends._polls._is_running
+        await until(lambda: sum(rig.gateway.backends.polls._is_running for rig in rigs) == 1)
+        assert not leader.gateway.backends.polls._is_running
 
 
 async def limit_key(rigs, key_id, **limits):

@@ -73,11 +73,11 @@ async def watching(specs, *, times=FAST, on_change=lambda: None):
         on_load=lambda _: on_change(),
         polls=PollLoop(times, clock=asyncio.get_running_loop().time, rng=random.Random(1)),
     )
-    await pool.start()
+    await pool.polls.start()
     try:
         yield pool
     finally:
-        await pool.stop()
+        await pool.polls.stop()
 
 
 async def until(condition, timeout_s=30.0):

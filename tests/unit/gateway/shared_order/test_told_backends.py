@@ -36,11 +36,11 @@ async def test_a_follower_knows_which_model_a_backend_serves():
     for topic, body in told.items():
         hearing.told(topic, body)
     following = BackendPool(SPECS, polls=hearing, on_change=nothing, on_load=nothing)
-    await following.start()
+    await following.polls.start()
     for backend_id in "ab":
         assert following[backend_id].identified("tiny")() == led[backend_id].identified("tiny")() is not None
     assert following["a"].identified("tiny")().difference(following["b"].identified("tiny")()) == "revision"
-    await following.stop()
+    await following.polls.stop()
 
 
 async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide_on_their_health():
@@ -57,7 +57,7 @@ async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide
         hearing.told(topic, body)
     following = BackendPool(SPECS[:1], polls=hearing, on_change=nothing, on_load=nothing)
     assert not order.lacks.called, "not before it is there"
-    await following.start()
+    await following.polls.start()
     assert order.lacks.call_args_list == [call({"b"})]
     for evidence in (Evidence.SERVED, Evidence.UNREACHABLE):
         following.report("a", evidence, sent_at=1.0, now=3.0)
@@ -65,4 +65,4 @@ async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide
     assert following["a"].health.state is HealthState.UNKNOWN
     following.add(SPECS[1])
     assert order.lacks.call_args_list == [call({"b"}), call(frozenset())]
-    await following.stop()
+    await following.polls.stop()
