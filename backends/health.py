@@ -36,7 +36,9 @@ EJECTED_RATIO_MAX = 0.5
 
 
 class Evidence(StrEnum):
-    """The evidence about a backend from one exchange. A client's own error or disconnect is no evidence."""
+    """The kind of evidence about a backend's health that one exchange gives. A client's own error or disconnect is no
+    evidence.
+    """
 
     SERVED = "served"  # answered to the end; a 4xx too
     BUSY = "busy"  # vLLM's 503: its queue is full; the server is healthy

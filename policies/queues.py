@@ -66,7 +66,7 @@ class Deadlines(dict[str, tuple[str, float]]):
 
 
 class ArrivalOrder(Mapping[str, Request]):
-    """Waiting requests by id, oldest first, whatever the order in which they come.
+    """A mapping of waiting requests by id, oldest first, whatever the order in which they are added.
 
     A request comes after all that arrived before it, but for those that another process told late, and those that are
     put first. These are few, and stand apart: what comes in order costs as much as in a dictionary. Mutable.

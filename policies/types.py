@@ -56,10 +56,10 @@ DEFAULT_TIER = Tier(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tenants of one tier that share it as one: a department, a customer. Groups share their tier by weight, however
-    many tenants each has, and a tenant without a group counts as one. A limit of None does not exist; the limits of a
-    group hold for all of its tenants together. Budgets per day and month hold over all pools and are enforced before
-    the scheduler.
+    """A group of tenants of one tier that share it as one, such as a department or a customer. Groups share their tier
+    by weight, however many tenants each has, and a tenant without a group counts as one. A limit of None does not
+    exist; the limits of a group hold for all of its tenants together. Budgets per day and month hold over all pools and
+    are enforced before the scheduler.
     """
 
     id: str
@@ -187,7 +187,7 @@ class Usage(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
+    """The measured latency of one answer, of which `tokens` were seen (policies/slo/timeliness.py).
 
     `ttft_s` is None for an answer that was not streamed: its first token was not seen. `tpot_s` and `tpot_envelope_s`
     are the largest times per output token over the answer: since its first token came, and since that was due. None:
@@ -443,10 +443,10 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """SLO attainment: of the requests with an envelope that have ended, how many met each target. A target that is not
-    set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from when that was due. `met` counts
-    requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time. `requests` does not include
-    `refused`, the rejected ones.
+    """The SLO attainment of some requests: of those with an envelope that have ended, how many met each target. A
+    target that is not set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from when that was due.
+    `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time. `requests`
+    does not include `refused`, the rejected ones.
     """
 
     requests: int = 0
@@ -582,9 +582,9 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """A backend's concurrency limit in terms of its step-time model. `step_s` is the predicted time of a step in which
-    all running requests decode; its bound `step_s_max` is the tightest TPOT target of what runs, or the knee of
-    throughput (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
+    """The state of a backend's step-time limit in a snapshot. `step_s` is the predicted time of a step in which all
+    running requests decode; its bound `step_s_max` is the tightest TPOT target of what runs, or the knee of throughput
+    (None: no bound). `prefill_s` is the predicted time of prompts that were sent and are not computed yet.
     `budget_tokens` is the prefill admission budget, as reported by the engine or computed over one second.
     """
 
@@ -596,7 +596,9 @@ class StepsView:
 
 @dataclass(frozen=True, slots=True)
 class ReserveView:
-    """Capacity of a backend reserved for one tier: the larger of the operator's `reserve_ratio` and what was learnt."""
+    """The capacity of a backend that is reserved for one tier: the larger of the operator's `reserve_ratio` and what
+    was learnt.
+    """
 
     sequences: int
     tokens: int
@@ -658,7 +660,7 @@ class BackendView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The scheduler's state for people and metrics; never an input to a decision. `attainment` is by tier.
+    """The state of a Scheduler for people and metrics; never an input to a decision. `attainment` is by tier.
 
     `service_in_flight_max` is the price of as many output tokens as may be in flight at once (U in fairness.md);
     infinite where the size of a backend is unknown. `sent_again_tokens` are the prompts and outputs with which

@@ -23,9 +23,10 @@ DECODE_STEPS_MIN = 10
 
 
 class SeparatePrefill:
-    """A batching policy that computes prompts alone. The published engine uses max(M // 6, 3072) for a pool of M
-    tokens. It admits if the batch is empty or after `decode_steps_min` decodes, then in every step until an admission
-    succeeds. A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer prompt goes alone.
+    """A batching policy that computes prompts in steps of their own, apart from decodes. The published engine uses
+    max(M // 6, 3072) for a pool of M tokens. It admits if the batch is empty or after `decode_steps_min` decodes, then
+    in every step until an admission succeeds. A prefill step takes at most `prefill_tokens_max` prompt tokens; a longer
+    prompt goes alone.
     """
 
     def __init__(self, *, prefill_tokens_max: int, decode_steps_min: int = DECODE_STEPS_MIN) -> None:

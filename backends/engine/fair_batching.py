@@ -25,7 +25,9 @@ OFFERED_MAX = 64  # waiting sequences; more than this never get slots in one ste
 
 
 class FairBatching:
-    """A batching policy that forms steps such that both targets are kept. `model` is the step time that it assumes."""
+    """A batching policy that forms steps such that TTFT and TPOT targets are both kept. `model` is the step time that
+    it assumes.
+    """
 
     def __init__(self, model: StepTimeModel, *, tokens_max: int) -> None:
         self.model = model

@@ -48,8 +48,8 @@ class KvMemory(Protocol):
 
 
 class OracleMemory:
-    """Memory that is reserved to the end of each answer, with known output lengths (the rule of the VTC and S-LoRA
-    code).
+    """A KV memory that knows output lengths, and reserves room for each answer to its end (the rule of the VTC and
+    S-LoRA code).
 
     With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
     sequences have grown by its remaining output. Every such moment must stay below the pool's size. `tenant_tokens` of
@@ -119,9 +119,9 @@ def _reservation(sequence: Sequence) -> tuple[int, int]:
 
 
 class BlockMemory:
-    """Memory in blocks on demand, as in vLLM. Cached prompt blocks live in the same pool. A block is free, private to
-    one sequence, or in the prefix cache (used or not): private + cached + free == total, always. Blocks of output are
-    not cached, because the simulation does not know their text.
+    """A KV memory that is given out in blocks on demand, as in vLLM. Cached prompt blocks live in the same pool. A
+    block is free, private to one sequence, or in the prefix cache (used or not): private + cached + free == total,
+    always. Blocks of output are not cached, because the simulation does not know their text.
     """
 
     def __init__(self, *, blocks_max: int, block_tokens: int) -> None:

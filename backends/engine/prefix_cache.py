@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 
 class PrefixCache:
-    """The cached blocks of a KV pool. They are a part of the pool, not a pool of their own; `len()` is their number."""
+    """The prefix cache of an engine: the cached blocks of its KV pool. They are a part of the pool, not a pool of their
+    own; `len()` is their number.
+    """
 
     def __init__(self) -> None:
         self._users: dict[int, int] = {}

@@ -28,7 +28,9 @@ class QuestionFailed(UpstreamError):  # noqa: N818 - a state, not an error
 
 
 class Continuing(NamedTuple):
-    """A prepared continuation: its body, and the facts that its meter needs."""
+    """A continuation of an interrupted stream that is ready to be sent: its body, and the facts that its meter
+    needs.
+    """
 
     body: bytes
     wanted: Wanted

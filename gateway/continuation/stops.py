@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 
 class Stopped(NamedTuple):
-    """The stop string that ended an answer, and the number of tokens of the piece up to it."""
+    """The finding that a stop string has ended an answer: the string, and the number of tokens of the piece up to
+    it.
+    """
 
     by: str
     tokens: int

@@ -79,7 +79,9 @@ class KnownKeys:
 
 
 class KeysBeside:
-    """An authenticator that accepts the keys of a mostly empty ring, and all keys that another one accepts."""
+    """An authenticator that accepts the keys of a key ring, which is mostly empty, and all keys that another
+    authenticator accepts.
+    """
 
     def __init__(self, others: Authenticator, ring: KeyRing[Identity]) -> None:
         self._others = others

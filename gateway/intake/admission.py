@@ -42,7 +42,8 @@ CONTEXT_TOKENS_UNKNOWN = 8192
 
 @dataclass(slots=True)
 class Call:
-    """A call that may be queued: its parsed body, its tenant, and the dispatcher of its pool.
+    """A call that may be queued, as admission needs it: its parsed body, its tenant, and the dispatcher of its
+    pool.
 
     `owner` is the caller, by key or trusted proxy, even where the tenant is the model. `context_tokens`: prompt tokens
     that the body does not contain, those of the stored response that the call continues. `exclusion`: why its stream

@@ -74,7 +74,7 @@ class _EndedOfTenant:
 
 
 class EndedCalls:
-    """The calls of one process that ended lately. Mutable; used on one loop."""
+    """The latencies and refusals of the calls of one process that ended lately. Mutable; used on one loop."""
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """`pool_of` returns the pool of a model; `clock` seconds."""
@@ -208,8 +208,8 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
 
 
 class EndedElsewhere:
-    """The calls that ended in all processes, as the live document shows them: in this one, and in others, which tell of
-    theirs. Mutable.
+    """A view of the calls that ended in all processes of a gateway: in this one, and in others, which tell of theirs.
+    Mutable.
     """
 
     def __init__(self, own: EndedCalls) -> None:

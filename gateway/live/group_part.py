@@ -11,7 +11,9 @@ from gateway.live.schema import LiveGroupDocument, LiveGroupPool, LivePageDocume
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """The part of the live document that the administrator of one group sees. Equal ones have the same viewers."""
+    """The part of the live document that the administrator of one group sees. Viewers of equal parts get the same
+    bytes.
+    """
 
     group: str
 

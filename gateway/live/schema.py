@@ -79,12 +79,12 @@ class LivePageGateway(Struct, kw_only=True):
 
 
 class LivePageMember(Struct, kw_only=True):
-    """The share of a tier or a group in a pool, and what it is due. `share`: its part of the service of the pool in the
-    last 10 s, minute and 15 minutes; `due`: the part that it should have by weights, where tenants whose queue stayed
-    full for less than half of the window are due what they got. `asks`: the part that its tenants ask for, null: all
-    there is; `by_weight`: the part that weights alone would give it beside the tiers, or groups of its tier, that were
-    served or waited. `due_by`: why `due` is due, because it is all that is asked for (`asks`), or because weights give
-    no more beside what others ask for (`weight`).
+    """The share of a tier or a group in a pool's service, and the share that it is due. `share`: its part of the
+    service of the pool in the last 10 s, minute and 15 minutes; `due`: the part that it should have by weights, where
+    tenants whose queue stayed full for less than half of the window are due what they got. `asks`: the part that its
+    tenants ask for, null: all there is; `by_weight`: the part that weights alone would give it beside the tiers, or
+    groups of its tier, that were served or waited. `due_by`: why `due` is due, because it is all that is asked for
+    (`asks`), or because weights give no more beside what others ask for (`weight`).
     """
 
     weight: float

@@ -160,7 +160,7 @@ class Tracer(Protocol):
 
 
 class CallObserver(Protocol):
-    """A counter of calls that have ended."""
+    """An observer of calls that have ended, such as a counter."""
 
     def ended(self, trace: CallTrace) -> None:
         """A call has ended."""

@@ -32,7 +32,7 @@ REST = "all others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedFleet:
-    """The engines of the simulated pool. They are equal except for their `paces`, which multiply the step times (empty:
+    """The engines of a simulated pool. They are equal except for their `paces`, which multiply the step times (empty:
     1).
     """
 

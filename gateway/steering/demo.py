@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTarget:
-    """The target of the demo: the `model` of an engine that runs `requests_max` at a time."""
+    """The target of the demo's calls: the `model` of an engine that runs `requests_max` at a time."""
 
     model: str
     requests_max: int

@@ -61,7 +61,7 @@ class StoreFull(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A named document at one version; `body` None: it was deleted."""
+    """A document of the store at one version, found by its kind and name; `body` None: it was deleted."""
 
     kind: str
     name: str
@@ -155,7 +155,9 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Opaque data that is worth keeping over a restart, as of `at_s` (seconds since 1970)."""
+    """A piece of learnt state, which the store does not interpret: worth keeping over a restart, as of `at_s` (seconds
+    since 1970).
+    """
 
     name: str
     at_s: float

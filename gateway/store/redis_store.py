@@ -230,7 +230,7 @@ class RedisStore:
 
 
 class RedisServer:
-    """The keys and scripts of a store in one server, and the connection to it. Mutable."""
+    """The Redis server of a store: its keys and scripts, and the connection to it. Mutable."""
 
     def __init__(self, url: str, prefix: str, *, timeout_s: float, options: dict[str, Any]) -> None:
         """Raises ValueError for an invalid URL."""

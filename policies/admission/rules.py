@@ -13,7 +13,9 @@ BACKEND_RETRY_S = 5.0  # Retry-After while no backend is available: about one he
 
 
 class AdmissionRules:
-    """All admission rules of one pool: may a request enter the queue and, if not, when may it be retried? Mutable."""
+    """The admission rules of one pool together: may a request enter the queue and, if not, when may it be retried?
+    Mutable.
+    """
 
     def __init__(
         self, rules: Sequence[Admission], queues: PoolQueues, groups: Mapping[str, GroupState] = NO_GROUPS

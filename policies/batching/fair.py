@@ -36,8 +36,8 @@ class Decode(NamedTuple, Generic[Key]):
 
 
 class Prefill(NamedTuple, Generic[Key]):
-    """A request with prompt left to compute. `slack_s` is the time until its first token is late, infinite without a
-    target.
+    """A request whose prompt is not computed yet, or not all of it. `slack_s` is the time until its first token is
+    late, infinite without a target.
     """
 
     key: Key

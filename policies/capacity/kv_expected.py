@@ -64,7 +64,8 @@ class ExpectedSums:
 
 
 class ExpectedOverTime:
-    """The KV tokens that one backend's requests are expected to hold at the fullest moment. Mutable.
+    """A forecast of the KV tokens that one backend's requests hold at the fullest moment, by the distribution of their
+    lengths. Mutable.
 
     Shared prompt blocks are not included.
     """

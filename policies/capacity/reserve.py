@@ -24,7 +24,9 @@ RESERVE_S = 60.0  # without an arrival: longer than the gap between two arrivals
 
 
 class Room(NamedTuple):
-    """A number of sequences and KV tokens; negative where more is in use than is available."""
+    """The room at a backend, as a number of sequences and KV tokens; negative where more is in use than is
+    available.
+    """
 
     sequences: int
     tokens: float
@@ -34,7 +36,9 @@ NONE = Room(0, 0.0)
 
 
 class FloatingReserve:
-    """The slots and KV tokens to keep free at one backend for one tier, learnt from its arrivals. Mutable."""
+    """The reserve of one tier at one backend: the slots and KV tokens to keep free for it, learnt from its arrivals.
+    Mutable.
+    """
 
     __slots__ = ("_last_at", "_missing", "_needed", "_sequences", "_tokens")
 

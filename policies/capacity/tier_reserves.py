@@ -20,7 +20,7 @@ NO_RESERVES: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(slots=True)
 class TierUse:
-    """The sequences and KV tokens of one tier at one backend."""
+    """The use of one backend by one tier: its sequences and KV tokens there."""
 
     sequences: int = 0
     tokens: float = 0.0

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of one member: the service that it asks for, in any unit, and its weight, above 0."""
+    """A member's claim to a shared resource: the service that it asks for, in any unit, and its weight, above 0."""
 
     weight: float
     demand: float = inf

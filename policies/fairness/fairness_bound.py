@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessBound:
-    """The bounds of one fairness policy on the difference in service between two tenants, in multiples of U + K.
-    `ahead` names the policy's parameter that is K; None: K = 0.
+    """The bounds of one fairness policy on the difference in service between two tenants, in multiples of U + K
+    (bounds.py). `ahead` names the policy's parameter that is K; None: K = 0.
 
     VTC's accounts move when a request is refunded (its prompt was estimated too long, or its backend failed), and U
     includes that. Deficits were refilled meanwhile and keep the refill. A bound then grows by all that can be refunded

@@ -32,7 +32,7 @@ P = TypeVar("P", bound=Place)
 
 
 class ByKey(Protocol[P]):
-    """A collection of waiting tenants, smallest key first, ties by tenant id."""
+    """The interface of a collection of waiting tenants, smallest key first, ties by tenant id."""
 
     def push(self, place: P, waiting: int) -> None: ...
 

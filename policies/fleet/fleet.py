@@ -39,7 +39,7 @@ OPEN = Access()
 
 
 class BackendHold(NamedTuple):
-    """A backend that is held for a request that fits nowhere yet. `needed` is the room that the request will occupy
+    """The hold of a backend for a request that fits nowhere yet. `needed` is the room that the request will occupy
     there. `requests` and `tokens` are the ones in flight there when it was chosen; in a pool of one backend, those of
     the request itself.
     """

@@ -21,7 +21,7 @@ class TtftForecast(NamedTuple):
 
 
 class WorkAhead(NamedTuple):
-    """The work that is sent to a backend before a waiting request: sequences, with their prompt and output tokens."""
+    """The work that a backend is sent before a waiting request: sequences, with their prompt and output tokens."""
 
     sequences: float
     tokens: float

@@ -16,7 +16,7 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """A run of steps that compute prompts: the last full step and its end, the last step and its end. Steps are
+    """A run of engine steps that compute prompts: the last full step and its end, the last step and its end. Steps are
     numbers, ends are in seconds from now.
     """
 

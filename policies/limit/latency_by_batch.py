@@ -68,8 +68,8 @@ class Speed:
 
 
 class SpeedComparison(NamedTuple):
-    """The effect of fewer in flight: the logarithm of the throughput ratio, its error, and that of the batch size
-    ratio.
+    """A comparison of a backend's speed with fewer requests in flight: the logarithm of the throughput ratio, its
+    error, and that of the batch size ratio.
     """
 
     throughput: float
@@ -79,7 +79,7 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """The speed of answers that ran in about one batch size, by kind. Mutable."""
+    """The speed of the answers that ran in about one batch size, by kind of answer. Mutable."""
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0

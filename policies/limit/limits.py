@@ -51,7 +51,7 @@ class Limit(Protocol):
 
 
 class RoomOnly:
-    """The absence of a limit: only slots and memory count."""
+    """A limit that limits nothing: only slots and memory count."""
 
     reads_time = False
     by_latency: LatencyLimit | None = None
@@ -67,7 +67,7 @@ class RoomOnly:
 
 
 class FixedLimit(RoomOnly):
-    """A fixed limit: the configured number of sequences per engine, for all replicas together."""
+    """A limit that is configured: the number of sequences per engine, for all replicas together."""
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
         self._sequences_max = sequences_max
@@ -83,7 +83,9 @@ class FixedLimit(RoomOnly):
 
 
 class ModelLimit:
-    """A limit by the step-time model: the requests that the backend can serve in time; without a model, by latency."""
+    """A limit by the step-time model, which admits the requests that the backend can serve in time; without a model, by
+    latency.
+    """
 
     reads_time = True
 

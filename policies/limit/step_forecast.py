@@ -44,7 +44,7 @@ class StepForecast(Protocol):
 
 
 class ChunkedPrefillForecast:
-    """The forecast for vLLM: every decode runs in every step; prompts get the rest of it, in order of arrival."""
+    """A forecast for vLLM's rule: every decode runs in every step; prompts get the rest of it, in order of arrival."""
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         """Whether the step with this request stays within the tightest TPOT target, or within the knee without a
@@ -71,7 +71,9 @@ class ChunkedPrefillForecast:
 
 
 class FairBatchingForecast:
-    """The forecast for FairBatching: decodes wait until they are due, and the most urgent prompts get that time."""
+    """A forecast for the rule of FairBatching: decodes wait until they are due, and the most urgent prompts get that
+    time.
+    """
 
     def keeps_pace(self, work: EngineWork, reservation: Reservation) -> bool:
         return decode_share(work, reservation) <= 1.0 + ROUNDING

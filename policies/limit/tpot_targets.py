@@ -23,7 +23,7 @@ NextStep = Callable[[Reservation], float]
 
 @dataclass(slots=True)
 class TpotTarget:
-    """The totals of the running requests that have the same TPOT target: requests, sequences and context tokens."""
+    """The totals of the running requests with one TPOT target: requests, sequences and context tokens."""
 
     requests: int = 0
     sequences: int = 0

@@ -46,7 +46,9 @@ class Placement(Protocol):
 
 
 class Worker(NamedTuple):
-    """A backend that a request may wait for: its capacity, and how many requests wait in the gateway's queue for it."""
+    """A backend that a request may wait for, in an arrival placement: its capacity, and how many requests wait for it
+    in the gateway's queue.
+    """
 
     capacity: BackendCapacity
     queued_requests: int

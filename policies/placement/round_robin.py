@@ -25,7 +25,7 @@ class RoundRobin(ArrivalPlacement):
 
 
 class TenantRoundRobin(ArrivalPlacement):
-    """Round robin with a separate circle for each tenant."""
+    """A placement on the next backend in a circular order of each tenant's own."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}  # by tenant

@@ -32,7 +32,9 @@ PassedOver = tuple[str, Request]
 
 
 class BackfillRound:
-    """One poll's round over one queue: the backends with room, and the requests that fit at none of them."""
+    """One poll's round of backfilling in one queue: the backends with room, and the requests that fit at none of
+    them.
+    """
 
     __slots__ = (
         "_asked_for",

@@ -33,8 +33,8 @@ from policies.types import Request, Tenant, Usage, Wait
 
 @dataclass(slots=True)
 class Handover:
-    """The handover of one pool: it takes in requests from another scheduler, and sets aside requests that wait.
-    Mutable.
+    """The part of a Scheduler that takes over requests from another scheduler, and parks requests whose process is
+    away. Mutable.
     """
 
     queues: PoolQueues

@@ -16,7 +16,9 @@ BACKEND_WAIT_S_MAX = 15.0  # time for an inference server to restart with its we
 
 
 class Outage:
-    """The time limits of requests that wait while no backend is available. A pool starts without backends."""
+    """The time limits of requests that wait while no backend of their pool is available. A pool starts without
+    backends.
+    """
 
     def __init__(self, wait_s_max: float) -> None:
         """`wait_s_max` is in seconds; 0: requests do not wait for a backend."""

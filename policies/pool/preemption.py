@@ -59,8 +59,9 @@ NO_INTERRUPTIONS = InterruptRules()
 
 @dataclass(slots=True)
 class Preemption:
-    """The rules for preemption. `tiers` has all tiers; `tier` gives the tier of a tenant's id. `service_min` is the
-    difference in rank, in service over weight, beyond which a request is preempted; None: never for service.
+    """The part of a Scheduler that chooses requests to preempt. `tiers` has all tiers; `tier` gives the tier of a
+    tenant's id. `service_min` is the difference in rank, in service over weight, beyond which a request is preempted;
+    None: never for service.
     """
 
     service_min: float | None

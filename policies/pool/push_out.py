@@ -25,7 +25,7 @@ TIER, GROUP, TENANT = "tier", "group", "tenant"
 
 
 class Level(NamedTuple):
-    """One level of the path from a tier to a tenant: a tier, a group or the tenant."""
+    """One level of a tenant's path in the fair order: a tier, a group or the tenant."""
 
     kind: str
     id: str
@@ -37,7 +37,7 @@ Path = tuple[Level, ...]
 
 
 class Holder(Place):
-    """A tier, group or tenant, and the part of the queue that it holds."""
+    """A tier, group or tenant, and the part of a full queue that its requests hold."""
 
     __slots__ = ("amount", "inner", "key", "outer", "weight")
 
@@ -60,7 +60,7 @@ def _most_first(holder: Holder) -> float:
 
 
 class Holdings:
-    """The part of the queue that every holder has, by one measure: requests or bytes. Mutable."""
+    """The part of a full queue that each tier, group and tenant holds, by one measure: requests or bytes. Mutable."""
 
     def __init__(self) -> None:
         self._root = Holder((), Level("", "", 1.0), None)

@@ -79,7 +79,7 @@ class SchedulerSettings:
 
 
 class SchedulerParts:
-    """The parts of one Scheduler."""
+    """The parts that one Scheduler is put together from."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         price, sizing = settings.price, settings.sizing or settings.prediction

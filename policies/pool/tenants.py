@@ -24,7 +24,9 @@ from policies.types import Group, Request, Tenant, TenantView, Tier, Usage, Wait
 
 @dataclass(slots=True)
 class Tenants:
-    """The tenants of one pool. Changes are passed on to its queues, and to all parts that keep state per tenant."""
+    """The tenants of one pool, as its Scheduler knows them. Changes are passed on to its queues, and to all parts that
+    keep state per tenant.
+    """
 
     states: dict[str, QueuedTenant]
     tiers: dict[str, Tier]

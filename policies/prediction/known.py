@@ -23,7 +23,7 @@ class NoPrediction:
 
 
 class Oracle:
-    """A predictor that knows: the true length where the request carries it, else the request's limit."""
+    """A predictor that knows the answer: the true length where the request carries it, else the request's limit."""
 
     def predict(self, request: Request) -> float:
         known = request.output_tokens_known

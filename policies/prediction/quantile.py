@@ -88,7 +88,9 @@ class _Views:
 
 
 class OutputWindow:
-    """The last outputs, in order of arrival and in order of size, and a quantile of them. Mutable."""
+    """The lengths of a tenant's last outputs, in order of arrival and in order of size, and a quantile of them.
+    Mutable.
+    """
 
     __slots__ = ("_oldest", "_ratio", "_sorted", "arrived", "outputs_max", "quantile")
 

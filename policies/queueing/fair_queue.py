@@ -62,7 +62,7 @@ class QueuedTenant:
 
 
 class FairQueue:
-    """One queue of a pool: the order of its waiting requests, and its requests in flight."""
+    """One fair queue of a pool: the order of its waiting requests, and its requests in flight."""
 
     def __init__(
         self,

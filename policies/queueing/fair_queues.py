@@ -107,7 +107,7 @@ class FairQueues(Protocol):
 
 
 class SharedQueue(FairQueues):
-    """One queue for all backends, over the pool's own FIFOs."""
+    """The queues of a pool with one queue for all backends, over the pool's own FIFOs."""
 
     def __init__(self, fair_queue: FairQueue) -> None:
         self.shared: FairQueue | None = fair_queue
@@ -138,7 +138,7 @@ class SharedQueue(FairQueues):
 
 
 class Assignments:
-    """Which backend each waiting request is assigned to, by a placement on arrival. Mutable."""
+    """The backend that each waiting request is assigned to, by a placement on arrival. Mutable."""
 
     def __init__(self, placement: ArrivalPlacement) -> None:
         self._placement = placement
@@ -168,7 +168,7 @@ class Assignments:
 
 
 class QueuePerBackend(FairQueues):
-    """One queue for each backend; the placement chooses the queue when a request arrives."""
+    """The queues of a pool with one queue for each backend; the placement chooses the queue when a request arrives."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class Observation:
 
 
 class Sum:
-    """A running sum of observations. Mutable."""
+    """A running sum of observations of steps. Mutable."""
 
     def __init__(self) -> None:
         self.seconds = self.steps = self.new_tokens = self.context_token_steps = self.request_steps = 0.0

@@ -15,7 +15,7 @@ from backends.engine.realtime import PacedEngine
 
 @dataclass(slots=True)
 class Choice:
-    """One sequence of an exchange: its progress, and the engine that runs it."""
+    """One sequence of an HTTP call in the engines: its progress, and the engine that runs it."""
 
     exchange: "EngineExchange"
     index: int

@@ -185,7 +185,7 @@ class KeyPage(Page):
 
 
 class UsagePage(Page):
-    """A page of usage. Days are UTC, both inclusive; today by default."""
+    """A query of one page of usage. Days are UTC, both inclusive; today by default."""
 
     first_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
     last_day: Annotated[str, Field(pattern=DAY_PATTERN)] | None = None
@@ -223,7 +223,7 @@ class UsageExport(UsageDivided):
 
 
 class AuditPage(Query):
-    """A page of the audit log, newest first; `cursor` is the `next_cursor` of the previous page."""
+    """A query of one page of the audit log, newest first; `cursor` is the `next_cursor` of the previous page."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(pattern=DIGITS_PATTERN)] | None = None

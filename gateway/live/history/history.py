@@ -54,7 +54,7 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_RecordedPart)
 
 
 class HistoryReader:
-    """A reader of the history, which asks all processes for what they have recorded."""
+    """A reader of the gateway's history, which asks all processes for what they have recorded."""
 
     def __init__(self, recorder: HistoryRecorder, others: Others) -> None:
         self.recorder = recorder

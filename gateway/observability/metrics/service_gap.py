@@ -109,8 +109,8 @@ def jain_index(received: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GapBound:
-    """The gap that a pool's policy guarantees. `ahead_service` is the policy's K. `is_capped`: a tenant may hold only a
-    part of the service in flight.
+    """The bound that a pool's fairness policy guarantees on its service gap. `ahead_service` is the policy's K.
+    `is_capped`: a tenant may hold only a part of the service in flight.
     """
 
     bound: FairnessBound

@@ -124,6 +124,6 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The facts that all runs of a comparison have in common, in words for the reader."""
+    """The setting of a comparison: what all of its runs have in common, in words for the reader."""
 
     facts: Mapping[str, str]

@@ -89,8 +89,8 @@ class Agents:
 
 
 class PlannedTurn(NamedTuple):
-    """One turn of an agent: the number of its session, from 0; the `gap_s` after the agent's turn before, of whichever
-    session.
+    """One planned turn of an agent in a generated trace: the number of its session, from 0; the `gap_s` after the
+    agent's turn before, of whichever session.
     """
 
     session: int
