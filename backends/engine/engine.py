@@ -38,7 +38,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step. `emitted` names every request that got one more token, in batch order."""
+    """The result of one engine step. `emitted` names every request that got one more token, in batch order."""
 
     plan: StepPlan
     emitted: tuple[str, ...]

@@ -24,9 +24,7 @@ Epoch = int
 
 
 class LimitsOf(NamedTuple):
-    """The tenant and API key that a state of limits per minute belongs to: limits of the tenant, of its group and of
-    the key.
-    """
+    """The tenant and API key whose limits per minute are meant: those of the tenant, of its group and of the key."""
 
     tenant_id: str
     key_id: str = ""

@@ -23,7 +23,7 @@ SLICE_TENANTS: Final = 100  # of a look: about a millisecond
 
 
 class Reading:
-    """One reading of service windows: show it all tenants (`saw`), then say that it has `ended`."""
+    """One reading of service windows, to which all tenants are shown (`saw`) before it has `ended`."""
 
     def __init__(self, record: "PoolRecord", windows: Sequence[ServiceWindow], now: float) -> None:
         self._record = record

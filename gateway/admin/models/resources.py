@@ -172,7 +172,7 @@ class AuditResource(Fields):
 
 
 class Page(Query):
-    """One page of a list: `cursor` is the `next_cursor` of the previous page."""
+    """A query of one page of a list: `cursor` is the `next_cursor` of the previous page."""
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
     cursor: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
@@ -208,8 +208,8 @@ class UsageDivided(Query):
 
 
 class UsageSumsPage(UsageDivided):
-    """A query of one page of sums. Days are UTC, both inclusive; this month by default. `cursor` is the `next_cursor`
-    of the page before.
+    """A query of one page of sums of usage. Days are UTC, both inclusive; this month by default. `cursor` is the
+    `next_cursor` of the page before.
     """
 
     limit: Annotated[int, Field(ge=1, le=PAGE_ROWS_MAX)] = PAGE_ROWS
