@@ -127,6 +127,24 @@ async def test_a_client_that_reads_slowly_still_gets_its_answer_while_draining()
             connection.writer.close()
 
 
+async def test_calls_that_are_refused_do_not_prolong_the_draining():
+    async def flood():
+        while True:
+            assert (await rig.post()).status == 503
+
+    async with engine() as server, gateway(server, **LAME) as rig:
+        rig.gateway._handlers.refuse_new()
+        floods = [asyncio.create_task(flood()) for _ in range(16)]
+        await asyncio.sleep(0.2)
+        started = time.monotonic()
+        await rig.gateway.drain()
+        assert time.monotonic() - started < LAME["shutdown"]["drain_s"] / 2
+        assert not any(each.done() for each in floods)
+        for each in floods:
+            each.cancel()
+        await asyncio.gather(*floods, return_exceptions=True)
+
+
 @pytest.mark.jumping
 async def test_a_client_still_there_when_time_is_up_is_told_and_none_is_waited_for(caplog):
     async with engine(speed=0.05) as server, scripted(fall_silent, model="silent") as silent:
