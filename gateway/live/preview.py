@@ -39,23 +39,23 @@ NO_GROUPS: Final[Mapping[str, GroupWeight]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewedShare:
-    """The part of the pool's service that a tenant or a tier is due before and after the edit, from 0 to 1. `asks_all`:
-    a tenant waits, so that its weight matters.
+class SharePreview:
+    """The shares of the pool's service, from 0 to 1, now and after the edit, by weights and demands of the last minute.
+    `asks_all`: the member waits for more than it gets. Any other member gets what it asks for, whatever its weight.
     """
 
-    now: float
-    then: float
+    share_now: float
+    share_then: float
     asks_all: bool
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewedPool:
-    """The preview of one pool: shares by tenant, by tier and by group."""
+class PoolPreview:
+    """The shares of one pool, by tenant, tier and group."""
 
-    tenants: Mapping[str, PreviewedShare]
-    tiers: Mapping[str, PreviewedShare]
-    groups: Mapping[str, PreviewedShare]
+    tenants: dict[str, SharePreview]
+    tiers: dict[str, SharePreview]
+    groups: dict[str, SharePreview]
 
 
 def preview(
@@ -63,7 +63,7 @@ def preview(
     tier_weights: Mapping[str, float],
     edit: WeightEdit,
     groups: Mapping[str, GroupWeight] = NO_GROUPS,
-) -> PreviewedPool:
+) -> PoolPreview:
     """The effects of the edit on this pool of the live document. `tier_weights` and `groups` are complete."""
     tenants = pool.tenants
     weights = {tier_id: tier.weight for tier_id, tier in pool.tiers.items()}
@@ -78,7 +78,7 @@ def preview(
     tiers_then = {**weights, **edit.tier_weights}
     then = tiered_shares(1.0, tier_weights=tiers_then, tenants=changed, group_weights=groups_then)
 
-    def sums(names: set[str], of: Callable[[TenantClaim], str | None]) -> dict[str, PreviewedShare]:
+    def sums(names: set[str], of: Callable[[TenantClaim], str | None]) -> dict[str, SharePreview]:
         return {
             name: _share(
                 sum(now[each] for each in claims if of(claims[each]) == name),
@@ -89,7 +89,7 @@ def preview(
         }
 
     both = [*claims.values(), *changed.values()]
-    return PreviewedPool(
+    return PoolPreview(
         {each: _share(now[each], then[each], asks_all=claims[each].demand == inf) for each in claims},
         sums({each.tier for each in both}, lambda claim: claim.tier),
         sums({each.group for each in both if each.group is not None}, lambda claim: claim.group),
@@ -108,5 +108,5 @@ def _claim(tenant: LivePageTenant) -> TenantClaim:
     return TenantClaim(tenant.weight, demand, tenant.tier, tenant.group)
 
 
-def _share(now: float, then: float, *, asks_all: bool) -> PreviewedShare:
-    return PreviewedShare(round(now, SHARE_DIGITS), round(then, SHARE_DIGITS), asks_all)
+def _share(now: float, then: float, *, asks_all: bool) -> SharePreview:
+    return SharePreview(round(now, SHARE_DIGITS), round(then, SHARE_DIGITS), asks_all)

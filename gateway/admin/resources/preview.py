@@ -12,7 +12,7 @@ from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.config.sections import GroupSection, TenantSection, TierSection
 from gateway.config.value_types import Name, TenantName, Weight
 from gateway.live.live import Live
-from gateway.live.preview import GroupWeight, PreviewedShare, WeightEdit, preview
+from gateway.live.preview import GroupWeight, PoolPreview, WeightEdit, preview
 from gateway.live.schema import LivePagePool
 from gateway.registry.registry import Registry
 from policies.types import DEFAULT_TIER
@@ -51,24 +51,6 @@ class PreviewAsked(Fields):
     tiers: Annotated[dict[Name, PreviewedTier], Field(max_length=EDITS_MAX, default_factory=dict)]
 
 
-class SharePreview(Fields):
-    """The shares of the pool's service, from 0 to 1, now and after the edit, by weights and demands of the last minute.
-    `asks_all`: the member waits for more than it gets. Any other member gets what it asks for, whatever its weight.
-    """
-
-    share_now: float
-    share_then: float
-    asks_all: bool
-
-
-class PoolPreview(Fields):
-    """The shares of one pool, by tenant, tier and group."""
-
-    tenants: dict[str, SharePreview]
-    tiers: dict[str, SharePreview]
-    groups: dict[str, SharePreview]
-
-
 class PreviewResource(Fields):
     """The shares of each pool before and after an edit, by pool name, without tenants that were idle for 15 minutes."""
 
@@ -98,15 +80,9 @@ class PreviewRoutes:
         groups = {name: GroupWeight(each.tier, each.weight) for name, each in sections.items()}
         self._check(body, pools, weights.keys(), groups.keys())
         edit = _edit(body)
-        shown = {}
-        for name, pool in pools.items():
-            if body.pool in (None, name):
-                found = preview(pool, weights, edit, groups)
-                shown[name] = PoolPreview(
-                    tenants={each: _shown(share) for each, share in found.tenants.items()},
-                    tiers={each: _shown(share) for each, share in found.tiers.items()},
-                    groups={each: _shown(share) for each, share in found.groups.items()},
-                )
+        shown = {
+            name: preview(pool, weights, edit, groups) for name, pool in pools.items() if body.pool in (None, name)
+        }
         return AdminAnswer(PreviewResource(pools=shown))
 
     def _check(self, body: PreviewAsked, pools: Mapping[str, LivePagePool], tiers: Any, groups: Any) -> None:
@@ -142,7 +118,3 @@ def _edit(body: PreviewAsked) -> WeightEdit:
 def _named(edits: Mapping[str, BaseModel], field: str, default: Any) -> dict[str, Any]:
     """The value of this field for each edit that sets it; null stands for the default."""
     return {name: getattr(edit, field) or default for name, edit in edits.items() if field in edit.model_fields_set}
-
-
-def _shown(share: PreviewedShare) -> SharePreview:
-    return SharePreview(share_now=share.now, share_then=share.then, asks_all=share.asks_all)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from gateway.live.preview import PreviewedShare, WeightEdit, preview
+from gateway.live.preview import SharePreview, WeightEdit, preview
 
 
 def tenant(share, *, weight=1.0, tier="default", group=None, backlogged=False):
@@ -18,7 +18,7 @@ def pool(tiers=(("default", 1.0),), groups=(), **tenants):
 
 
 def shares(found):
-    return {each: (share.now, share.then) for each, share in found.items()}
+    return {each: (share.share_now, share.share_then) for each, share in found.items()}
 
 
 def test_weight_3_instead_of_1_takes_from_those_that_wait_and_from_no_other():
@@ -26,7 +26,7 @@ def test_weight_3_instead_of_1_takes_from_those_that_wait_and_from_no_other():
     found = preview(busy, {}, WeightEdit(tenant_weights={"a": 3.0}))
     assert shares(found.tenants) == {"a": (0.4, 0.6), "b": (0.4, 0.2), "light": (0.2, 0.2)}
     assert [found.tenants[each].asks_all for each in ("a", "b", "light")] == [True, True, False]
-    assert found.tiers == {"default": PreviewedShare(1.0, 1.0, asks_all=True)}
+    assert found.tiers == {"default": SharePreview(1.0, 1.0, asks_all=True)}
 
 
 def test_a_weight_changes_nothing_for_a_tenant_that_gets_all_it_asks_for():
