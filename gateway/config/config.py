@@ -34,7 +34,7 @@ from gateway.config.discovery import SOURCES_MAX, Discovery
 from gateway.config.files import resolve_files
 from gateway.config.jwt import Jwt
 from gateway.config.prices import PriceSection
-from gateway.config.problems import Loc
+from gateway.config.problems import Loc, dotted_path
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import (
     AccessLog,
@@ -143,7 +143,7 @@ class Config(BaseSettings):
             raise PydanticCustomError(
                 "disagreement",
                 "{text}",
-                {"text": "; ".join(f"{_dotted(path)}: {text}" for path, text in problems), "problems": problems},
+                {"text": "; ".join(f"{dotted_path(path)}: {text}" for path, text in problems), "problems": problems},
             )
         return self
 
@@ -407,7 +407,3 @@ def _endpoint_disagreements(config: Config) -> Iterator[tuple[Loc, str]]:
             yield ("endpoints", path), "must be a path like /v1/name of letters, digits, '.', '_', '~' and '-'"
         elif ours.find(path)[0] is not None:
             yield ("endpoints", path), "is served already"
-
-
-def _dotted(path: Loc) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
