@@ -27,11 +27,11 @@ from gateway.cli import main
 from gateway.budgets import usage
 from gateway.identity.tenants import TenantDirectory
 from gateway.live.history import recorder
-from gateway.steering.what_if.recorded_calls import RecordedCalls
+from gateway.steering.what_if import recorded_calls
 usage.ROWS_MAX //= {SCALE}
 recorder.NAMES_MAX //= {SCALE}
 TenantDirectory.__init__.__kwdefaults__["open_tenants_max"] //= {SCALE}
-RecordedCalls.__init__.__kwdefaults__["calls_max"] //= {SCALE}
+recorded_calls.CALLS_MAX //= {SCALE}
 main()
 """
 # Of a call among many over one among few, in the slice that a neighbour disturbs least; was 3 where each looked at all

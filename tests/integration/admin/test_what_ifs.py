@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from gateway.admin.command import output
 from gateway.admin.command import what_if as command
 from gateway.cli import app
-from gateway.steering.what_if import what_ifs
-from gateway.steering.what_if.recorded_calls import RecordedCalls
+from gateway.steering.what_if import recorded_calls, what_ifs
 
 LOUD, QUIET = 24, 6
 
@@ -271,12 +270,13 @@ async def test_without_calls_there_is_nothing_to_play(tmp_path):
 
 
 async def test_only_so_many_calls_and_hashes_are_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 3, "hashes_max": 500_000})
+    monkeypatch.setattr(recorded_calls, "CALLS_MAX", 3)
     async with engine() as server, admin(tmp_path, server) as asker:
         await calls_of(asker, "declared", 5)
         lines = await asker.rig.gateway.operators.steering._recorded.lines(b"60")
         assert len(lines.splitlines()) == 3
-    monkeypatch.setattr(RecordedCalls.__init__, "__kwdefaults__", {"calls_max": 50, "hashes_max": 10})
+    monkeypatch.setattr(recorded_calls, "CALLS_MAX", 50)
+    monkeypatch.setattr(recorded_calls, "HASHES_MAX", 10)
     async with engine() as server, admin(tmp_path, server) as asker:
         long = [{"role": "user", "content": "word " * 1200}]
         await calls_of(asker, "declared", 5, messages=long)
