@@ -15,7 +15,6 @@ from policies.fleet.negative_cache import NegativeCache
 from policies.fleet.pool_limits import PoolLimits
 from policies.limit import Limit, ModelLimit
 from policies.placement import LeastReserved, Placement
-from policies.placement.base import Fits
 from policies.reservation import Reservation
 from policies.types import BackendLoad, BackendView, Request, Tier, Usage
 
@@ -274,10 +273,7 @@ class Fleet:
         if refusals is not None and refusals.refused and not is_few:
             search = refusals.search(needed, reserve_only=is_closed, now=now)
             asked = refusals.worth_asking(candidates, search)
-        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
-            chosen = asked[0] if self._fits(layouts, needed, request, access, asked[0]) else None
-        else:
-            chosen = self._chosen(request, asked, partial(self._fits, layouts, needed, request, access), home)
+        chosen = self._chosen(request, asked, layouts, needed, access, home)
         if chosen is None:
             if refusals is not None and not is_few:
                 search = search or refusals.search(needed, reserve_only=is_closed, now=now)
@@ -291,10 +287,21 @@ class Fleet:
         self._slots_changed(chosen)
         return chosen, reservation
 
-    def _chosen(
-        self, request: Request, asked: Sequence[BackendCapacity], fits: Fits, home: str
+    def _chosen(  # noqa: PLR0917 - compiled, and called with every decision
+        self,
+        request: Request,
+        asked: Sequence[BackendCapacity],
+        layouts: dict[tuple[int, bool], Reservation],
+        needed: Reservation,
+        access: Access,
+        home: str,
     ) -> BackendCapacity | None:
-        """The backend, of those that are asked, to which the request goes; None: it fits at none."""
+        """The backend, of those that are asked, to which the request goes; None: it fits at none. For the others see
+        `_fits`.
+        """
+        if len(asked) == 1 and self.kv_rule == "sum":  # mostly, while requests wait; placement could but ask it, too
+            return asked[0] if self._fits(layouts, needed, request, access, asked[0]) else None
+        fits = partial(self._fits, layouts, needed, request, access)
         if home:
             for each in asked:
                 if each.id == home and fits(each):

@@ -87,31 +87,41 @@ def test_a_request_is_refused_unasked_where_its_blocks_are_more_than_are_free_an
     assert fleet.still_refuses(request, "default", output_tokens, **told) == is_refused, "592 of 1,008 - 416"
 
 
-def asked(pool):
-    """How many times a backend was asked for room."""
-    return pool.scheduler._fleet.asked
+@pytest.fixture
+def asked(monkeypatch):
+    """How many backends were asked, each time that room was looked for."""
+    found, chosen = [], Fleet._chosen
+
+    def spied(self, request, asked, *args):
+        found.append(len(asked))
+        return chosen(self, request, asked, *args)
+
+    monkeypatch.setattr(Fleet, "_chosen", spied)
+    return found
 
 
-def test_once_all_are_full_only_those_that_changed_are_asked(make_pool):
+@pytest.mark.interpreted
+def test_once_all_are_full_only_those_that_changed_are_asked(make_pool, asked):
     pool = make_pool(loads=LOADS)
     for number in range(30):
         pool.send("A", f"r{number}", prompt=280, output_max=16)
     assert len(pool.dispatched()) == len(LOADS)
-    before = asked(pool)
+    asked.clear()
     pool.scheduler.finished("r3", Outcome.COMPLETED, pool.now)
     assert len(pool.dispatched()) == 1
-    assert asked(pool) == before + 1
+    assert asked == [1]
 
 
-def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool):
+def test_who_is_busy_with_prompts_is_asked_again_when_he_is_not(make_pool, asked):
     pool = make_pool(loads=BUSY_LOADS)
     for number in range(24):  # each keeps its engine busy for two steps and a half
         pool.send("A", f"r{number}", prompt=250, output_max=16)
     assert len(pool.dispatched()) == len(LOADS)
-    before, wakeup_at = asked(pool), pool.scheduler.next_wakeup()
+    asked.clear()
+    wakeup_at = pool.scheduler.next_wakeup()
     pool.now += (wakeup_at - pool.now) / 2
     assert pool.dispatched() == []
-    assert asked(pool) == before
+    assert asked == []
     pool.now = wakeup_at
     assert len(pool.dispatched()) == len(LOADS)
 
@@ -151,15 +161,15 @@ def test_a_rejected_request_is_compared_only_with_backends_that_have_changed(mak
     assert len(compared) <= 3, "once for each tenant's next request"
 
 
-def test_a_backend_without_a_slot_is_not_asked_because_it_changed(make_pool):
+def test_a_backend_without_a_slot_is_not_asked_because_it_changed(make_pool, asked):
     pool = make_pool(loads=LOADS[:2], limit=partial(FixedLimit, 2))
     for number, prompt in enumerate((280, 9, 9)):  # memory keeps more from the first backend, the limit from the other
         pool.send("A", f"r{number}", prompt=prompt, output_max=16)
     assert [each.backend_id for each in pool.poll()] == ["gpu-00", "gpu-01", "gpu-01"]
     pool.send("A", "next", prompt=280, output_max=16)
     assert pool.dispatched() == []
-    before = asked(pool)
+    asked.clear()
     for request_id in ("r1", "r2"):
         pool.emit(request_id, 1)  # its first token: room may have come there
         assert pool.dispatched() == []
-    assert asked(pool) == before
+    assert asked == []
