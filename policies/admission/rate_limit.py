@@ -52,8 +52,8 @@ class RateLimiter(Admission):
         self._expected_output = expected_output
         self._make_window = window
         self._minutes: dict[str, _Minute] = {}  # by scope
-        self.reserved: dict[str, list[Reserved]] = {}
-        """What each request reserves, in scopes with a token limit."""
+        self._reserved: dict[str, list[Reserved]] = {}  # by request, of scopes with a token limit
+        self.reserved: Mapping[str, object] | None = self._reserved
         self._groups: Mapping[str, GroupState] = {}
 
     def limit_groups(self, groups: Mapping[str, GroupState]) -> None:
@@ -95,10 +95,10 @@ class RateLimiter(Admission):
                 tokens = self._reservation(request, scope.limits.tokens_per_minute_max)
                 reserved.append((window, window.book(tokens, now)))
         if reserved:
-            self.reserved[request.id] = reserved
+            self._reserved[request.id] = reserved
 
     def settled(self, request_id: str, tokens: int, now: float) -> None:
-        for window, booking in self.reserved.pop(request_id, ()):
+        for window, booking in self._reserved.pop(request_id, ()):
             beyond = tokens - booking.amount
             window.amend(booking, min(tokens, booking.amount), now)
             if beyond > 0:
