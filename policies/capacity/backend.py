@@ -197,14 +197,15 @@ class BackendCapacity:
         """Whether there are slots and memory for the reservation. Does not ask the limit."""
         if not self.sequences:
             return True
-        room = self._rooms.get(reservation.tier_id) or self.room(reservation.tier_id)
+        tier_id = reservation.tier_id
+        room = self._rooms[tier_id] if tier_id in self._rooms else self.room(tier_id)
         if reservation.sequences > room.sequences:
             return False
         needed = float(reservation.tokens)
         if needed > room.tokens and (
             self._peak is None
             or (
-                not self._reserves.has_kept(reservation.tier_id, needed, self._clock.now)
+                not self._reserves.has_kept(tier_id, needed, self._clock.now)
                 and self._peak.surely_exceeds(reservation, self.tokens_max - self._shared_tokens)
             )
         ):
@@ -212,7 +213,7 @@ class BackendCapacity:
         if reservation.prefix:
             needed += self._unheld_tokens(reservation)
         if reserve_only:
-            own = self._reserves.own_room(reservation.tier_id, self._clock.now)
+            own = self._reserves.own_room(tier_id, self._clock.now)
             if reservation.sequences > own.sequences or needed > own.tokens:
                 return False
         return needed <= room.tokens or self._fits_peak(reservation, needed, room)
@@ -242,13 +243,12 @@ class BackendCapacity:
 
     def room(self, tier_id: str) -> Room:
         """The slots and KV tokens that are free for the tier: neither in use nor reserved for other tiers."""
-        room = self._rooms.get(tier_id)
-        if room is None:
+        if tier_id not in self._rooms:
             reserves = self._reserves
             kept = reserves.kept_for_others(tier_id, self._clock.now) if reserves.has_any else NOTHING
             tokens = inf if self.tokens_max == inf else self.tokens_max - self.tokens - kept.tokens
-            room = self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
-        return room
+            self._rooms[tier_id] = Room(self.sequences_max - self.sequences - kept.sequences, tokens)
+        return self._rooms[tier_id]
 
     def ttft_s(self, prefill_tokens: float, *, due_at: float = inf) -> float | None:
         """Seconds until the first token of a request that is sent now. The request has `prefill_tokens` of prompt to
@@ -273,7 +273,7 @@ class BackendCapacity:
         """The steps from now until there are slots and memory for the reservation, if nothing more is sent and all
         answers end as predicted; and the sequences and KV tokens that are free at that time.
         """
-        room = self._rooms.get(needed.tier_id) or self.room(needed.tier_id)
+        room = self.room(needed.tier_id)
         sequences, tokens, steps, wanted = room.sequences, room.tokens, 0.0, float(needed.tokens)
         if needed.prefix:
             wanted += self._unheld_tokens(needed)
@@ -297,7 +297,9 @@ class BackendCapacity:
         steps, sequences, tokens = self.room_after(first)
         if 0.0 < other.steps_left < steps:
             return True
-        wanted = first.tokens + other.tokens + self._unheld_tokens(first) + self._unheld_tokens(other)
+        wanted = first.tokens + other.tokens
+        if first.prefix or other.prefix:
+            wanted = wanted + self._unheld_tokens(first) + self._unheld_tokens(other)
         return first.sequences + other.sequences <= sequences and wanted <= tokens
 
     def take(self, reservation: Reservation) -> None:

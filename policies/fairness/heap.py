@@ -132,10 +132,10 @@ class TenantHeap(Generic[P]):
             elif key < (key_now := self._key(place)):
                 del passed_over[0]
                 self._put_back(place, key_now)
-            elif self._top() is None or passed_over[0] < self._entries[0]:
-                return place, False
             else:
-                break
+                top = self._top()
+                is_top = top is not None and self._entries[0] <= passed_over[0]
+                return (top, True) if is_top else (place, False)
         return self._top(), True
 
     def _put_back(self, place: P, key: Any) -> None:

@@ -44,11 +44,10 @@ class FreeTokens:
         self, tier_id: str, backends: Collection[BackendCapacity], with_slot: Collection[str]
     ) -> Mapping[str, float]:
         """The free tokens at each of all `backends`, by id; as `most` takes them."""
-        changed = self._changed.get(tier_id)
-        if changed is None:
+        if tier_id not in self._changed:
             self._free[tier_id] = {}
-            changed = self._changed[tier_id] = {each.id: each for each in backends}
-        free = self._free[tier_id]
+            self._changed[tier_id] = {each.id: each for each in backends}
+        free, changed = self._free[tier_id], self._changed[tier_id]
         if changed:
             for each in changed.values():
                 if each.id not in with_slot:

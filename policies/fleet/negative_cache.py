@@ -136,8 +136,10 @@ class NegativeCache:
         """Whether this same request, with this predicted output, was rejected and still has room at no backend in
         `with_slot`. False does not mean that there is room.
         """
-        refused = self.by_request.get(request.id)
-        if refused is None or refused.others or refused.request is not request:
+        if request.id not in self.by_request:
+            return False
+        refused = self.by_request[request.id]
+        if refused.others or refused.request is not request:
             return False
         needed = refused.needed
         if (needed.output_tokens, needed.tier_id, refused.reserve_only) != (output_tokens, tier_id, reserve_only):

@@ -102,7 +102,8 @@ class BackfillRound:
             choice = fair_queue.next(self.blocked, ())
             if choice is None or not self.refuses(choice[0], choice[1], predict):
                 return choice
-        closed, in_flight = self.closed, fair_queue.use.by_tenant
+        closed, passed, in_flight = self.closed, self.passed, fair_queue.use.by_tenant
+        is_fair = fair_queue.order.is_fair
         while (heads := self._heads or self._next_heads()) is not None:
             for head in heads:
                 tier_id, request = self._tier_id, head
@@ -111,7 +112,12 @@ class BackfillRound:
                     tier_id, request = fair_queue.within_shares((tier_id, head), self.blocked, passed_over)
                 if not still_refuses(request, tier_id, predict(request), is_closed=self.is_closed, closed=closed):
                     return tier_id, request
-                self.found_none(tier_id, request)
+                if not self.is_closed and is_fair and len(passed) < PASSED_MAX:  # `found_none`, inlined: of most
+                    passed_over.add(request.tenant_id)
+                    passed[request.tenant_id] = tier_id, request
+                    self._is_settled = False
+                else:
+                    self.found_none(tier_id, request)
                 if self._heads is None:
                     break
             else:
