@@ -63,14 +63,12 @@ $(NODE): tests/clients/node/package-lock.json
 web: $(STAMP)  ## fetch the packages of the page that vendored.toml pins, from npm
 	$(BIN)/python vendor_web.py
 
-# Half of the time of tests is waiting, so there are more workers than cores, and mypy fills what they leave. What
-# measures times or memory comes last.
+# Half of the time of tests is waiting, so there are more workers than cores, and mypy fills what they leave.
 test:  ## ruff, mypy and all tests that need no real vLLM, but for the long ones
 	$(MAKE) --no-print-directory -j 2 check tests
 
 tests: $(STAMP) $(NODE)
-	$(FORKED) $(WORKERS) -m "not long and not alone"; many=$$?; \
-	$(BIN)/python -m pytest -m "alone and not long" $$(grep -rl --include=*.py mark.alone tests/integration) && exit $$many
+	$(FORKED) $(WORKERS)
 
 test-long: $(STAMP)  ## the long tests: more of what `make test` does little of, published tables, an image; 2,000 seeds
 	$(FORKED) 2 --timeout 900 -m long
