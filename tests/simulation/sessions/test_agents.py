@@ -218,6 +218,7 @@ def test_on_an_h100_sessions_that_fit_are_not_held(until_s, warm_s):
     assert play(few, ON).tokens_per_s == play(few, OFF).tokens_per_s
 
 
+@pytest.mark.long  # the small pool shows it
 @pytest.mark.interpreted  # the scene notes when the ledger releases a turn
 def test_on_an_h100_sessions_are_held_beyond_what_fits():
     """W1, one pod: more than 1.6 times as much at 84 sessions; W4: its longest wait."""
