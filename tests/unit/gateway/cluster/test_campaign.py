@@ -10,16 +10,20 @@ from policies.scheduler import Scheduler
 from policies.types import Tenant
 
 
+def member(name, candidate):
+    return Member(
+        name, make_scheduler=lambda _: Scheduler(wait_s_max=10.0), tenant_of=Tenant, wait_s_max=10.0,
+        candidate=candidate, now=0.0,
+    )  # fmt: skip
+
+
 class Alone:
     """A member m1 whose store is this test."""
 
     def __init__(self):
         self.now = 0.0
         self.candidate = Candidate("m1", now=0.0)
-        self.member = Member(
-            "m1", make_scheduler=lambda _: Scheduler(wait_s_max=10.0), tenant_of=Tenant, wait_s_max=10.0,
-            candidate=self.candidate, now=0.0,
-        )  # fmt: skip
+        self.member = member("m1", self.candidate)
 
     def ask(self, view, *, at=None):
         """The call that the member makes next, at the earliest at this time. The store answers with the view."""
@@ -81,3 +85,10 @@ def test_members_of_another_version_make_each_alone_once_and_anew_when_there_are
     one.ask(StoreView(None, 0, {**other.members, "m3": "c"}, strangers=frozenset({"m2", "m3"})))
     assert one.member.lead.share.part.replicas == 3
     assert one.member.lead.leader is not alone
+
+
+def test_the_worker_that_is_named_leader_connects_to_none_and_others_to_it():
+    for name, target in [("w0", None), ("w1", "w0")]:
+        worker = member(name, None)
+        worker.appoint("w0", 1, 0.0)
+        assert worker.target() == target
