@@ -143,6 +143,8 @@ def test_where_no_tenant_has_a_group_it_opens_on_tenants(visit, loaded, keys):
         listed = {"total": sums, "items": [{**sums, by: name}], "next_cursor": None}
         visitor.page.route(f"**/admin/v1/usage/sums?by={by}*", answering(listed))
     page = visitor.sign_in(keys["viewer"], "#/usage")
-    expect(page.locator(".verdict")).to_contain_text("10 tokens were used in 3 requests; the most, 100 %, by chat")
+    expect(page.locator(".verdict")).to_contain_text(
+        "This month: 10 tokens were used in 3 requests; the most, 100 %, by chat"
+    )
     page.get_by_role("navigation", name="Sums by").get_by_role("link", name="Group").click()
     expect(row(page, "no group")).to_be_visible()

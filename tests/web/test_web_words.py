@@ -210,11 +210,69 @@ def test_what_is_reserved_names_the_tier(looking):
 
 def test_a_late_tenant_that_waits_says_what_for(looking):
     late = a_tenant(attainment_ratio=0.75, queued=6, oldest_wait_s=5.3, waits="no_room")
-    said = looking(a_pool(tenants={"chat": late})).locator(".who-is-hurt")
-    expect(said).to_contain_text(
-        "chat is late (75 % of its requests were in time in the last 15 min; "
-        "6 requests wait, the oldest for 5.3 s: no backend has room)"
+    asks = {**late, "due_by": ["weight"] * 3}
+    short = {**late, "share": [0.1] * 3}
+    said = looking(a_pool(tenants={"plain": late, "asks": asks, "short": short})).locator(".who-is-hurt")
+    waits = (
+        "is late (75 % of its requests were in time in the last 15 min; "
+        "6 requests wait, the oldest for 5.3 s: no backend has room"
     )
+    expect(said).to_contain_text(f"plain {waits})")
+    expect(said).to_contain_text(f"asks {waits}; it gets what is due by its weight, 25 %, and asks for more)")
+    expect(said).to_contain_text(f"short {waits}, and it got 10 % in the last minute of the 25 % that is due)")
+
+
+def test_since_when_a_tenant_is_hurt_is_said_on_now_and_on_its_view(visit, loaded, keys):
+    """Its calls have waited since the third step; a pause of less than a minute ends nothing."""
+    visitor = visit(loaded)
+    waits = [9.0, *[0.0] * 8, 2.0, 2.0, *[0.0] * 3, 5.0]
+    from_s = time.time() // 60 * 60 - 600 + 7
+    pool = {"values": {"wait_s": waits, "refused": [0] * len(waits), "tokens": waits, "share": waits, "ttft_s": waits,
+                       "cost": waits}}  # fmt: skip
+    told = {"of": "tenant:late", "from_s": from_s, "step_s": 10, "pools": {"llama": pool}, "events": [], "missing": [],
+            "currency": None}  # fmt: skip
+    visitor.page.route("**/admin/v1/history?of=tenant*", lambda route: route.fulfill(json=told))
+    shows(visitor.page, a_pool(tenants={"late": a_tenant(attainment_ratio=0.5)}))
+    page = visitor.sign_in(keys["viewer"])
+    since = page.evaluate("(s) => new Date(s * 1000).toLocaleTimeString('sv-SE')", from_s + 90)
+    said = f"50 % of its requests were in time in the last 15 min; so since about {since}"
+    expect(page.locator(".who-is-hurt")).to_contain_text(f"late is late ({said})")
+    visitor.see("tenant", "late")
+    expect(page.locator(".verdict")).to_contain_text(f"It is late: {said}.")
+
+
+def test_of_a_hurt_tenant_s_changes_one_that_gave_it_more_is_no_suspect_and_tiers_are(visit, loaded, keys):
+    visitor = visit(loaded)
+    made = {"at": time.time() - 60, "actor": "key-1", "actor_label": "ana", "action": "update", "declared": None}
+    more = {**made, "revision": 1, "kind": "tenants", "name": "more", "before": {"weight": 1}, "after": {"weight": 1.5}}
+    less = {**more, "revision": 2, "name": "less", "before": {"weight": 2, "in_flight_max": 2},
+            "after": {"weight": 1, "in_flight_max": 3}}  # fmt: skip
+    tier = {**made, "revision": 3, "kind": "tiers", "name": "batch", "before": {"weight": 4}, "after": {"weight": 0.5}}
+
+    def audit(route):
+        of_tiers = "kind=tiers" in route.request.url
+        route.fulfill(json={"items": [tier] if of_tiers else [more, less], "next_cursor": None})
+
+    visitor.page.route("**/admin/v1/audit?*", audit)
+    refused = a_tenant(refused=3, refused_by={"rate_limited": 3})
+    shows(visitor.page, a_pool(tenants={"more": refused, "less": refused}))
+    verdict = visitor.sign_in(keys["viewer"]).locator(".pool .verdict")
+    expect(verdict).to_contain_text(re.compile(r"less is refused \([^)]+; changed at \d\d:\d\d by ana: weight: 2 → 1"))
+    expect(verdict).to_contain_text(re.compile(r"more is refused \([^;]+: over its rate limit\)"))
+    expect(verdict).to_contain_text(re.compile(r"Tier batch; changed at \d\d:\d\d by ana: weight: 4 → 0.50\."))
+
+
+def test_a_what_if_that_another_asked_is_not_taken_for_one_s_own(visit, loaded, keys):
+    visitor = visit(loaded)
+    running = {"status": 409, "detail": "another what-if runs, 0123456789abcdef: only one does at a time"}
+    visitor.page.route("**/admin/v1/what-ifs", lambda route: route.fulfill(status=409, json=running))
+    state = {"id": "0123456789abcdef", "state": "running", "progress": 0.4}
+    visitor.page.route("**/admin/v1/what-ifs/*", lambda route: route.fulfill(json=state))
+    page = visitor.sign_in(keys["operator"], "#/what-if")
+    page.get_by_label("Engines more").fill("1")
+    page.get_by_role("button", name="Play it").click()
+    expect(page.get_by_role("status").filter(has_text="It is played: 40 %")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("This is not what you asked: another what-if was running")
 
 
 def test_one_reason_of_refusals_is_not_counted_twice(looking):

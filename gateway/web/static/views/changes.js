@@ -48,6 +48,15 @@ function difference({ kind, before, after, declared }) {
   return before === null ? `${WRITTEN_OVER}${said}` : said;
 }
 
+/** Whether a change gave an entry more, and nothing less: greater weights and limits. */
+export function gaveMore({ kind, before, after, declared }) {
+  if (after == null || (before ?? declared) == null) return false;
+  const [was, is] = [flat(before ?? declared), flat(after)];
+  const valued = (name, one, other) => one.get(name) ?? without(kind, name, other.get(name));
+  const differ = [...new Set([...was.keys(), ...is.keys()])].map((name) => [name, valued(name, was, is), valued(name, is, was)]).filter(([, old, now]) => JSON.stringify(old) !== JSON.stringify(now));
+  return differ.length > 0 && differ.every(([name, old, now]) => (name === "weight" || name.endsWith("_max")) && (now === "no limit" || now > old));
+}
+
 /** Fields by name, those inside of others with a dot: envelope.ttft_ms. */
 function flat(fields, above = "", found = new Map()) {
   for (const [name, value] of Object.entries(fields)) {

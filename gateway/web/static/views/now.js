@@ -76,7 +76,7 @@ function Pool({ name, pool }) {
 /** Which tenants are hurt; who gets the most and why that is right; which backend is the bottleneck: as sentences. */
 function Verdict({ pool, tenants, tiers, backends }) {
   return html`<div class="verdict">
-    <${WhoIsHurt} tenants=${tenants} />
+    <${WhoIsHurt} tenants=${tenants} tiers=${tiers} />
     <${Unserved} />
     <${NotAvailable} backends=${backends} />
     <p>${mostServed(tenants, tiers)}</p>

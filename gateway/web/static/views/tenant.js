@@ -8,7 +8,7 @@ import { Changes } from "./changes.js";
 import { History } from "./history.js";
 import { Keys } from "./keys.js";
 import { Remove } from "./making.js";
-import { hurtOf, useUsed } from "./hurt.js";
+import { hurtOf, sinceAbout, useSince, useUsed } from "./hurt.js";
 import { byReason, dueBy, WaitCause } from "./now.js";
 import { Figure, html, link, ShareBar, useLive, usePolled } from "../ui.js";
 import { count, COUNTED, due, NONE, percent, seconds, short } from "../words.js";
@@ -90,8 +90,9 @@ function Latency({ label, values, targetMs }) {
 function InPool({ name, tenant, envelope }) {
   const used = useUsed([tenant]);
   const hurt = hurtOf(tenant, used(tenant));
+  const since = useSince(hurt === null ? [] : [tenant.id]);
   return html`<section aria-label=${`In the pool ${name}`}>
-    ${hurt === null ? null : html`<p class="verdict"><strong class="bad">It is ${hurt.word}:</strong> ${hurt.why}.</p>`}
+    ${hurt === null ? null : html`<p class="verdict"><strong class="bad">It is ${hurt.word}:</strong> ${hurt.why}${sinceAbout(since.get(tenant.id))}.</p>`}
     <h2>Now <small class="dim">in the pool ${name}</small></h2>
     <dl class="figures">
       <${Figure} label="requests queued" value=${count(tenant.queued || 0)} note=${tenant.waits == null ? "" : html`<${WaitCause} tenant=${tenant} />`} />

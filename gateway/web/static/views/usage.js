@@ -118,6 +118,9 @@ function Answer({ asked, address, found, again }) {
       <span><button onClick=${again}>Add up again</button> <button onClick=${() => download(asked)}>Download as CSV</button></span></p>`;
 }
 
+/** The days that are asked for, in words where there are some. */
+const spanOf = ({ first, last }) => Object.keys(SPANS).find((label) => SPANS[label]().map(dayOf).join() === [first, last].join()) ?? (first === last ? first : `${first} to ${last}`);
+
 /** What was spent, and on whom the most of it. */
 function sentence(asked, { total, items }, { name, part, whole, amount, address }) {
   const { by, period } = asked;
@@ -126,7 +129,7 @@ function sentence(asked, { total, items }, { name, part, whole, amount, address 
   const most = items.reduce((best, each) => (best === null || part(each) > part(best) ? each : best), null);
   const on = by === "day" || by === "month" ? "on" : "by";
   const where = period ? `, ${most.period}` : "";
-  return html`<strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${by === "key" ? ` of ${most.tenant}` : ""}${where}${by === "group" && !name(most) ? html`: <a href=${address(within(asked, most))}>see its tenants</a>` : ""}.`;
+  return html`${spanOf(asked)}: <strong>${spent}</strong> in ${plural(total.requests, "request")}; the most, <strong>${percent(whole ? part(most) / whole : null)}</strong>, ${on} <strong>${name(most) || NOTHING[by]}</strong>${by === "key" ? ` of ${most.tenant}` : ""}${where}${by === "group" && !name(most) ? html`: <a href=${address(within(asked, most))}>see its tenants</a>` : ""}.`;
 }
 
 /** The address of what a row is made of. */

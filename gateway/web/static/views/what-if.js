@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { all, get, path, post, remove } from "../api.js";
 import { FIELDS } from "../fields.js";
 import { may } from "../session.js";
-import { attempt, html, notify, Table, TenantLink, useLive, usePolled } from "../ui.js";
+import { attempt, html, Table, TenantLink, useLive, usePolled } from "../ui.js";
 import { count, decimal, listed, NONE, order, percent, plural, seconds, short } from "../words.js";
 import { SessionFields, sessionFigures, sessionsAsked, sessionsSaid } from "./what-if-sessions.js";
 
@@ -18,17 +18,18 @@ const LIMITS = ["in_flight_max", "requests_per_minute_max", "tokens_per_minute_m
 const PLAYED = { tenants: ["weight", "tier", "group", ...LIMITS], groups: ["weight", "tier", ...LIMITS], tiers: ["weight", "reserve_ratio"], aliases: [] };
 const ONE_OF = { tenants: "tenant", groups: "group", tiers: "tier", aliases: "alias" };
 const EMPTY = { of: "", setting: "", value: "" };
-const shown = { id: null }; // the last one of this tab, also after a look at another view
+const shown = { id: null, isOwn: true }; // the last one of this tab, also after a look at another view
 
 export function WhatIf() {
   const [id, setId] = useState(shown.id);
   const [minutes, setMinutes] = useState(String(MINUTES));
   const begun = (next) => {
-    shown.id = next;
-    setId(next);
+    Object.assign(shown, next);
+    setId(next.id);
   };
   return html`<h1>What if <small class="dim">the calls of the last ${minutes === "1" ? "minute" : `${minutes || MINUTES} minutes`}, played again in simulation</small></h1>
     ${may("operator") ? html`<${Ask} begun=${begun} minutes=${minutes} setMinutes=${setMinutes} />` : html`<p>To ask this, the role operator is needed.</p>`}
+    ${shown.isOwn ? null : html`<div class="verdict warning" role="alert"><p><strong>This is not what you asked:</strong> another what-if was running, and only one does at a time. Play yours again when it is over.</p></div>`}
     ${id === null ? null : html`<${Answer} key=${id} id=${id} />`}`;
 }
 
@@ -51,11 +52,11 @@ function Ask({ begun, minutes, setMinutes }) {
     event.preventDefault();
     const changes = { ...(Number(engines) ? { engines: Number(engines) } : {}), ...changesOf(rows, known) };
     setBusy(true);
-    const id = await attempt(() => ask({
+    const next = await attempt(() => ask({
       ...(policy ? { policy } : {}), ...(pool ? { pool } : {}), ...(Object.keys(changes).length ? { changes } : {}), ...sessionsAsked(sessions), minutes: Number(minutes),
     }));
     setBusy(false);
-    if (id) begun(id);
+    if (next) begun(next);
   };
   return html`<form class="ask" onSubmit=${submit}>
     ${pools.length > 1 ? html`<label>Pool <select value=${pool} onChange=${(event) => setPool(event.target.value)}>
@@ -135,15 +136,14 @@ function changesOf(rows, known) {
   return found;
 }
 
-/** The id of a new what-if; or of the one that runs, which is shown then, so that it can be stopped. Throws a Problem. */
+/** A new what-if, as {id, isOwn}; or the one that runs, which is shown then, so that it can be stopped. Throws a Problem. */
 async function ask(wanted) {
   try {
-    return (await post("/what-ifs", wanted)).body.id;
+    return { id: (await post("/what-ifs", wanted)).body.id, isOwn: true };
   } catch (error) {
     const running = error.status === 409 && /\b[0-9a-f]{16}\b/.exec(error.message);
     if (!running) throw error;
-    notify("Another what-if runs, and only one does at a time. It is shown here.", { tone: "bad" });
-    return running[0];
+    return { id: running[0], isOwn: false };
   }
 }
 
