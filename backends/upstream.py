@@ -177,7 +177,7 @@ class Upstream:
         except TimeoutError as error:
             raise ConnectFailed(f"no connection within {self._limits.connect_timeout_s} s") from error
         except (OSError, UnicodeError) as error:  # refused, unreachable, unknown name, TLS; an invalid name
-            raise ConnectFailed(str(error) or type(error).__name__) from error
+            raise ConnectFailed(getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
         if self._closed or connection.transport.is_closing():
             connection.abort()
             raise ConnectFailed("closed at once")

@@ -40,6 +40,14 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *PARTS]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. The message of an option's value that is not valid has no words of a library."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in PARTS:
             return super().get_command(ctx, cmd_name)

@@ -52,6 +52,8 @@ PORT_NAME_PATTERN = r"^[a-z0-9-]{1,15}$"
 REQUEST_CURSOR_PATTERN = r"^-?[0-9]{1,12}(\.[0-9]{1,9})? [!-~]{1,128}$"
 
 _A_CURSOR = "the next_cursor of the page before"
+HISTORY_PATTERN = r"^(pool|tier|group|tenant|backend):[^\x00-\x1f\x7f]{1,256}$"
+NOTE_PATTERN = r"^[^\x00-\x1f\x7f]{1,200}$"
 PATTERNS: Mapping[str, str] = {
     NAME_PATTERN: f"1 to {NAME_CHARS_MAX} letters, digits, '.', '_', '@' or '-', the first a letter or digit",
     TENANT_PATTERN: "1 to 128 letters, digits, '.', '_', '@', '/', ':' or '-', the first a letter or digit",
@@ -60,10 +62,12 @@ PATTERNS: Mapping[str, str] = {
     CA_PATTERN: f"certificates as PEM text ({CA_PATTERN} ...)",
     DAY_PATTERN: "a day like 2026-11-20",
     DIGITS_PATTERN: _A_CURSOR,
+    HISTORY_PATTERN: "a pool, tier, group, tenant or backend, like tenant:chat",
     HTTP_PATTERN: "a URL that begins with http:// or https://",
     KEY_VARIABLE_PATTERN: "the name of a variable like BACKEND_KEY_A: BACKEND_KEY_ and 1 to 64 of A-Z, 0-9 and '_'",
     LABEL_PATTERN: "1 to 63 lower-case letters, digits or '-'",
     MODEL_PATTERN: f"1 to {POOL_CHARS_MAX} characters, and no control characters",
+    NOTE_PATTERN: "1 to 200 characters, and no control characters",
     POLICY_PATTERN: "a policy like vtc, or with parameters like drr:quantum_service=200",
     PORT_NAME_PATTERN: "1 to 15 lower-case letters, digits or '-'",
     REQUEST_CURSOR_PATTERN: _A_CURSOR,

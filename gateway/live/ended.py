@@ -54,30 +54,6 @@ class EndedChanges(NamedTuple):
     rows: list[EndedRow]
 
 
-class EndedView(Protocol):
-    """The interface by which the live document reads calls that ended: latencies, refusals and calls passed on."""
-
-    def refused(self, pool: str) -> Mapping[str, int]:
-        """How many calls of this pool were refused in the last minute, by reason."""
-        ...
-
-    def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
-        """How many calls went on from this pool to another in the last minute, by alias and reason."""
-        ...
-
-    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
-        """How many calls of this tenant were refused in the last minute, by reason."""
-        ...
-
-    def refused_tenants(self, pool: str) -> Collection[str]:
-        """The tenants of which any call was refused."""
-        ...
-
-    def latencies(self, pool: str, tenant_id: str) -> Latencies:
-        """The tenant's median and 99th percentile of the last 15 minutes."""
-        ...
-
-
 class _EndedOfTenant:
     """One tenant in one pool. Mutable."""
 

@@ -86,13 +86,15 @@ def test_what_was_changed_of_a_hurt_tenant_is_said_beside_it_and_by_whom(visit, 
 
 def test_backends_that_are_lost_or_drained_come_before_who_gets_the_most(looking):
     backends = {
-        "one": a_backend(available=False, unavailable_since=time.time() // 60 * 60 - 3),
+        "one": a_backend(available=False, unavailable_since=time.time() // 60 * 60 - 3, trouble="/health: status 500"),
         "two": a_backend(draining=True, available=False),
         "three": a_backend(),
     }
     page = looking(a_pool(backends=backends))
     lines = page.locator(".pool .verdict > p")
-    expect(lines.filter(has_text=re.compile(r"backend not available: one since \d\d:\d\d:57\."))).to_have_count(1)
+    expect(
+        lines.filter(has_text=re.compile(r"backend not available: one since \d\d:\d\d:57 \(/health: status 500\)\."))
+    ).to_have_count(1)
     expect(page.get_by_role("row", name=re.compile(r"^one not available since \d\d:\d\d:57 "))).to_be_visible()
     expect(lines.filter(has_text="backend drained: two.")).to_have_count(1)
     expect(lines.nth(0)).to_contain_text("1 backend not available")
@@ -260,6 +262,27 @@ def test_of_a_hurt_tenant_s_changes_one_that_gave_it_more_is_no_suspect_and_tier
     expect(verdict).to_contain_text(re.compile(r"less is refused \([^)]+; changed at \d\d:\d\d by ana: weight: 2 → 1"))
     expect(verdict).to_contain_text(re.compile(r"more is refused \([^;]+: over its rate limit\)"))
     expect(verdict).to_contain_text(re.compile(r"Tier batch; changed at \d\d:\d\d by ana: weight: 4 → 0.50\."))
+
+
+def test_a_what_if_says_whose_slowest_calls_are_sooner_where_no_median_is(visit, loaded, keys):
+    def run(**late):
+        tenants = {name: {"service": 1, "ttft_p50_s": 0.05, "ttft_p99_s": s} for name, s in late.items()}
+        return {"requests": 60, "served": 60, "throughput_tokens_per_s": 9, "ttft_p50_s": 0.05, "tenants": tenants}
+
+    was = run(chat=0.2, bulk=0.5, calm=0.09)
+    judged = {"is_trusted": True, "factor": 1.0, "factor_max": 2.0, "figure": "ttft_p50_s", "tenant": "chat"}
+    answer = {"id": "one", "state": "done", "trust": judged, "changes": {"engines": 1}, "happened": was,
+              "replayed": was, "instead": run(chat=0.09, bulk=0.8, calm=0.08)}  # fmt: skip
+    visitor = visit(loaded)
+    visitor.page.route("**/admin/v1/what-ifs", lambda route: route.fulfill(status=202, json=answer))
+    visitor.page.route("**/admin/v1/what-ifs/one", lambda route: route.fulfill(json=answer))
+    page = visitor.sign_in(keys["operator"], "#/what-if")
+    page.get_by_role("button", name="Play it").click()
+    slowest = "time to first token of the slowest in a hundred:"
+    said = f"Shorter {slowest} chat (200 ms → 90 ms). Longer {slowest} bulk (500 ms → 800 ms)."
+    expect(page.locator(".verdict")).to_contain_text(
+        f"No tenant's median time to first token changes by a tenth or more. {said}"
+    )
 
 
 def test_a_what_if_that_another_asked_is_not_taken_for_one_s_own(visit, loaded, keys):

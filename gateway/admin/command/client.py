@@ -19,6 +19,11 @@ class UnreachableError(Exception):
     """An error: no admin port answers at this URL, or the URL or its key cannot be found."""
 
 
+def reason_of_os(error: Exception) -> str:
+    """The reason of an error in words, without its number."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 @dataclass(frozen=True, slots=True)
 class AdminReply:
     """A response of the admin API. `body` is the parsed JSON, {} where there is none."""
@@ -55,7 +60,9 @@ class AdminClient:
                 connection.close()
             return AdminReply(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
         except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+            raise UnreachableError(
+                f"{self._url.geturl()} does not answer as an admin port: {reason_of_os(error)}"
+            ) from error
 
     def live_path(self) -> str:
         """The path of the live document that the key's role may see: the whole, or its group's part. Raises
@@ -84,7 +91,9 @@ class AdminClient:
             finally:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(f"{self._url.geturl()} does not answer as an admin port: {error}") from error
+            raise UnreachableError(
+                f"{self._url.geturl()} does not answer as an admin port: {reason_of_os(error)}"
+            ) from error
 
     def download(self, path: str, to: BinaryIO) -> None:
         """Write a file to `to`, until its end. Raises UnreachableError, also where it is refused or breaks off."""
@@ -100,7 +109,7 @@ class AdminClient:
             finally:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(f"the file is not complete: {error}") from error
+            raise UnreachableError(f"the file is not complete: {reason_of_os(error)}") from error
 
     def _connection(self, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
         if self._url.scheme not in ("http", "https") or not self._url.hostname:

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from gateway.admin.access.local_socket import ASK_KEY, ASK_LINK, ask_local, local_ports
-from gateway.admin.command.client import AdminClient, UnreachableError
+from gateway.admin.command.client import AdminClient, UnreachableError, reason_of_os
 
 ONCE: Final = "once="  # begins the fragment of a one-time link
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -111,4 +111,4 @@ def _read_key(key_file: Path) -> str:
     try:
         return key_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
-        raise UnreachableError(f"the key cannot be read from {key_file}: {error}") from error
+        raise UnreachableError(f"the key cannot be read from {key_file}: {reason_of_os(error)}") from error

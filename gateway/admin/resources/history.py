@@ -17,6 +17,7 @@ from gateway.admin.resources.group_scope import GroupScope
 from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Caller, Query, Role, Route
 from gateway.budgets.money.pricing import PriceBook
+from gateway.config.value_types import HISTORY_PATTERN, NOTE_PATTERN
 from gateway.identity import key_secret
 from gateway.live.history.history import HistoryReader
 from gateway.live.history.recorder import GROUP, TENANT
@@ -30,8 +31,6 @@ CHANGES_MAX: Final = 500  # of a range: a chart shows no more
 PAGE_ROWS: Final = 100
 NOT_SHOWN: Final = (REQUESTS, TRIALS, key_secret.KIND)  # of single calls, and what the gateway itself writes
 SINGULAR: Final = {"tenants": TENANT, "groups": GROUP}
-OF_PATTERN = r"^(pool|tier|group|tenant|backend):[^\x00-\x1f\x7f]{1,256}$"
-NOTE_PATTERN = r"^[^\x00-\x1f\x7f]{1,200}$"
 
 
 class HistoryAsked(Query):
@@ -39,7 +38,7 @@ class HistoryAsked(Query):
     to an hour, and a minute above.
     """
 
-    of: Annotated[str, Field(pattern=OF_PATTERN)]
+    of: Annotated[str, Field(pattern=HISTORY_PATTERN)]
     range: Literal["15m", "1h", "6h", "24h"] = "1h"
 
 

@@ -87,6 +87,9 @@ async def test_what_is_wrong_is_said_field_by_field(shell):
         f"speed: there is no such field (there are: {', '.join([*TenantSection.model_fields, 'id'])})",
     ]
     assert "NAME=VALUE" in (await shell("create", "tenants", "alice", exit_code=1)).errors
+    wrong = await shell("history", "nothing", exit_code=1)
+    assert wrong.errors == "query.of: must be a pool, tier, group, tenant or backend, like tenant:chat\n"
+    assert (await shell("note", " \t", exit_code=1)).errors.endswith("1 to 200 characters, and no control characters\n")
 
 
 async def test_a_key_is_made_rotated_and_revoked(shell):
@@ -235,7 +238,17 @@ async def test_every_operation_of_the_api_has_a_command_and_every_parameter_an_o
 
 
 async def test_a_port_where_nothing_listens_is_said_to_be_one(shell):
-    assert "does not answer" in (await shell("--url", "http://127.0.0.1:1", "state", exit_code=1)).errors
+    said = await shell("--url", "http://127.0.0.1:1", "state", exit_code=1)
+    assert said.errors == "http://127.0.0.1:1 does not answer as an admin port: Connection refused\n"
+    said = await shell("--key-file", "/no/such", "state", exit_code=1)
+    assert said.errors == "the key cannot be read from /no/such: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [("get", "nothing"), ("-o", "xml", "state"), ("usage", "--by", "planet")])
+async def test_a_choice_that_there_is_not_is_said_without_words_of_a_library(shell, arguments):
+    said = (await shell(*arguments, exit_code=2)).errors
+    assert f"'{arguments[-1] if arguments[-1] != 'state' else 'xml'}' is not one of" in " ".join(said.split())
+    assert "Value error" not in said
 
 
 async def test_on_a_terminal_people_get_tables_and_with_json_machines_get_json(shell, monkeypatch):

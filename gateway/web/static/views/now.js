@@ -136,7 +136,7 @@ function noGap(tiers) {
 function NotAvailable({ backends }) {
   const [drained, lost] = [backends.filter((each) => each.draining), backends.filter((each) => !each.available && !each.draining)];
   const changed = useChanged("backends", [...drained, ...lost].map((each) => each.id).sort());
-  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>${sinceWhen(each)}${changedBy(changed.get(each.id))}`);
+  const named = (some) => some.map((each, at) => html`${at > 0 ? ", " : ""}<a class="name" href=${link("backend", each.id)}>${each.id}</a>${sinceWhen(each)}${each.trouble ? ` (${each.trouble})` : ""}${changedBy(changed.get(each.id))}`);
   return html`${lost.length > 0 ? html`<p><strong class="bad">${plural(lost.length, "backend")} not available:</strong> ${named(lost)}.</p>` : null}
     ${drained.length > 0 ? html`<p><strong class="warn">${plural(drained.length, "backend")} drained:</strong> ${named(drained)}.</p>` : null}`;
 }

@@ -214,6 +214,7 @@ function Comparison({ answer }) {
 
 const POINT = 0.01; // a change of a share below it is none
 const CHANGED = 0.1; // nor one of a wait by less than this part of it
+const CHANGED_LATE = 0.25; // nor of the slowest, which are few
 const SAID_MAX = 3;
 
 /** Which tenants gain and lose: in due shares, as weights part them now, and in waits. */
@@ -282,17 +283,18 @@ function pointsOf(points) {
 /** Which tenants wait shorter and longer for their first token. */
 function waitsMoved({ replayed, instead }) {
   if (!replayed || !instead) return "";
+  const median = waitsOf(replayed, instead, "ttft_p50_s", CHANGED, "median time to first token");
+  return median || ["No tenant's median time to first token changes by a tenth or more.", waitsOf(replayed, instead, "ttft_p99_s", CHANGED_LATE, "time to first token of the slowest in a hundred")].filter(Boolean).join(" ");
+}
+
+function waitsOf(replayed, instead, figure, least, name) {
   const changed = Object.entries(instead.tenants)
-    .map(([id, { ttft_p50_s: then }]) => ({ id, then, now: replayed.tenants[id]?.ttft_p50_s }))
-    .filter(({ now, then }) => now && then && Math.abs(then - now) >= CHANGED * now)
+    .map(([id, { [figure]: then }]) => ({ id, then, now: replayed.tenants[id]?.[figure] }))
+    .filter(({ now, then }) => now && then && Math.abs(then - now) >= least * now)
     .sort((a, b) => Math.abs(b.then - b.now) - Math.abs(a.then - a.now));
-  if (changed.length === 0) return "No tenant's median time to first token changes by a tenth or more.";
   const said = (rows) => listed(rows.map(({ id, now, then }) => `${id} (${seconds(now)} → ${seconds(then)})`), SAID_MAX);
   const [shorter, longer] = [changed.filter(({ now, then }) => then < now), changed.filter(({ now, then }) => then > now)];
-  return [
-    shorter.length > 0 ? `Shorter median time to first token: ${said(shorter)}.` : "",
-    longer.length > 0 ? `Longer: ${said(longer)}.` : "",
-  ].filter(Boolean).join(" ");
+  return [shorter.length > 0 ? `Shorter ${name}: ${said(shorter)}.` : "", longer.length > 0 ? `Longer ${name}: ${said(longer)}.` : ""].filter(Boolean).join(" ");
 }
 
 /** How near the simulation of the present settings is to what was measured, and why it is not (docs/results/prediction.md). */
