@@ -264,6 +264,18 @@ def test_of_a_hurt_tenant_s_changes_one_that_gave_it_more_is_no_suspect_and_tier
     expect(verdict).to_contain_text(re.compile(r"Tier batch; changed at \d\d:\d\d by ana: weight: 4 → 0.50\."))
 
 
+def test_a_key_that_was_removed_is_told_with_its_tenant(visit, loaded, keys):
+    visitor = visit(loaded)
+    removed = {"at": time.time() - 60, "kind": "change", "name": "keys/key-1", "what": "delete", "actor": "ana"}
+    removed |= {"before": {"label": "app", "tenant": "cobalt", "weight": 1}, "after": None}
+    found = {"of": "tenant:cobalt", "from_s": 0, "step_s": 10, "pools": {}, "events": [removed], "missing": [],
+             "currency": None}  # fmt: skip
+    visitor.page.route("**/admin/v1/history?*", lambda route: route.fulfill(json=found))
+    shows(visitor.page, a_pool())
+    told = visitor.sign_in(keys["viewer"]).get_by_role("list", name="What happened")
+    expect(told).to_contain_text("keys/key-1 (app of cobalt) removed by ana")
+
+
 def test_a_what_if_says_whose_slowest_calls_are_sooner_where_no_median_is(visit, loaded, keys):
     def run(**late):
         tenants = {name: {"service": 1, "ttft_p50_s": 0.05, "ttft_p99_s": s} for name, s in late.items()}

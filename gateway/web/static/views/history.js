@@ -207,7 +207,8 @@ function Events({ events, choose, again }) {
 function said(event) {
   const { kind, name, what, actor } = event;
   const by = actor ? html` <span class="dim">by <${Actor} of=${event} /></span>` : null;
-  const label = (event.after ?? event.before)?.label; // keys have one
+  const key = name.startsWith("keys/") ? (event.after ?? event.before) : null;
+  const label = [key?.label, key?.tenant && `of ${key.tenant}`].filter(Boolean).join(" ");
   if (kind === "note") return html`<strong>${name}</strong>${by}`;
   const words = Object.hasOwn(SAID, what) ? SAID[what] : what;
   return html`${name}${label ? ` (${label})` : ""} ${kind === "change" && (event.before || event.declared) ? differenceOf({ ...event, kind: name.split("/", 1)[0], action: words }) : words}${by}`;
