@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from backends.pool import BackendPool
 from gateway.live.bottleneck import BackendsSeen
-from gateway.live.ended import EndedElsewhere
+from gateway.live.ended import NO_POOL, EndedElsewhere
 from gateway.live.gaps import LiveGaps
 from gateway.live.record import LiveRecord, PoolRecord
 from gateway.live.schema import (
@@ -150,6 +150,7 @@ class LiveDocument:
             at=round(self._from.wall_clock(), 1),
             gateway=self._from.gateway(),
             cluster=self._from.cluster(),
+            keys_refused=sum(self._from.ended.refused(NO_POOL).values()),
             pools=pools,
         )
 

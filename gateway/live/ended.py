@@ -24,6 +24,8 @@ ROWS_MAX: Final = 5000  # tenants, of all pools together: some megabytes. Of any
 QUANTILES: Final = (0.5, 0.99)
 SHOWN_S: Final = 5.0  # quantiles of a quarter of an hour are computed again after so long
 
+NO_POOL: Final = ""  # of calls whose key was refused, before a pool was known
+KEY_REFUSED: Final = frozenset({401, 403, 429})  # 429: too many wrong keys came from its address
 Of = tuple[str, str]  # a pool and one of its tenants
 Quantiles = tuple[float, ...]
 Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in seconds
@@ -88,7 +90,9 @@ class EndedCalls:
         self._part = -1  # of refusals, in which all rows were last expired
 
     def ended(self, trace: CallTrace) -> None:
-        """A call has ended. One that found no pool belongs to none, and is not counted."""
+        """A call has ended. One that found no pool is not counted, except where its key was refused."""
+        if trace.tenant_id is None and trace.status in KEY_REFUSED:
+            self._count(self._refused, NO_POOL, str(trace.status))
         if trace.tier_id is None or trace.tenant_id is None:
             return
         for model, reason in trace.passed_on:

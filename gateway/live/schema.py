@@ -276,7 +276,8 @@ class LivePagePool(Struct, kw_only=True):
 
 
 class LivePageDocument(Struct, kw_only=True):
-    """All that the live page shows now. `at`: seconds since 1970. As `text/event-stream`: an event `state` with this
+    """All that the live page shows now. `at`: seconds since 1970. `keys_refused`: calls of the last minute without a
+    key or with one that is not valid, which count for no tenant. As `text/event-stream`: an event `state` with this
     document, then once a second an event `patch` with what has changed, a JSON merge patch (RFC 7396): null removes a
     member, which is the same as null.
     """
@@ -284,6 +285,7 @@ class LivePageDocument(Struct, kw_only=True):
     at: float
     gateway: LivePageGateway
     cluster: ClusterView
+    keys_refused: int
     pools: dict[str, LivePagePool]
 
 

@@ -32,9 +32,9 @@ def a_pool(**given):
     return {"policy": "vtc", "tiers": {"batch": tier}, "groups": {}, "backends": {}, "tenants": {}, **given}
 
 
-def shows(page, pool):
+def shows(page, pool, **given):
     """The live document has this pool alone, whatever the gateway says."""
-    document = {"at": 1, "gateway": {"name": "one"}, "cluster": {}, "pools": {"llama": pool}}
+    document = {"at": 1, "gateway": {"name": "one"}, "cluster": {}, "pools": {"llama": pool}, **given}
     event = f"id: 1\nevent: state\ndata: {json.dumps(document)}\n\n"
     page.route("**/admin/v1/live", lambda route: route.fulfill(content_type="text/event-stream", body=event))
 
@@ -262,6 +262,15 @@ def test_of_a_hurt_tenant_s_changes_one_that_gave_it_more_is_no_suspect_and_tier
     expect(verdict).to_contain_text(re.compile(r"less is refused \([^)]+; changed at \d\d:\d\d by ana: weight: 2 → 1"))
     expect(verdict).to_contain_text(re.compile(r"more is refused \([^;]+: over its rate limit\)"))
     expect(verdict).to_contain_text(re.compile(r"Tier batch; changed at \d\d:\d\d by ana: weight: 4 → 0.50\."))
+
+
+def test_calls_whose_keys_are_refused_are_said_though_they_are_of_no_tenant(visit, loaded, keys):
+    visitor = visit(loaded)
+    shows(visitor.page, a_pool(), keys_refused=7)
+    verdict = visitor.sign_in(keys["viewer"]).locator(".pool .verdict")
+    expect(verdict).to_contain_text(
+        "7 calls refused for their keys in the last minute: without a key, or with one that is"
+    )
 
 
 def test_a_key_that_was_removed_is_told_with_its_tenant(visit, loaded, keys):

@@ -43,6 +43,7 @@ async def test_the_document_shows_queues_shares_waits_backends_and_what_ended(tm
                 ]
                 await until(lambda: api.rig.snapshot().in_flight_requests == 1)
                 await until(lambda: api.rig.snapshot().queued_requests == 1)
+                assert (await api.rig.post(call(), headers=bearer("no-such-key"))).status == 401
                 refused = await api.rig.post(call(), headers=bob)
                 assert refused.status == 429
                 shown = await viewer.until(
@@ -58,6 +59,7 @@ async def test_the_document_shows_queues_shares_waits_backends_and_what_ended(tm
     (pool,) = shown["pools"].values()
     assert (pool["policy"], pool["queued"], pool["in_flight"]) == ("vtc", 1, 1)
     assert pool["refused"] == {"tenant_queue_full": 1}
+    assert shown["keys_refused"] == 1
     assert pool["backends"]["gpu"]["bound_by"] == "slots"
     assert pool["backends"]["gpu"]["in_flight"] == 1
     tenants = pool["tenants"]

@@ -20,7 +20,7 @@ export function Now({ pool: chosen }) {
     <${FirstUse} gateway=${state.gateway} />
     <${Cluster} cluster=${state.cluster} />
     ${names.length > 1 ? html`<${Pools} pools=${state.pools} names=${names} chosen=${name} />` : null}
-    ${name === undefined ? html`<p>There is no pool: no backend is known.</p>` : html`<${Pool} key=${name} name=${name} pool=${state.pools[name]} />`}`;
+    ${name === undefined ? html`<p>There is no pool: no backend is known.</p>` : html`<${Pool} key=${name} name=${name} pool=${state.pools[name]} keysRefused=${state.keys_refused} />`}`;
 }
 
 function Cluster({ cluster }) {
@@ -47,7 +47,7 @@ export function byReason(...many) {
   return [some.map(([reason, number]) => (some.length > 1 ? `${count(number)} ${refusal(reason)}` : refusal(reason))).join(", "), some.reduce((sum, [, number]) => sum + number, 0)];
 }
 
-function Pool({ name, pool }) {
+function Pool({ name, pool, keysRefused }) {
   const tenants = entries(pool.tenants);
   const tiers = entries(pool.tiers);
   const backends = entries(pool.backends);
@@ -64,7 +64,7 @@ function Pool({ name, pool }) {
         note=${refused} />
       ${passedOnSum ? html`<${Figure} label="passed on to another model of an alias in the last minute" value=${count(passedOnSum)} note=${passedOn} />` : null}
     </dl>
-    <${Verdict} pool=${pool} tenants=${tenants} tiers=${tiers} backends=${backends} />
+    <${Verdict} pool=${pool} keysRefused=${keysRefused} tenants=${tenants} tiers=${tiers} backends=${backends} />
     <${History} of=${`pool:${name}`} />
     <${Tiers} tiers=${tiers} />
     <${Groups} groups=${entries(pool.groups)} />
@@ -74,9 +74,10 @@ function Pool({ name, pool }) {
 }
 
 /** Which tenants are hurt; who gets the most and why that is right; which backend is the bottleneck: as sentences. */
-function Verdict({ pool, tenants, tiers, backends }) {
+function Verdict({ pool, keysRefused, tenants, tiers, backends }) {
   return html`<div class="verdict">
     <${WhoIsHurt} tenants=${tenants} tiers=${tiers} />
+    ${keysRefused ? html`<p><strong class="warn">${plural(keysRefused, "call")} refused for ${keysRefused === 1 ? "its key" : "their keys"}</strong> in the last minute: without a key, or with one that is unknown, removed or expired. They count for no tenant.</p>` : null}
     <${Unserved} />
     <${NotAvailable} backends=${backends} />
     <p>${mostServed(tenants, tiers)}</p>

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.live import ended as module
-from gateway.live.ended import LATENCY_PART_S, REFUSAL_PART_S, EndedCalls, EndedChanges, EndedElsewhere
+from gateway.live.ended import LATENCY_PART_S, NO_POOL, REFUSAL_PART_S, EndedCalls, EndedChanges, EndedElsewhere
 from gateway.live.recent_counts import bucket_of, quantiles
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome, Reason, Usage
@@ -49,6 +49,17 @@ def test_quantiles_are_right_within_nine_percent_over_seven_orders_of_magnitude(
             counts[bucket_of(each)] = counts.get(bucket_of(each), 0) + 1
         for of, found in zip((0.5, 0.99), quantiles(counts, (0.5, 0.99)), strict=True):
             assert found == pytest.approx(values[int(of * len(values)) - 1], rel=0.1)
+
+
+def test_calls_whose_key_is_refused_count_for_no_pool_until_a_minute_is_over():
+    clock = Clock()
+    calls = make(clock)
+    for status, tenant in ((401, None), (401, None), (429, None), (404, None), (401, "a")):
+        calls.ended(CallTrace("/v1/chat/completions", tenant_id=tenant, status=status))
+    assert calls.refused(NO_POOL) == {"401": 2, "429": 1}
+    assert calls.refused("p") == {}
+    clock.now += 70.0
+    assert calls.refused(NO_POOL) == {}
 
 
 def test_latencies_are_of_the_tenant_and_the_pool():
