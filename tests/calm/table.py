@@ -75,9 +75,8 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "- Command: `make test-calm test-calm-mutants test-soak calm-page`. It writes this page.",
         "- Tests assert the targets of tests/calm/checks.toml, and pass unless the row says otherwise.",
         "- The target of a figure is in brackets. A figure that equals its target is left out.",
-        "- *n cases*: lowest and highest figure.",
-        "- *Own time* is without the time in which a process waited for a core.",
-        "- A test of several processes accepts 1.5 times what a naive relay adds, if that is more than the target.",
+        "- *Own time* leaves out the time in which a process waited for a CPU core.",
+        "- Tests 2, 10 and 11 also pass if the gateway adds at most 1.5 times what a naive relay adds.",
         "",
     ]
     measured = {check.number: "; ".join(_measured(check, run)) for check in checks}
@@ -125,8 +124,8 @@ def covers(test: str, node: str) -> bool:
 
 
 def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The judged figures that do not equal their targets, or all where none is judged. Cases are one figure with its
-    range: their names begin alike, and they have one target.
+    """The judged figures that do not equal their targets, or all where none is judged. Cases are one figure, from
+    the lowest to the highest: their names begin alike, and they have one target.
     """
     found = sorted(found, key=lambda figure: figure["name"])
     kinds: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
@@ -137,7 +136,7 @@ def _figures(found: Iterable[Mapping[str, Any]]) -> list[str]:
     for cases in kinds.values():
         words = takewhile(_are_equal, zip(*(figure["name"].split() for figure in cases), strict=False))
         alike = " ".join(each[0] for each in words).removesuffix(" of").rstrip(",")
-        said.append(_figure(f"{alike}, {len(cases)} cases" if len(cases) > 1 else alike, cases))
+        said.append(_figure(alike, cases))
     return said
 
 
