@@ -72,7 +72,7 @@ def figures_page(checks: Sequence[Check], run: Mapping[str, Any]) -> str:
         "",
         "Does the gateway keep its [promises](../security.md)?",
         "",
-        "- Command: `make test-calm test-calm-mutants test-soak calm-page`. It writes this page.",
+        "- Command: `make test-calm test-calm-mutants test-soak calm-page`.",
         "- Tests assert the targets of tests/calm/checks.toml, and pass unless the row says otherwise.",
         "- The target of a figure is in brackets. A figure that equals its target is left out.",
         "- *Own time* leaves out the time in which a process waited for a CPU core.",
