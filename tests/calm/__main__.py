@@ -6,7 +6,7 @@
     python -m tests.calm --long       the long ones: a soak
     python -m tests.calm --page       write docs/results/calm.md and docs/security.md of the recorded figures
 
-A test that is marked `alone` measures times or memory: it runs when no other test of this run does.
+A test that is marked `alone` measures times: it runs when no other test of this run does.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def run(numbers: set[int], *, is_own: bool) -> int:
     web = [test for test in tests if test.startswith("tests/web/") and not is_own]
     together = ours if is_own else [test for test in tests if test not in web]
     many = pytest.main(
-        ["-q", "-p", "tests.forked_workers", "--workers", "2", "-m", "not long and not alone", *together],
+        ["-q", "-p", "tests.forked_workers", "--workers", "4", "-m", "not long and not alone", *together],
         plugins=[Recorder()],
     )
     timed = pytest.main(["-q", "-m", "alone and not long", *ours], plugins=[Recorder()]) if ours else 0

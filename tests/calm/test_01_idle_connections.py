@@ -30,7 +30,6 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.alone
 async def test_idle_connections_of_many_tenants(tmp_path, many_descriptors, figure):
     loop = asyncio.get_running_loop()
     async with engine() as server, serving(tmp_path, server, program=PATIENT) as process:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 
-import pytest
 from gateway_process import serving
 from gateway_rig import call, http, scripted, until
 
@@ -16,7 +15,6 @@ CHUNK = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
 STREAM_BYTES = 100 * MIB
 
 
-@pytest.mark.alone
 async def test_their_streams_stop_and_memory_is_bounded(tmp_path, figure):
     sent = [0]
 

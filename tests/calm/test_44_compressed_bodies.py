@@ -4,7 +4,6 @@ import asyncio
 import zlib
 
 import aiohttp
-import pytest
 from gateway_process import serving
 from gateway_rig import CHAT, scripted
 
@@ -21,7 +20,6 @@ def bomb():
     return b"".join([*pieces, made.flush()]).ljust(MIB, b"\0")
 
 
-@pytest.mark.alone
 async def test_a_bomb_is_refused_and_takes_no_memory(tmp_path, figure):
     packed = bomb()
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}

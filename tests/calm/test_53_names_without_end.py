@@ -83,7 +83,6 @@ async def series(process):
     return len(text.splitlines())
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("made_up", "expected"), [(bad_keys, {401, 429}), (paths, {404}), (models, {404}), (tenants, {403})]
 )
@@ -112,7 +111,6 @@ def served(number):
     return http(call(max_tokens=1), f"Authorization: Bearer made-up-{number}")
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(900)
 async def test_state_of_served_tenants_is_bounded(tmp_path, figure):
     auth = {"secret_file": str(tmp_path / "secret")}

@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import aiohttp
-import pytest
 from gateway_rig import CHAT, FAST, call, engine
 from redis_server import RedisServer
 from rolling_rig import NEEDS_HAPROXY, Haproxy, Replica
@@ -58,7 +57,6 @@ def errors(served):
     return [abs(window.count("alice") / WINDOW_CALLS - 0.5) / 0.5 for window in windows]
 
 
-@pytest.mark.alone
 async def test_no_call_fails_and_shares_hold_throughout(tmp_path, figure):
     connector = aiohttp.TCPConnector(limit=0)
     options = {**FAST, "speed": 0.2, "requests_running_max": SLOTS}  # so slow that both always wait
