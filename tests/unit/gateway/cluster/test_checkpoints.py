@@ -298,6 +298,10 @@ def test_a_next_leader_goes_on_from_records_of_tenants_that_it_never_met():
     limits = again.leader.pools["p"].tenants
     again.serve("t1")
     assert limits.rate_limits(("t1", ""), again.now).requests.remaining == 0
+    again.later(5.0)
+    third.told(again.stored[-1])
+    (booked,) = third.read().pools["p"].windows["t2"].requests
+    assert booked.age_s == pytest.approx(6.0, abs=1.0), "what the next leader writes has the time of the records"
 
 
 def test_what_counts_no_more_leaves_the_records_after_a_minute():
