@@ -121,6 +121,14 @@ def test_a_long_wait_is_said_where_no_tenant_is_hurt(looking):
     expect(verdict).to_contain_text(said)
 
 
+def test_a_long_wait_is_said_beside_a_tenant_that_is_hurt(looking):
+    waits = a_tenant(queued=57, oldest_wait_s=22.0, waits="no_room")
+    held = a_tenant(queued=6, oldest_wait_s=30.0, waits="tenant_limit")
+    said = looking(a_pool(tenants={"atlas": waits, "maple": held})).locator(".who-is-hurt")
+    expect(said).to_contain_text("1 tenant is hurt: maple is held (6 requests wait, the oldest for 30 s")
+    expect(said).to_contain_text("Beside that, 57 requests of atlas, which has no target, wait, the oldest for 22 s")
+
+
 def test_a_drained_backend_is_named_with_the_change_that_drained_it(visit, loaded, keys):
     visitor = visit(loaded)
     change = {

@@ -119,9 +119,9 @@ export const sinceAbout = (unixS) => (unixS == null ? "" : `; so since about ${c
 const LONG_S = 5;
 
 /** Where no target says that it is late, a long wait is said all the same. */
-function longestWait(tenants) {
+function longestWait(tenants, first) {
   const longest = tenants.reduce((most, each) => ((each.oldest_wait_s ?? 0) > (most?.oldest_wait_s ?? LONG_S) ? each : most), null);
-  return longest && html` But ${plural(longest.queued, "request")} of <a class="name" href=${link("tenant", longest.id)}>${longest.id}</a>${longest.attainment_ratio == null ? ", which has no target," : ""} ${longest.queued === 1 ? "waits" : "wait"}, the oldest for <strong>${seconds(longest.oldest_wait_s)}</strong>: ${wait(longest.waits)}.`;
+  return longest && html` ${first} ${plural(longest.queued, "request")} of <a class="name" href=${link("tenant", longest.id)}>${longest.id}</a>${longest.attainment_ratio == null ? ", which has no target," : ""} ${longest.queued === 1 ? "waits" : "wait"}, the oldest for <strong>${seconds(longest.oldest_wait_s)}</strong>: ${wait(longest.waits)}.`;
 }
 
 /** Which tenants of a pool are hurt, why and since when, as a sentence; the gravest first. With it what was changed of tiers. */
@@ -133,9 +133,9 @@ export function WhoIsHurt({ tenants, tiers }) {
   const changed = useChanged("tenants", hurt.map((each) => each.id).sort());
   const ofTiers = useChanged("tiers", hurt.length > 0 ? tiers.map((each) => each.id).sort() : []);
   const since = useSince(shown.map((each) => each.id).sort());
-  if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.${longestWait(tenants)}</p>`;
+  if (hurt.length === 0) return tenants.length === 0 ? null : html`<p><strong class="ok">No tenant is hurt:</strong> none is over budget, refused, late or held back.${longestWait(tenants, "But")}</p>`;
   const said = shown.map(({ id, word, why }, at) => html`${at > 0 ? "; " : ""}<a class="name" href=${link("tenant", id)}>${id}</a> is <strong>${word}</strong> (${why}${sinceAbout(since.get(id))}${changedBy(changed.get(id))})`);
   return html`<p class="who-is-hurt"><strong class="bad">${plural(hurt.length, "tenant")} ${hurt.length === 1 ? "is" : "are"} hurt:</strong> ${said}${hurt.length > SAID_MAX
-    ? html`; <a href=${`${link("tenants")}?hurt=1`}>and ${hurt.length - SAID_MAX} more</a>` : ""}.</p>
+    ? html`; <a href=${`${link("tenants")}?hurt=1`}>and ${hurt.length - SAID_MAX} more</a>` : ""}.${longestWait(tenants.filter((each) => hurt.every(({ id }) => id !== each.id)), "Beside that,")}</p>
     ${tiers.filter((each) => ofTiers.has(each.id)).map((each) => html`<p>Tier <a class="name" href=${link("tier", each.id)}>${each.id}</a>${changedBy(ofTiers.get(each.id))}.</p>`)}`;
 }
