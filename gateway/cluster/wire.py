@@ -68,8 +68,8 @@ class Finish(WireMessage, frozen=True, tag="f"):
 
 
 class Told(WireMessage, frozen=True, tag="t"):
-    """The follower's message of a fact about a dispatched request, such as that it returned to its queue
-    (rules 8, 15, 16). The `request_id` and the time in it are the follower's.
+    """The follower's message of a fact about a dispatched request (rules 8, 15, 16), such as that it returned to its
+    queue. The `request_id` and the time in it are the follower's.
     """
 
     number: int
