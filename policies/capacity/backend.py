@@ -297,9 +297,10 @@ class BackendCapacity:
         steps, sequences, tokens = self.room_after(first)
         if 0.0 < other.steps_left < steps:
             return True
-        wanted = first.tokens + other.tokens
+        wanted = float(first.tokens + other.tokens)
         if first.prefix or other.prefix:
-            wanted = wanted + self._unheld_tokens(first) + self._unheld_tokens(other)
+            wanted += self._unheld_tokens(first)
+            wanted += self._unheld_tokens(other)
         return first.sequences + other.sequences <= sequences and wanted <= tokens
 
     def take(self, reservation: Reservation) -> None:

@@ -182,7 +182,7 @@ class BackfillRound:
         if self._asked_for is not request:  # the answer is the same for all backends with room for it
             self._settle()
             first_not_to_pass = self._fair_queue.first_not_to_pass
-            self._too_far = first_not_to_pass(request.tenant_id, self.passed.values(), self._held_for)
+            self._too_far = first_not_to_pass(request.tenant_id, self.passed, self._held_for)
             self._asked_for = request
         if self._too_far is not None:
             return False

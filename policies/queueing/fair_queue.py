@@ -9,7 +9,7 @@ if it has any; inside the group the pool's fairness policy picks the request. ba
 nowhere.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -306,10 +306,10 @@ class FairQueue:
         return self._share.entitles(self.tenants[request.tenant_id].tenant, self.use.share_with(request))
 
     def first_not_to_pass(
-        self, tenant_id: str, passed: Iterable[tuple[str, Request]], holds: Mapping[str, BackendHold]
+        self, tenant_id: str, passed: dict[str, tuple[str, Request]], holds: dict[str, BackendHold]
     ) -> tuple[str, Request] | None:
-        """The first of these requests, with their tiers, that a request of the tenant may not pass. `holds` has the
-        backends that are kept for them, by request id.
+        """The first of these requests, which are by tenant and come with their tiers, that a request of the tenant may
+        not pass. `holds` has the backends that are kept for them, by request id.
 
         The tenant may be ahead of another by at most the price of the tokens that were in flight at the held backend;
         where shares are capped, also by the price of its own tokens in flight. Both are priced as if all tokens were
@@ -318,7 +318,7 @@ class FairQueue:
         tenant, own_worth = self.tenants[tenant_id].tenant, -1.0
         leaf, tier_id, weight = self.order.root.nodes[tenant.tier_id], tenant.tier_id, tenant.weight
         is_flat, order = leaf.level is None, leaf.order
-        for each in passed:
+        for each in passed.values():
             other_tier_id, other = each
             if is_flat and other_tier_id == tier_id:  # `FairTree.lag`, inlined: a poll asks of many
                 lead = -(order.lag(tenant_id, other.tenant_id) * weight)
