@@ -16,7 +16,7 @@ CONTEXT_TOKENS_MAX = 1 << 24  # no published model has a longer context (the lon
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One model of a backend: its entry in /v1/models, parsed and as the server wrote it."""
+    """The entry of one model in a backend's answer to /v1/models. `entry` is the whole entry as the server wrote it."""
 
     id: str
     root: str | None
@@ -49,7 +49,7 @@ def _card(entry: Mapping[str, Any]) -> ModelCard:
 
 
 class Catalog:
-    """The models that every backend was last seen to serve. Backends are in the order of `backend_ids`."""
+    """The models that each backend serves, as it last reported them. Backends are in the order of `backend_ids`."""
 
     def __init__(self, backend_ids: Sequence[str], *, pools: Mapping[str, str]) -> None:
         """`pools` maps the ids of backends with a configured pool to that pool."""

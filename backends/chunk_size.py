@@ -47,8 +47,8 @@ class _Engine:
 
 
 class ChunkSize:
-    """A learner of the chunk size of one server: the most tokens that a step of its engine computes, from its
-    scrapes.
+    """A learner of the chunk size of one server from its scrapes. The chunk size is the most tokens that one engine
+    step computes.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ class UpstreamSilent(UpstreamError):  # noqa: N818
 
 
 class UpstreamAway(UpstreamError):  # noqa: N818
-    """An error: the backend answers no polls and sends no byte of its response, which another backend can give
+    """An error: the backend answers no polls and sends no byte of its response. Another backend can give the response
     instead.
     """
 

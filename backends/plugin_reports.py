@@ -24,8 +24,8 @@ _READS_PRIORITY: Final = {"priority": True, "fcfs": False}  # vLLM's --schedulin
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """The news from the plugins of all engines of one backend; limits and budgets are sums, as in BackendLoad. None:
-    not published.
+    """The values that the plugins in one backend's engines report, for all engines together. Limits and budgets are
+    sums, as in BackendLoad. None: not published.
 
     `pab_dispatches` has the number of the last dispatch that `pab_tokens` includes, by sender. `reads_priority`:
     the engines order their own queues by the priority of each call.

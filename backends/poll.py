@@ -19,7 +19,7 @@ _Place = tuple[str, ssl.SSLContext | None, AddressAllowlist | None]
 
 @dataclass(frozen=True, slots=True)
 class PollTimes:
-    """The intervals at which a backend is polled, and time limits, in seconds. A scrape costs vLLM's API process 5
+    """The intervals and the time limits of the polls of a backend, in seconds. A scrape costs vLLM's API process 5
     ms.
     """
 

@@ -31,8 +31,8 @@ class Polled(Protocol):
 
 
 class PollLoop:
-    """The loop that polls the backends of one gateway. Where processes share an order, the one that leads polls, and
-    tells the others (gateway/shared_order/backends.py).
+    """The loop that polls the backends of one gateway. Where processes share an order, only the leader polls, and tells
+    the others (gateway/shared_order/backends.py).
     """
 
     is_asking = True

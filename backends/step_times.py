@@ -55,7 +55,7 @@ def observed(report: ReportedStep) -> Observation:
 
 
 class StepWindows:
-    """A maker of observations from the scrapes of one backend, separately for each engine."""
+    """A maker of step-time observations from the scrapes of one backend, separately for each engine."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, EngineSteps]] = {}  # the last scrape of each engine, and its time

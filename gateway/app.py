@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 class CallLogs:
-    """The logs of one process's calls: the access log, the trace log and the tracing, where they are on. `close`
+    """The logs of the calls of one process: access log, trace log and tracing, each only where it is enabled. `close`
     them.
     """
 
@@ -101,7 +101,7 @@ class CallLogs:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The resources that a gateway needed to read, ask for or start before it can be made."""
+    """The parts that are opened, read or started before a Gateway can be made, such as its order and its logs."""
 
     config: Config
     order: Order

@@ -33,8 +33,8 @@ PARTS: Final = {
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands of `fairlead`: those in this file, and PARTS, which are imported when they are
-    called.
+    """The group of all commands of `fairlead`: those in this file, and those in PARTS. A command in PARTS is imported
+    when it is called.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:

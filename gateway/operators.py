@@ -25,8 +25,8 @@ def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
 
 
 class OperatorSources:
-    """The sources of what operators see: what the live document, the demo and trials are made from. `connect` the parts
-    that show it.
+    """The sources of the data that operators see in the live document, the demo and trials. `connect` the parts that
+    show it.
     """
 
     def __init__(

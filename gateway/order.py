@@ -35,7 +35,7 @@ Wrap = Callable[[str, ViewedSchedulerProtocol], ViewedSchedulerProtocol]
 
 
 class Process(Protocol):
-    """The role of one process among those of a gateway: what it has and does by that."""
+    """The role of one process among the processes of a gateway: what the process has and does because of this role."""
 
     @property
     def listening(self) -> socket.socket | None:

@@ -9,7 +9,9 @@ Service = Callable[[bytes], Awaitable[bytes]]
 
 
 class Others:
-    """The other processes of a gateway: there are none, so this process is alone, and leads."""
+    """The access of one process to the other processes of its order. This base class is for a process that is alone: it
+    has no others, and leads.
+    """
 
     def __init__(self, name: str) -> None:
         """`name` is that of this process."""

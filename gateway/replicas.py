@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Elected(LoneProcess):
-    """The entrance of one replica into a shared order, where replicas elect their leader. An Entrance."""
+    """The way in which one replica joins a shared order: the replicas elect their leader. An Entrance."""
 
     def __init__(self, order: MemberOrder, *, config: Config, elections: RedisElection) -> None:
         self._order, self._config, self._elections = order, config, elections

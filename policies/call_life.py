@@ -62,7 +62,7 @@ class Event(StrEnum):
 
 
 class LifeError(Exception):
-    """An error: an event came to a call in a state that does not have it."""
+    """An error: a call got an event that its state does not allow."""
 
 
 class _Table(dict[tuple[Life, Event], Life]):

@@ -161,7 +161,7 @@ class Spent(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LoadChanged(Fact):
-    """The fact that the backends of the pool are these, with these loads."""
+    """The fact that the backends of the pool, or their loads, changed. `loads` has all backends of the pool."""
 
     now: float
     loads: tuple[BackendLoad, ...]
@@ -193,7 +193,7 @@ class TenantsChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged(Fact):
-    """The fact that policies of the pool changed; None: this one stays."""
+    """The fact that policies of the pool changed. None: that policy stays."""
 
     now: float
     fairness: PolicyChoice | None = None
@@ -215,7 +215,7 @@ class Restored(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Adopted(Fact):
-    """The fact that a request already runs at a backend, which another Scheduler had dispatched."""
+    """The fact that a request already runs at a backend. Another Scheduler had dispatched the request."""
 
     now: float
     request: Request
@@ -228,7 +228,7 @@ class Adopted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Readmitted(Fact):
-    """The fact that a request waits here which another Scheduler had admitted."""
+    """The fact that a request waits in this Scheduler. Another Scheduler had admitted the request."""
 
     now: float
     request: Request

@@ -9,7 +9,7 @@ from policies.types import Group
 
 @dataclass(slots=True)
 class GroupState:
-    """A group of tenants in the pool, and what these have in flight in all queues. Mutable."""
+    """A group of tenants in the pool, and the number of its requests in flight, over all queues. Mutable."""
 
     group: Group
     in_flight: int = 0

@@ -23,8 +23,9 @@ _arrived_at = attrgetter("arrived_at")
 
 
 class Deadlines(dict[str, tuple[str, float]]):
-    """The deadlines of waiting requests: by request id, its tenant's id and when its wait ends. `put` a request; remove
-    it as from a dictionary: the heap then holds a void entry until it surfaces or the heap is rebuilt. Mutable.
+    """The deadlines of waiting requests. Each request id maps to the tenant's id and the time at which the wait ends.
+    `put` a request; remove it as from a dictionary: the heap then holds a void entry until it surfaces or the heap is
+    rebuilt. Mutable.
     """
 
     __slots__ = ("_heap",)

@@ -56,10 +56,10 @@ DEFAULT_TIER = Tier(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of tenants of one tier that share it as one, such as a department or a customer. Groups share their tier
-    by weight, however many tenants each has, and a tenant without a group counts as one. A limit of None does not
-    exist; the limits of a group hold for all of its tenants together. Budgets per day and month hold over all pools and
-    are enforced before the scheduler.
+    """A group of tenants of one tier, such as a department or a customer. Its tenants share one account in the tier.
+    Groups share their tier by weight, however many tenants each has, and a tenant without a group counts as one. A
+    limit of None does not exist; the limits of a group hold for all of its tenants together. Budgets per day and month
+    hold over all pools and are enforced before the scheduler.
     """
 
     id: str
@@ -278,7 +278,9 @@ class BackendLoad:
 
 
 class Outcome(StrEnum):
-    """The way in which a dispatched request ended; three kinds of evidence about its backend."""
+    """The way in which a dispatched request ended. Each of the three is a different kind of evidence about the
+    backend.
+    """
 
     COMPLETED = "completed"
     CLIENT_DISCONNECTED = "client_gone"
@@ -321,8 +323,8 @@ may have broken a backend that broke.
 
 
 class LimitKind(StrEnum):
-    """The kind of limit, of the tenant, its group or the key, that rejected a request: requests or tokens per minute,
-    tokens or cost per day or month.
+    """The kind of the limit that rejected a request: requests or tokens per minute, or tokens or cost per day or month.
+    The limit is one of the tenant, its group or the key.
     """
 
     REQUESTS = "requests"
@@ -394,7 +396,9 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """One limit per minute: `remaining` of `limit` now, all of it again after `reset_s` seconds."""
+    """The state of one limit per minute. Of `limit`, `remaining` is left now, and all of it again after `reset_s`
+    seconds.
+    """
 
     limit: int
     remaining: int
@@ -403,14 +407,16 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """The limits per minute that a call meets, of each kind the one with the least remaining; None: no limit."""
+    """The limits per minute that apply to a call. Of each kind it has the limit with the least remaining; None: no
+    limit.
+    """
 
     requests: RateLimit | None = None
     tokens: RateLimit | None = None
 
 
 class Wait(StrEnum):
-    """The reason for which a request is queued: the first one in this order that holds."""
+    """The reason for which a request is queued. If several hold, it is the first one in this order."""
 
     NO_BACKEND = "no_backend"
     """No backend that can serve it is available."""
@@ -443,10 +449,10 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """The SLO attainment of some requests: of those with an envelope that have ended, how many met each target. A
-    target that is not set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from when that was due.
-    `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in time. `requests`
-    does not include `refused`, the rejected ones.
+    """The SLO attainment of some requests: the number of them that met each target. Only requests with an envelope that
+    have ended count. A target that is not set is met. `tpot_met` counts from the first token, `tpot_envelope_met` from
+    when that was due. `met` counts requests with both `ttft_met` and `tpot_envelope_met`: all of their tokens were in
+    time. `requests` does not include `refused`, the rejected ones.
     """
 
     requests: int = 0
@@ -475,7 +481,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One session of an agent in a snapshot: its `state`, which it has since `since_at`. One that is held waits until
+    """One session of an agent in a snapshot. It has been in its `state` since `since_at`. One that is held waits until
     `needs_tokens` have room, at the latest until about `until_at`. Both are times of the snapshot's clock, so that they
     stay as they are.
     """
@@ -494,9 +500,9 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class WorkingSetView:
-    """The contexts of sessions at one backend in a snapshot: so many tokens of the `tokens_max` that they may have of
-    its KV pool, which is the part `eta` of it. None: its size is not known. In about the last 10 s it was busy for
-    `busy_ratio` of the time, and computed contexts again for `recomputed_ratio` of that.
+    """The contexts of sessions at one backend in a snapshot. They have `tokens`, of the `tokens_max` that they may have
+    of its KV pool. `tokens_max` is the part `eta` of the pool. None: the pool's size is not known. In about the last 10
+    s the backend was busy for `busy_ratio` of the time, and computed contexts again for `recomputed_ratio` of that.
     """
 
     tokens: int
@@ -605,7 +611,7 @@ class ReserveView:
 
 
 class Binding(StrEnum):
-    """The limit that keeps one more request out of a backend: the first in this order that holds."""
+    """The reason for which a backend gets no further request. If several hold, it is the first one in this order."""
 
     UNHEALTHY = "unhealthy"
     """It is not available."""
@@ -624,7 +630,7 @@ class Binding(StrEnum):
 
 
 class SizeSource(StrEnum):
-    """The source of the number of sequences that a backend is known to run at once."""
+    """The source of a backend's limit on the sequences that run at once."""
 
     GIVEN = "given"
     """It is configured, or the backend says it."""

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Dns:
-    """A discovery source: the servers at `host`:`port`, one for each address of the name."""
+    """A discovery source that looks up the name `host` in DNS. Each address is a server, at `port`."""
 
     def __init__(self, host: str, port: int, *, scheme: str = "http", every_s: float = DNS_EVERY_S) -> None:
         self._host = host

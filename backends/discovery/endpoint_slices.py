@@ -29,7 +29,9 @@ Connect = Callable[[], AbstractAsyncContextManager[ApiClient]]
 
 
 class EndpointSlices:
-    """A discovery source: the ready pods of the services in `namespace` whose slices match `selector`."""
+    """A discovery source that finds the ready pods in Kubernetes EndpointSlices. It reads the slices in `namespace`
+    that match `selector`.
+    """
 
     def __init__(
         self,

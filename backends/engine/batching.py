@@ -69,7 +69,9 @@ class SeparatePrefill:
 
 
 class ChunkedPrefill:
-    """A batching policy with vLLM's order: running requests, as admitted; then waiting ones, if none was preempted."""
+    """A batching policy with vLLM's order. Running requests come first, in the order of admission. Waiting requests
+    come next, if no request was preempted.
+    """
 
     def __init__(self, *, tokens_max: int = CHUNK_TOKENS_MAX, prompt_tokens_max: int | None = None) -> None:
         """A step computes at most `prompt_tokens_max` of one prompt (--long-prefill-token-threshold)."""
@@ -89,8 +91,8 @@ class ChunkedPrefill:
 
 
 class Sarathi:
-    """A batching policy that decodes first, so that no prompt stalls an answer; then prompts that have begun; then
-    others.
+    """A batching policy that schedules decodes first, so that no prompt delays an answer. Prompts that have begun come
+    next, then other prompts.
 
     An admitted prompt gets room for all of itself at once, so that it never waits for memory in the middle
     (Sarathi-Serve, OSDI 2024, as its published scheduler). vLLM's order derives from this one: there too, the rest of a

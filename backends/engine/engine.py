@@ -50,7 +50,9 @@ class StepResult:
 
 
 class Leap(NamedTuple):
-    """The result of several steps computed at once: the end of the last, and the requests that each got a token."""
+    """The result of several engine steps computed at once, in which the same requests (`emitted`) got one token each.
+    `ended_at` is the end of the last step.
+    """
 
     ended_at: float
     steps: int

@@ -48,8 +48,8 @@ class KvMemory(Protocol):
 
 
 class OracleMemory:
-    """A KV memory that knows output lengths, and reserves room for each answer to its end (the rule of the VTC and
-    S-LoRA code).
+    """A KV memory that knows output lengths, and reserves room for the whole answer of each request (the rule of the
+    VTC and S-LoRA code).
 
     With the batch ordered by remaining output, longest first, the pool is fullest when some k-th request ends: then k
     sequences have grown by its remaining output. Every such moment must stay below the pool's size. `tenant_tokens` of

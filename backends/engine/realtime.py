@@ -28,7 +28,9 @@ class StepListener(Protocol):
 
 
 class PacedEngine:
-    """A driver of one engine by a loop's clock, `speed` times as fast as the model that it simulates."""
+    """A driver that runs one engine by the clock of an event loop, `speed` times as fast as the engine that is
+    simulated.
+    """
 
     def __init__(
         self,

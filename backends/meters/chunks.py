@@ -283,8 +283,8 @@ class ChunkMeter(EventMeter):
 
 
 class TranscriptionMeter(ChunkMeter):
-    """A meter of a transcription: chunks at vLLM, `transcript.text.delta` and `.done` in OpenAI's API, without [DONE].
-    https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
+    """A meter of one stream of a transcription. vLLM sends chunks. OpenAI's API sends `transcript.text.delta` and
+    `.done`, without [DONE]. https://platform.openai.com/docs/api-reference/audio/transcript-text-delta-event
     """
 
     __slots__ = ()

@@ -131,9 +131,9 @@ class StreamMeter(Protocol):
 
 
 class FirstEvent:
-    """A finder of a stream's first event with data, which comments may precede. Mutable. `event` is that event, once it
-    has arrived. A stream of more than EVENT_BYTES_MAX bytes counts as begun in any case, because the bytes before the
-    event are held.
+    """A finder of the first event with data in a stream. Comments may precede the event. Mutable. `event` is that
+    event, once it has arrived. A stream of more than EVENT_BYTES_MAX bytes counts as begun in any case, because the
+    bytes before the event are held.
     """
 
     __slots__ = ("_bytes", "_partial", "_scanned", "event")
@@ -164,9 +164,9 @@ class FirstEvent:
 
 
 class Uncounted:
-    """An estimate of the tokens of one sequence that its server does not count, from its pieces of text. A piece is at
-    least one token, and normally just one. A server that lags or holds tokens back puts several into one piece; then
-    the number of bytes gives the estimate.
+    """An estimate of the number of tokens of one sequence, from its pieces of text, where the server does not count
+    tokens. A piece is at least one token, and normally just one. A server that lags or holds tokens back puts several
+    into one piece; then the number of bytes gives the estimate.
     """
 
     __slots__ = ("_bytes", "tokens")
@@ -182,8 +182,8 @@ class Uncounted:
 
 
 class EventMeter(ABC):
-    """The base class of all meters: it cuts the stream into events and passes each to `_event`, which each API
-    defines.
+    """The base class of all meters. It cuts the stream into events and passes each event to the method `_event`, which
+    the meter of each API defines.
     """
 
     __slots__ = ("_partial", "_scanned", "aborted", "call", "done", "error", "output_tokens", "pieces", "rejected")

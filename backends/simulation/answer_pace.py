@@ -14,7 +14,9 @@ from policies.types import Request, Timing
 
 
 class AnswerPace:
-    """A measurement of the tokens of one answer against the targets; the request must have an envelope."""
+    """A measurement of the latency of one simulated answer against the targets of its request. The request must have an
+    envelope.
+    """
 
     __slots__ = ("_due_at", "_last_at", "_timeliness", "_tokens", "tpot_envelope_s")
 

@@ -11,8 +11,8 @@ BLOCK_BITS = 24  # of a block's number in a request or a session
 
 @dataclass(frozen=True, slots=True)
 class SessionPrompt:
-    """A prompt that begins with all prompts and answers before it of its session. The first `shared_tokens` are those
-    of all sessions of this number `among`.
+    """A prompt of a session that begins with all earlier prompts and answers of the session. The first `shared_tokens`
+    are the same in all sessions with the same number `among`.
     """
 
     session: int

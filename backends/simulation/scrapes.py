@@ -10,8 +10,8 @@ from policies.step_time.model import StepTime
 
 
 class ScrapedSteps:
-    """A simulation of scrapes: it counts one engine's steps as the engine's metrics would, and learns from the
-    counts.
+    """A simulation of the scrapes of one engine. It counts the engine's steps as the engine's metrics would, and learns
+    from the counts.
     """
 
     def __init__(self, backend_id: str, engine: Engine) -> None:

@@ -56,10 +56,10 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class KnownSteps:
-    """The gateway's knowledge of every engine's steps in a simulation, as in BackendLoad; by default there is none.
-    `learnt`: the gateway learns it from the counters of every scrape, as for a server without configured values.
-    `budget_for`: after every step, every engine reports its prefill admission budget for this envelope, like one with
-    the plugin.
+    """The options of what the gateway knows about the engines' steps in a simulation, as in BackendLoad. By default it
+    knows nothing. `learnt`: the gateway learns these values from the counters of every scrape, as for a server without
+    configured values. `budget_for`: after every step, every engine reports its prefill admission budget for this
+    envelope, like one with the plugin.
     """
 
     time: StepTime | None = None
@@ -85,9 +85,9 @@ class Slot:
 
 
 class World:
-    """A simulation of one pool: arrivals in, records out, each as soon as its request has ended. `requests_running_max`
-    is max_num_seqs of every engine if the operator has configured it; `steps` is the gateway's knowledge of their step
-    times.
+    """A simulation of one pool. It takes arrivals, and gives the record of each request as soon as the request has
+    ended. `requests_running_max` is max_num_seqs of every engine if the operator has configured it; `steps` is the
+    gateway's knowledge of their step times.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ RATIO_MIN, RATIO_MAX = 0.02, 1.0
 
 
 class Margin:
-    """The safety margin of one engine's step times: `ratio` is the part of a step's predicted time that is added to
+    """The safety margin of one engine's step times. `ratio` is the part of a step's predicted time that is added to
     it.
     """
 

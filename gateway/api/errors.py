@@ -68,9 +68,9 @@ class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
 
 @dataclass(frozen=True, slots=True)
 class ReasonProblem:
-    """The HTTP form of a Reason. 429: capacity exists, but is in use; 503: there is no capacity. `renewed_in_days`: the
-    limit resets only after days, so client libraries are told not to retry (the header x-should-retry, which they
-    read).
+    """The HTTP error response for one Reason. 429: capacity exists, but is in use; 503: there is no capacity.
+    `renewed_in_days`: the limit resets only after days, so client libraries are told not to retry (the header
+    x-should-retry, which they read).
     """
 
     status: int
@@ -311,7 +311,7 @@ def _whole_seconds(retry_after_s: float, most_s: int) -> int:
 
 
 class ProblemError(Exception):
-    """An error: the gateway answers a call with a problem of its own."""
+    """An error: the gateway answers a call with an error response of its own, this Problem."""
 
     def __init__(self, problem: Problem, reason: str | None = None) -> None:
         super().__init__(problem.message)

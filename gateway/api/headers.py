@@ -18,8 +18,8 @@ _NONE_NOMINATED: frozenset[str] = frozenset()
 
 
 class Headers(dict[str, str]):
-    """The fields of a head by name, in lower case. Of a field that comes more than once the first value counts, and
-    `again` has the others; None: there are none.
+    """The header fields of one HTTP message, by name in lower case. If a field comes more than once, its first value
+    counts, and `again` has the others; None: there are none.
     """
 
     again: dict[str, list[str]] | None = None

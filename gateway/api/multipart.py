@@ -36,7 +36,9 @@ class _FormPart:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A multipart form: its short fields by name (of duplicates the last, as in vLLM), and the size of its file."""
+    """A multipart form: its short fields by name, and the size of its file. If a name comes more than once, its last
+    field counts, as in vLLM.
+    """
 
     body: bytes
     boundary: bytes

@@ -121,8 +121,8 @@ class ExactPromptTokens:
 
 
 class OutputTokens:
-    """A counter of output tokens that the backend does not count: exact where configured, else by the ratio learnt from
-    prompts.
+    """A counter of output tokens, for answers whose tokens the backend does not count. It is exact where an encoding is
+    configured, and else estimates by the ratio learnt from prompts.
     """
 
     def __init__(self, learnt: LearntPromptTokens, exact: ExactPromptTokens | None) -> None:

@@ -17,7 +17,9 @@ HAND_OVER_S: Final = 10.0  # a leader that reached no backend does not stand aga
 
 
 class Campaign:
-    """The part of one member in elections: what it asks the election store, and whether it leads. Mutable."""
+    """The role of one member in the election of a leader: what it asks the election store, and whether it leads.
+    Mutable.
+    """
 
     def __init__(self, candidate: Candidate, lead: OwnLead, follower: Follower) -> None:
         self.candidate = candidate

@@ -16,8 +16,8 @@ ABANDONED_S: Final = WITHOUT_STORE_S * 1.05  # since its last renewal: then memb
 
 
 class Witnesses(NamedTuple):
-    """The members a majority of which may renew the lease of this epoch's leader while the store does not answer;
-    empty: only the store renews it.
+    """A list of members: a majority of them may renew the lease of this epoch's leader while the store does not answer.
+    If the list is empty, only the store renews the lease.
     """
 
     epoch: int = 0
@@ -38,10 +38,11 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """One call of a member to the election store; give the answer and this call to `Candidate.answered`. `epoch` is the
-    highest that is known, or for RENEW and RELEASE the led one. `number` tells calls apart, and grows. The caller helps
-    no leader of `free_epoch` or before; `has_ended`: because the process that leads in it has ended. `witnesses`: those
-    to agree on with RENEW, and the last known ones, for a store that has forgotten, with ACQUIRE.
+    """One call of a member to the election store. Give the answer and this call to `Candidate.answered`. `epoch` is the
+    highest known epoch; for RENEW and RELEASE it is the epoch that the member leads. `number` tells calls apart, and
+    grows. The caller helps no leader of `free_epoch` or of an earlier epoch; `has_ended`: the reason is that the
+    process that leads in it has ended. `witnesses`: with RENEW, the list to agree on; with ACQUIRE, the last known
+    list, for a store that has lost it.
     """
 
     ask: Ask

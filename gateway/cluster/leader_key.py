@@ -7,7 +7,9 @@ from gateway.cluster.election_store import Ask, StoreCall, StoreView
 
 
 class LeaderKey:
-    """The store's key of the leader as one member knows it: which member holds it, and until when. Mutable."""
+    """The leader's key in the election store, as one member knows it: which member holds the key, and until when.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self.leader: str | None = None

@@ -27,7 +27,9 @@ from policies.types import Tenant
 
 
 class Member:
-    """One process of a cluster: a Follower always, a Campaign where a store elects, and a Leader while it leads."""
+    """One process of a cluster. It always has a Follower. It has a Campaign where a store elects the leader, and a
+    Leader while it leads.
+    """
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ COUNT_S: Final = 60.0  # rule 25: N is the most members within so long
 
 
 class OwnShare:
-    """The part of every limit that one member may use while it is alone, and tenants and facts scaled to that part.
+    """The part of every limit that one member may use while it is alone. It also scales tenants and facts to that part.
     Mutable.
     """
 

@@ -24,8 +24,8 @@ WITHOUT_STORE_S: Final = 90.0  # a store that fails over, or is upgraded, is bac
 
 
 class Promise:
-    """A follower's promise to the leader that it has joined: the time until which it carries out that leader's
-    actions.
+    """A follower's promise to the leader that it has joined: it carries out that leader's actions until a certain time,
+    and not later.
     """
 
     def __init__(self, ratio: float = PROMISE_RATIO) -> None:
@@ -45,7 +45,9 @@ class Promise:
 
 
 class Granting:
-    """The time that one member grants to its leader's lease: LEASE_S from each Pong that it received. Mutable."""
+    """The consent that one member grants to its leader's lease. Each Pong that the member receives can extend the
+    consent: it then lasts LEASE_S from that moment. Mutable.
+    """
 
     def __init__(self) -> None:
         self.may_grant = False
@@ -72,8 +74,8 @@ class Granting:
 
 
 class Grants:
-    """The times that members have granted to one leader's lease: members that share its order, or did until a moment
-    ago and may return. Mutable.
+    """A leader's record of the consent that members grant to its lease. These are members that share its order, or did
+    until a moment ago and may return. Mutable.
     """
 
     def __init__(self, leader: str) -> None:

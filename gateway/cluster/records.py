@@ -34,8 +34,8 @@ Records = dict[str, bytes]
 
 
 class Taken(NamedTuple):
-    """The leader's position in one member's reports: the member's last request, and its last entry of the ChargeLog,
-    that the leader has taken in.
+    """The position up to which the leader has processed the reports of one member: the numbers of the member's last
+    request, and of its last entry in the ChargeLog.
     """
 
     request: int = 0
@@ -43,8 +43,8 @@ class Taken(NamedTuple):
 
 
 class PoolCheckpoint(NamedTuple):
-    """The checkpoint of one pool: its counters, use of limits per minute, and sessions; `charged` is, by wire id, the
-    usage in the counters from requests that had not ended.
+    """The checkpoint of one pool: its counters, its use of the limits per minute, and its sessions. `charged` is the
+    usage that the counters contain for requests that had not ended, by wire id.
     """
 
     service: ServiceCheckpoint
@@ -71,8 +71,8 @@ def _part(booked: Iterable[Booked], share: ReplicaShare) -> tuple[Booked, ...]:
 
 
 class ClusterCheckpoint(NamedTuple):
-    """The checkpoint from which a new leader continues: those of all pools, and the position in each member's
-    reports.
+    """The checkpoint from which a new leader continues. It holds the checkpoints of all pools, and the leader's
+    position in the reports of each member.
     """
 
     pools: Mapping[str, PoolCheckpoint]
@@ -272,7 +272,7 @@ def _unpacked(packed: bytes, older_s: float) -> tuple[Booked, ...]:
 
 
 class Whole(msgspec.Struct, frozen=True, array_like=True):
-    """A whole checkpoint as a store keeps it: each part holds some of its records, encoded."""
+    """A whole checkpoint in the form in which a store keeps it. Each of its `parts` is some of the records, encoded."""
 
     mark: tuple[int, int, str]
     at: float

@@ -24,7 +24,7 @@ Epoch = int
 
 
 class LimitsOf(NamedTuple):
-    """The tenant and API key whose limits per minute are meant: those of the tenant, of its group and of the key."""
+    """A tenant and an API key, to ask for the limits per minute of the tenant, of its group and of the key."""
 
     tenant_id: str
     key_id: str = ""
@@ -56,8 +56,8 @@ class Used(WireMessage, frozen=True, tag="p"):
 
 
 class Finish(WireMessage, frozen=True, tag="f"):
-    """The follower's message that a dispatched request ended, having used this much; None: as last told. `entry` is its
-    number in the member's ChargeLog.
+    """The follower's message that a dispatched request has ended. `usage` is what it used; None: as last told. `entry`
+    is its number in the member's ChargeLog.
     """
 
     number: int
@@ -77,8 +77,8 @@ class Told(WireMessage, frozen=True, tag="t"):
 
 
 class Gone(WireMessage, frozen=True, tag="g"):
-    """The follower's message that a client left before its request's dispatch was known here, so nothing was sent (rule
-    14). `entry` as in Finish.
+    """The follower's message that a client left before the follower knew of the dispatch of its request, so nothing was
+    sent to a backend (rule 14). `entry` as in Finish.
     """
 
     number: int
@@ -86,8 +86,8 @@ class Gone(WireMessage, frozen=True, tag="g"):
 
 
 class Spend(WireMessage, frozen=True, tag="$"):
-    """The follower's message that a call which was never queued used this much of a tenant's service, with this key.
-    `entry` as in Finish.
+    """The follower's message that a call used this much of a tenant's service, with this key. The call was never
+    queued. `entry` as in Finish.
     """
 
     tenant_id: str
@@ -119,9 +119,9 @@ class Ended(WireMessage, frozen=True, tag="e"):
 
 
 class Has(WireMessage, frozen=True, tag="+"):
-    """The joining follower's message of a request that it has (rules 18, 20, 21). Without a `backend_id` it waits.
-    `usage` is the present one, also of one that was interrupted and waits; before a first token what its Dispatch
-    assumed.
+    """The joining follower's message of a request that it has (rules 18, 20, 21). Without a `backend_id` the request
+    waits. `usage` is its present usage, also if it was interrupted and waits. Before its first token, it is the usage
+    that its Dispatch assumed.
     """
 
     number: int
@@ -145,8 +145,8 @@ class Join(WireMessage, frozen=True, tag="J"):
 
 
 class ToldPart(WireMessage, frozen=True, tag="a"):
-    """The message that ends one slice of a follower's report after its Join; the next slice follows a TellMore.
-    `has_told_running`: all that has ended and all that runs was told, and what is left waits.
+    """The follower's message at the end of one slice of its report, which it makes after its Join. It sends the next
+    slice after a TellMore. `has_told_running`: all that has ended and all that runs was told, and what is left waits.
     """
 
     has_told_running: bool
@@ -169,9 +169,9 @@ class Failed(WireMessage, frozen=True, tag="x"):
 
 
 class Ping(WireMessage, frozen=True, tag="i"):
-    """The follower's ping, sent `at` this time of its own clock, which the Pong returns. The follower has granted the
-    leader LEASE_S from when it heard the Pong that was `granted`, by the leader's clock (promise.py); None: it grants
-    nothing.
+    """The follower's ping. `at` is the time of the follower's own clock, which the Pong returns. The follower has
+    granted the leader LEASE_S from when it heard the Pong that was `granted`, by the leader's clock (promise.py); None:
+    it grants nothing.
     """
 
     at: float
@@ -183,8 +183,8 @@ class Ping(WireMessage, frozen=True, tag="i"):
 
 class Dispatched(WireMessage, frozen=True, tag="D"):
     """The leader's message to send a request to a backend now; fields as in policies.types.Dispatch. `limits` are the
-    limits per minute that it meets, `lift` and `wait` for a request that is traced: what its tenant was lifted by, and
-    why it waited.
+    limits per minute that apply to the request. If the request is traced, `lift` is what its tenant was lifted by, and
+    `wait` is why it waited.
     """
 
     number: int
@@ -211,8 +211,8 @@ class Refused(WireMessage, frozen=True, tag="R"):
 
 
 class Withdraw(WireMessage, frozen=True, tag="W"):
-    """The leader's message to preempt a request, for this cause. Answered by Told, or nothing once it has ended (rule
-    15).
+    """The leader's message to preempt a request, for the given cause. The answer is a Told, or nothing if the request
+    has ended (rule 15).
     """
 
     number: int
@@ -228,8 +228,8 @@ class Welcome(WireMessage, frozen=True, tag="w"):
 
 
 class TellMore(WireMessage, frozen=True, tag="m"):
-    """The leader's answer to a ToldPart, which asks for the next slice: the last one was taken in, or may wait until
-    the leader decides.
+    """The leader's answer to a ToldPart: it asks for the next slice. The last slice has been processed, or may wait
+    until the leader decides.
     """
 
 
@@ -242,22 +242,25 @@ class Pong(WireMessage, frozen=True, tag="o"):
 
 
 class Release(WireMessage, frozen=True, tag="q"):
-    """The leader's message that it stops: its promises end now, and it decides nothing more in this epoch. It `returns`
-    to tell the next leader what its own clients have; without any, the next one need not wait for it.
+    """The leader's message that it stops leading: its promises end now, and it decides nothing more in this epoch.
+    `returns`: it will tell the next leader which requests its own clients have. If not, the next leader need not wait
+    for it.
     """
 
     returns: bool = False
 
 
 class HigherEpoch(WireMessage, frozen=True, tag="^"):
-    """The message to a leader, or to a follower of an old one, that this higher epoch is known (rule 1)."""
+    """The message that a higher epoch is known (rule 1). It is sent to a leader of a lower epoch, or to that leader's
+    follower.
+    """
 
     epoch: Epoch
 
 
 class Shared(WireMessage, frozen=True, tag="="):
-    """The leader's message of state that all followers need: sent on joining and on every change, before the Dispatch
-    that needs it (catalog of models, kinds and priorities of backends, the name at the plugin).
+    """The leader's message with state that all followers need: the catalog of models, kinds and priorities of backends,
+    the name at the plugin. It is sent when a follower joins and on every change, before the Dispatch that needs it.
     """
 
     topic: str
@@ -265,9 +268,9 @@ class Shared(WireMessage, frozen=True, tag="="):
 
 
 class CheckpointPart(WireMessage, frozen=True, tag="c"):
-    """The leader's message of checkpoint records that have changed; empty ones are gone (records.py). Those up to a
-    part with a `mark` make this checkpoint of that one's `base`, or, since the part that `begins`, all of it.
-    `is_kept`: a store has it.
+    """A message with checkpoint records that have changed; empty records are deleted (records.py). All parts up to one
+    with a `mark` together turn the checkpoint `base` into the checkpoint of that mark. Where the first of them
+    `begins`, they are the whole checkpoint instead. `is_kept`: a store has it.
     """
 
     records: dict[str, bytes]
@@ -320,7 +323,9 @@ AnyMessage = FollowerMessage | LeaderMessage
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """One transport message between two processes: the messages of one pool ("": of none) in one epoch (rule 5)."""
+    """One transport message between two processes. It carries the messages of one pool in one epoch (rule 5); with
+    `pool` "", its messages belong to no pool.
+    """
 
     epoch: Epoch
     pool: str

@@ -7,7 +7,7 @@ from gateway.cluster.wire import Epoch
 
 @dataclass(frozen=True, slots=True)
 class CloseMember:
-    """A leader's wish to its shell: close the connection of this member, if it is still open."""
+    """A leader's instruction to its process: close the connection of this member, if it is still open."""
 
     member: str
     reason: str
@@ -15,21 +15,21 @@ class CloseMember:
 
 @dataclass(frozen=True, slots=True)
 class AskBackends:
-    """A leader's wish to its shell: measure these backends now; None: all (rules 22, 27)."""
+    """A leader's instruction to its process: measure these backends now; None: all backends (rules 22, 27)."""
 
     backend_ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """A leader's wish to its shell: put this encoded checkpoint into the store."""
+    """A leader's instruction to its process: put this encoded checkpoint into the store."""
 
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """A leader's wish to its shell: end its leadership, for this reason, which is for the log. `epoch` is a higher one
+    """A leader's instruction to its process: end the leadership. `reason` is for the log. `epoch` is a higher epoch
     that was heard of, or 0. `is_blind`: this process reaches no backend, so another one shall lead.
     """
 

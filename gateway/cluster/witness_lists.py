@@ -4,8 +4,8 @@ from gateway.cluster.election_store import NO_WITNESSES, StoreView, Witnesses
 
 
 class WitnessLists:
-    """The lists of members a majority of which can renew the leader's lease: the list that the store has confirmed, and
-    the one that it may have by now. Mutable.
+    """The lists of members that can renew the leader's lease by a majority: the list that the store has confirmed, and
+    the list that was sent to the store and may be there by now. Mutable.
     """
 
     def __init__(self) -> None:

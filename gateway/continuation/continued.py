@@ -25,7 +25,7 @@ _NAME_BY_ID: Final = "token_id:%d"  # of a token in log probabilities, where a s
 
 
 class AnswerComplete(UpstreamError):  # noqa: N818 - a state, not an error
-    """An error: a stop string has ended the answer, while its backend goes on."""
+    """An error: a stop string has ended the answer, but its backend would continue it."""
 
 
 class Wanted(NamedTuple):

@@ -39,7 +39,7 @@ class _Loss:
 
 
 class Suspect:
-    """A call, and the losses of engines at which it was aboard."""
+    """A call that may be the cause of engine failures, with the failures of engines on which it was running."""
 
     __slots__ = ("backend_id", "longest_s", "loss", "losses", "sent_at")
 
@@ -67,7 +67,9 @@ class Suspect:
 
 
 class LossEvidence:
-    """The evidence that calls make engines fail: the losses of all calls of one process. Mutable."""
+    """The evidence that calls make engines fail: which calls of this process were running on an engine when it failed.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._aboard: defaultdict[str, set[Suspect]] = defaultdict(set)  # by backend

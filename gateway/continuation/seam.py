@@ -61,7 +61,9 @@ class Generated(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The text of the last event that the client received, after which `held_back` characters were not sent."""
+    """The text of the last event that the client received. `held_back` is the number of characters after it that were
+    not sent.
+    """
 
     text: str
     held_back: int

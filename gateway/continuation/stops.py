@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 
 class Stopped(NamedTuple):
-    """The finding that a stop string has ended an answer: the string, and the number of tokens of the piece up to
-    it.
+    """The finding that a stop string has ended an answer. `by` is the stop string; `tokens` is the number of tokens of
+    the event up to the one that completes it.
     """
 
     by: str

@@ -22,9 +22,10 @@ TOKEN_BYTES_MAX: Final = 8 << 20
 
 
 class ContinuationSettings(NamedTuple):
-    """The settings by which streams are continued. `silence_s`: how long a backend may send nothing after the first
-    token. `wait_s_max`: how long a stream is offered to backends that answer with errors, and how long a call that may
-    be what ends engines waits to be apart from others. `held`: the ids of all streams.
+    """The settings for the continuation of streams. `silence_s`: how long a backend may send nothing after the first
+    token. `wait_s_max`: how long a stream is offered to backends that answer with errors. It is also how long a call
+    that may be the cause of engine failures waits to run apart from others. `held`: the memory of the token ids of all
+    streams.
     """
 
     enabled: bool
@@ -34,9 +35,10 @@ class ContinuationSettings(NamedTuple):
 
 
 class ResumableStream:
-    """The stream of one call over all backends that answer it, which may be continued where `exclusion` is None.
+    """The stream of one call, over all backends that answer the call. It may be continued where `exclusion` is None.
     Mutable. `usage` is the usage at all backends so far, as the client sees it; `last` is the last event with tokens.
-    `bytes_max` is the most that its ids can need. `on_given_up` is called when they are dropped to save memory.
+    `bytes_max` is the most memory that its token ids can need. `on_given_up` is called when they are dropped to save
+    memory.
     """
 
     __slots__ = ("bytes_max", "exclusion", "ids", "last", "on_given_up", "usage")

@@ -8,7 +8,7 @@ from gateway.scheduling.dispatcher import Dispatcher, Lease
 
 
 class ActiveCall(NamedTuple):
-    """A call that has not ended: the pool that it is in, its hold there, and its facts."""
+    """A call that has not ended, with the Dispatcher of its pool, its lease there, and its trace."""
 
     dispatcher: Dispatcher
     lease: Lease

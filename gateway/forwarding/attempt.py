@@ -64,8 +64,8 @@ OPTIONS_MARK = b"stream_options"  # in the error of a server that does not suppo
 
 
 class BackendRejected(Exception):  # noqa: N818 - a state, not an error
-    """An error: the backend did not take the call, and the client was sent nothing by it, so the call can be retried
-    after `hold_s`. `is_answer`: it said so in a response, so nothing of it was lost.
+    """An error: the backend did not take the call, and the client has been sent nothing of an answer. The call can be
+    retried after `hold_s`. `is_answer`: the backend said so in a response, so nothing of the call was lost.
     """
 
     def __init__(self, evidence: Evidence, hold_s: float, *, is_answer: bool = False) -> None:
@@ -76,8 +76,8 @@ class BackendRejected(Exception):  # noqa: N818 - a state, not an error
 
 
 class StreamInterrupted(Exception):  # noqa: N818 - a state, not an error
-    """An error: the backend failed after it had sent a part of the stream, which is still open, so another one can
-    continue it.
+    """An error: the backend failed after it had sent a part of the stream. The stream to the client is still open, so
+    another backend can continue it.
     """
 
 

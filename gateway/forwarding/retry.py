@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Generation:
-    """The handler of calls that generate tokens, which retries them at other backends."""
+    """The handler of calls that generate tokens. It retries calls at other backends."""
 
     def __init__(
         self,

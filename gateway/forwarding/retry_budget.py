@@ -18,7 +18,7 @@ WAIT_S_MAX: Final = 5.0  # for the first bytes of other retries
 
 
 class RetryBudget:
-    """The budget of retries of one gateway: it limits them to a part of the calls that run. Mutable; used on one
+    """The budget of retries of one gateway: only a part of the calls that run may be retries. Mutable; used on one
     loop.
     """
 

@@ -16,11 +16,11 @@ UNKNOWN = "unknown"  # of a backend that has not told all of its model's identit
 
 
 class Sending(Suspect):
-    """The state of one call while it is sent, to one backend after another. Mutable. `backend` is where it was sent
-    last, at `dispatched_at`. `tier` is that of its tenant. `is_retrying`: it counts as a retry that no backend has
-    answered. `refused_since`: since when the backends that it was offered to have answered with errors. `lost_at`: when
-    it last lost each backend; None: it has lost none. `began` tells the model that has begun to answer, `differed` in
-    what a backend differed that it was offered to.
+    """The state of one call while it is sent to one backend after another. Mutable. `backend` is where it was sent
+    last, at `dispatched_at`. `tier` is the tier of its tenant. `is_retrying`: it counts as a retry that no backend has
+    answered. `refused_since`: since when all backends that it was offered to have answered with errors. `lost_at`: when
+    it last lost each backend; None: it has lost none. `began` returns the model that has begun to answer. `differed` is
+    in what a backend that it was offered to differed from that model.
     """
 
     __slots__ = (

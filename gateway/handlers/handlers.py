@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class RequestOrder(Protocol):
-    """The order that requests are in, as far as their handlers need it."""
+    """The part of an Order's interface that the request handlers use."""
 
     @property
     def processes(self) -> int:

@@ -107,8 +107,8 @@ class Models:
 
 
 class Version:
-    """The handler of /version: the version of a backend, by which clients know what it can do. It needs no key, as in
-    vLLM, so the answer is cached for VERSION_S and one backend request is open at a time.
+    """The handler of /version: it returns the version of a backend, from which clients learn what that backend can do.
+    It needs no key, as in vLLM, so the answer is cached for VERSION_S and one backend request is open at a time.
     """
 
     def __init__(self, pools: Pools, backend_clients: Mapping[str, BackendClient], headers: AnswerHeaders) -> None:

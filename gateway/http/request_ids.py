@@ -21,7 +21,7 @@ _NAMES_AT_ONCE: Final = 512  # random bytes are read for so many ids at once: a 
 
 
 class RequestIds:
-    """The ids of the requests in flight, no two of which are equal. Mutable: every id taken must be freed."""
+    """The ids of the requests in flight. No two requests have the same id. Mutable: every id taken must be freed."""
 
     def __init__(self) -> None:
         self._made = random_ids()

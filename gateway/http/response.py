@@ -25,7 +25,9 @@ _STATUS_LINES: Final = {
 
 
 class Waiting(Protocol):
-    """The account of a long response body while it waits for its client (forwarding/answers/unread_bytes.py)."""
+    """The account of the memory that a long response body takes while it waits for its client
+    (forwarding/answers/unread_bytes.py).
+    """
 
     def sending(self, cut: Callable[[str], None]) -> None:
         """Sending begins; `cut` aborts the client's connection for the given reason."""

@@ -62,7 +62,9 @@ class Authenticator(Protocol):
 
 
 class KnownKeys:
-    """An authenticator that accepts only the keys on this ring: those of the key file, and of the admin API."""
+    """An authenticator that accepts only the keys of one key ring: those of the key file, and those of the admin
+    API.
+    """
 
     def __init__(self, ring: KeyRing[Identity]) -> None:
         self._ring = ring
@@ -79,8 +81,8 @@ class KnownKeys:
 
 
 class KeysBeside:
-    """An authenticator that accepts the keys of a key ring, which is mostly empty, and all keys that another
-    authenticator accepts.
+    """An authenticator that accepts all keys that another authenticator accepts, and also the keys of a key ring. This
+    ring is mostly empty.
     """
 
     def __init__(self, others: Authenticator, ring: KeyRing[Identity]) -> None:

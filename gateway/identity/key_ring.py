@@ -24,7 +24,7 @@ class _Known(Generic[T]):
 
 
 class KeyRing(Generic[T]):
-    """A ring of API keys, as HMACs, and their owners. Mutable."""
+    """A set of API keys and their owners, where each key is stored as an HMAC. Mutable."""
 
     def __init__(self, secret: bytes, *, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since 1970."""

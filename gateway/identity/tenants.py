@@ -14,7 +14,9 @@ OPEN_TENANTS_MAX = 10_000  # chosen: their state is bounded, and calls cost the 
 
 
 class TenantDirectory:
-    """The tenants that are configured and, where it `is_open`, any other, with weight 1. Mutable."""
+    """The directory of tenants: those that are configured and, where it `is_open`, any other tenant with weight 1.
+    Mutable.
+    """
 
     def __init__(
         self,

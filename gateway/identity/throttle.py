@@ -16,8 +16,8 @@ _HOST_BITS = 64
 
 
 class Buckets:
-    """A set of token buckets, one for each name: a burst, refilled at a rate. Mutable. The name that was asked for
-    least recently is dropped first.
+    """A set of token buckets, one for each name. A bucket holds at most `burst` tokens, and is refilled at a constant
+    rate. Mutable. The name that was asked for least recently is dropped first.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:

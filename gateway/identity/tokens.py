@@ -46,8 +46,8 @@ class KeysUnavailableError(Exception):
 
 
 class Tokens(Generic[I, T]):
-    """The verifier of identity providers' tokens; it caches the result of `read` for their claims (None: rejected).
-    Call `start` and `stop`.
+    """The verifier of tokens that identity providers issue. It gives a token's claims to `read`, which returns None to
+    reject them, and caches any other result. Call `start` and `stop`.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where 
 
 
 class OutOfMemory(Exception):  # noqa: N818 - a state of the process, not an error
-    """An error: the process may take no further body, because its memory is short."""
+    """An error: the process accepts no further request body, because its memory is short."""
 
 
 class ExpectedBody:
@@ -64,7 +64,7 @@ class Accepting(Protocol):
 
 
 class MemoryGuard:
-    """The guard of this process's memory, which refuses bodies of calls when the memory is short. Without a limit it
+    """The guard of this process's memory: it refuses the bodies of calls when the memory is short. Without a limit it
     refuses no body. `start` it on its loop, `stop` it.
     """
 

@@ -50,8 +50,8 @@ class SessionKey(NamedTuple):
 
 
 class Sessions:
-    """A finder of the agent's session that a call belongs to, which derives the session's id. `secret` keys the
-    HMAC.
+    """A finder of agents' sessions: it finds the session that a call belongs to, and derives the id of that session.
+    `secret` is the key of the HMAC.
     """
 
     def __init__(self, secret: bytes) -> None:

@@ -18,8 +18,8 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RecentCounts(Generic[K]):
-    """Counts of events in the present part of time and in the parts before it. Mutable; the number of the present part
-    only grows.
+    """Counts of events, by what happened, over the last few time intervals of equal length, called parts. Mutable; the
+    number of the present part only grows.
     """
 
     __slots__ = ("_parts", "_parts_max", "counts")

@@ -12,7 +12,9 @@ from aiohttp.web_protocol import RequestHandler
 
 @runtime_checkable
 class AnswersErrors(Protocol):
-    """A server that answers requests that could not be parsed, or whose handler failed."""
+    """A server that makes its own error responses, for requests that could not be parsed and for failures of
+    handlers.
+    """
 
     def answer_error(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.Response:
         """The response to an error; `status` is aiohttp's, at least 500 where a handler failed."""
@@ -20,7 +22,9 @@ class AnswersErrors(Protocol):
 
 
 class ErrorConnection(RequestHandler):
-    """A connection of a server that answers errors itself. Failures are logged under the server's name."""
+    """A client's connection to a server that makes its own error responses. Failures are logged under the server's
+    name.
+    """
 
     __slots__ = ()
 

@@ -42,8 +42,7 @@ SHORT_OF_DESCRIPTORS: Final = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Handshakes:
-    """The limits on the TLS handshakes of a port at which clients prove themselves. `context` is called for each
-    connection.
+    """The limits on TLS handshakes at a port where clients prove who they are. `context` is called for each connection.
 
     At most HANDSHAKES_MAX handshakes are in progress, each for at most `s_max`. A new one ends the oldest, because a
     client that can prove itself needs no more than two round trips. `failed` is called for each handshake that ends

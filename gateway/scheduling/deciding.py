@@ -21,7 +21,7 @@ class QueueWatch(Protocol):
 
 
 class Decides(Protocol):
-    """The interface of a Dispatcher, as far as Deciding drives it."""
+    """The part of a Dispatcher's interface that Deciding uses."""
 
     now: Callable[[], float]
 

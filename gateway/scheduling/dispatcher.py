@@ -53,7 +53,9 @@ CLOSED_RETRY_S = 1.0  # for the client of a gateway that shuts down: by then ano
 
 
 class Rejected(Exception):  # noqa: N818 - a decision, not an error
-    """An error: the scheduler rejected the request; `limit` is the limit that did, None for any other reason."""
+    """An error: the scheduler rejected the request. `limit` is the limit that was the reason; None: there was another
+    reason.
+    """
 
     def __init__(self, reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> None:
         super().__init__(reason)
@@ -63,8 +65,8 @@ class Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Preempted(Exception):  # noqa: N818 - a decision, not an error
-    """An error: the scheduler preempts the request, for this cause, so that it returns to the queue. Its client has
-    been sent nothing yet, or it is resumable.
+    """An error: the scheduler preempts the request for the given cause, and the request returns to the queue. Its
+    client has been sent nothing yet, or the request is resumable.
     """
 
     def __init__(self, cause: Cause) -> None:
@@ -331,7 +333,8 @@ class Dispatcher:
 
 
 class Lease:
-    """The hold of one request on its pool. To enter it waits for a backend; to exit it ends the request.
+    """The hold of one request on its pool, as an async context manager. Entering it waits for a backend; leaving it
+    ends the request.
 
     An exception that leaves the block decides the outcome; without one the handler sets `outcome`.
     """

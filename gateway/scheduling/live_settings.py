@@ -11,7 +11,7 @@ from policies.types import Group, PolicyChoice, Tenant, Tier
 
 
 class LiveSettings:
-    """The present settings of tenants, tiers, groups and policies, which it tells the Schedulers of all pools.
+    """The present settings of tenants, tiers, groups and policies. It tells the Schedulers of all pools what changes.
     Mutable.
     """
 

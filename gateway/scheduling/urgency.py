@@ -22,8 +22,8 @@ SLICE_LEASES: Final = 500
 
 @dataclass(slots=True)
 class TierUrgency:
-    """The requests of one tier in one pool, queued and in flight, and their least slack in seconds; infinite where no
-    request has any.
+    """The number of requests of one tier in one pool, queued and in flight, and the least slack of these requests in
+    seconds. The slack is infinite where no request has one.
     """
 
     queued_requests: int = 0
@@ -33,8 +33,9 @@ class TierUrgency:
 
 @dataclass(slots=True)
 class Urgency:
-    """The slack of one pool's requests, in seconds (below 0: late), by tier and by tenant that has any, with at most
-    REQUESTS_MAX of the most urgent requests by id, the least slack first.
+    """The slack of one pool's requests in seconds; a late request has a slack below 0. `tiers` and `tenants` have the
+    least slack of each; tenants whose requests have none are left out. `requests` has at most REQUESTS_MAX of the most
+    urgent requests by id, the least slack first.
     """
 
     tiers: dict[str, TierUrgency]

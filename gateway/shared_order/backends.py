@@ -31,7 +31,9 @@ _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, 
 
 
 class BackendShell(Protocol):
-    """The surroundings of the shared backends: what the leader needs of its process to tell followers of backends."""
+    """The functions that the shared polls need of their process: to tell the leader of evidence about a backend, and to
+    note that a backend has moved.
+    """
 
     def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
         """Tell the leader of evidence about a backend; `ago_s`: how many seconds ago the request was sent."""
@@ -43,8 +45,8 @@ class BackendShell(Protocol):
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
-    """The news of one backend that the leader sends to its followers. `url` is where it is, which only changes for the
-    embedded engine.
+    """The state of one backend, as the leader sends it to its followers. `url` is where the backend is, which only
+    changes for the embedded engine.
     """
 
     url: str
@@ -62,8 +64,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(BackendNews)
 
 
 class SharedPolls(PollLoop):
-    """The polls of backends in a shared order: the leader polls and tells all followers what changed; a follower is
-    told. The role may change. Made on the loop.
+    """The polls of backends in a shared order. The leader polls, and tells all followers what has changed; a follower
+    only listens. The role may change. Made on the loop.
     """
 
     def __init__(self, order: SharedOrder, shell: BackendShell, **options: Any) -> None:
@@ -207,7 +209,7 @@ class SharedPolls(PollLoop):
 
 
 class Announcements:
-    """The announcements of a leader's backends to all followers. Mutable."""
+    """The leader's messages to all followers about the state of its backends. Mutable."""
 
     def __init__(self, order: SharedOrder) -> None:
         self._order = order

@@ -11,8 +11,8 @@ from policies.types import Request, Tenant
 
 
 class SharedDeciding(Deciding):
-    """The driver of one pool's decisions in a shared order, where the leader is told of all requests of a tick
-    together. A watch is told when its request is dispatched: the lift, and why it waited, come with its Dispatch.
+    """The driver of one pool's decisions in a shared order. It tells the leader of all requests of a tick together. A
+    watch is told when its request is dispatched: the lift, and why it waited, come with its Dispatch.
     """
 
     tells_all = True

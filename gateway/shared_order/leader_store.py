@@ -46,8 +46,8 @@ def store_services(store: Store) -> dict[str, Service]:
 
 
 class LeaderStore:
-    """The store of a worker that follows, which asks worker 0: it reads what the admin API has set, and writes its
-    usage.
+    """The store of a worker other than worker 0. It asks worker 0 for what the admin API has set, and gives it the
+    worker's usage.
     """
 
     def __init__(self, others: Others) -> None:

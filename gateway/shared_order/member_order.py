@@ -55,7 +55,7 @@ _LIMITS: Final = msgspec.msgpack.Decoder(RateLimits)
 
 
 class Entrance(Process, Protocol):
-    """The way in which one process comes into a shared order, and leaves it."""
+    """The way in which one process joins a shared order, and leaves it."""
 
     async def begin(self, parts: GatewayParts) -> None:
         """All parts are there: take part. Raises OSError."""
@@ -65,8 +65,8 @@ class Entrance(Process, Protocol):
 
 
 class MemberOrder:
-    """The part of one process in the order that several processes share. Made on the loop that runs it; an Order
-    (gateway/order.py).
+    """The order of a process that shares it with other processes: an implementation of Order (gateway/order.py). Made
+    on the loop that runs it.
     """
 
     def __init__(

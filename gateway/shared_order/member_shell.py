@@ -19,8 +19,8 @@ from policies.types import Tenant
 
 
 class MemberShell:
-    """The surroundings of one process's SharedOrder and SharedPolls in its gateway: an OrderShell and a BackendShell.
-    `connect` it with both. Mutable.
+    """The connection of a process's SharedOrder and SharedPolls to the rest of its gateway: an implementation of
+    OrderShell and BackendShell. `connect` it with both. Mutable.
     """
 
     def __init__(self, tasks: Tasks) -> None:

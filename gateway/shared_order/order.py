@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class OrderShell(Protocol):
-    """The surroundings of a shared order: what it looks up in its process, and what it has done there."""
+    """The functions that a shared order needs of its process: to look something up there, or to have something done."""
 
     def make_scheduler(self, pool: str) -> SharedSchedulerProtocol:
         """A new leader's Scheduler of this pool."""

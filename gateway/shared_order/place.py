@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # cryptography is loaded where there are replicas
 @dataclass(slots=True)
 class MemberPlace:
     """The place of one process among those that share an order: its name, its address and the ways to reach the others.
-    Mutable: `address` is known when it listens, and `secret` and `credentials` where nothing configures them when Redis
-    was reached.
+    Mutable: `address` is set when the process listens. `secret` and `credentials`, where nothing configures them, are
+    set when Redis was reached.
 
     `name` was no other process's before. `listen` is the path of a Unix socket, or host and port; `advertise` is what
     others connect to, "" for what was bound. `secret` is known to all of them and to no other process; `credentials`

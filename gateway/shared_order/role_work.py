@@ -30,8 +30,8 @@ _FOUND: Final = msgspec.msgpack.Decoder(dict[int, frozenset[str]])
 
 
 class RoleWork:
-    """The work of one process by its role in the shared order, such as leader or follower. Made on the loop when all
-    parts of the gateway are there; `stop` it before they are stopped.
+    """The work that one process does because of its role in the shared order, such as leader or follower. Made on the
+    loop when all parts of the gateway are there; `stop` it before they are stopped.
     """
 
     def __init__(

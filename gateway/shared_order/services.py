@@ -57,8 +57,8 @@ _ANSWER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class MemberPort:
-    """The port at which the other processes reach this one: the order's connections at /order, questions for `services`
-    at /services.
+    """The port at which the other processes reach this one. The path /order is for the order's connections, and
+    /services is for questions that `services` answer.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class MemberPort:
 
 
 class ServiceClient:
-    """A client that asks another process of the order, on one connection that is opened anew when it was lost. Made on
-    the loop, `close` it.
+    """A client that sends questions to another process of the order. It uses one connection, and opens it again after
+    it was lost. Made on the loop, `close` it.
     """
 
     def __init__(self, place: MemberPlace, address: str, member: str | None = None) -> None:
@@ -245,7 +245,9 @@ class ServiceClient:
 
 
 class Peers(Others):
-    """The other processes of a shared order, which this process asks at their ports. Made on the loop, `close` it."""
+    """The access of one process to the other processes of its shared order. It asks them at their ports. Made on the
+    loop, `close` it.
+    """
 
     def __init__(self, order: SharedOrder, tasks: Tasks) -> None:
         super().__init__(order.place.name)

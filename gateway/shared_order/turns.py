@@ -6,8 +6,8 @@ from math import inf
 
 
 class Turns:
-    """The timer of a shared order's turns: when the next one is due. Mutable; made and used on the loop of the
-    order.
+    """The timer that decides when a shared order takes its next turn on the event loop. Mutable; made and used on the
+    loop of the order.
     """
 
     def __init__(self, turn: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ Progress = Callable[[str, int], Callable[[int], None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyComparison(RunOptions, Choices):
-    """A comparison of policies on a trace."""
+    """The options of a comparison of policies on a trace; `run` makes the comparison."""
 
     paces: Sequence[float] = ()
     """Of each engine: its step times are multiplied by it."""

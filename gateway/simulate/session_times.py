@@ -14,8 +14,8 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SessionTimes:
-    """The times that the sessions of one simulated run take, and their turns. Mutable; it is told of every call,
-    whether that has a session or not.
+    """A measurement of how long sessions take in one simulated run, and how long their turns wait. Mutable; it is told
+    of every call, whether that has a session or not.
     """
 
     def __init__(self) -> None:

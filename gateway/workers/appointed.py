@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Appointed:
-    """The entrance of one worker into the shared order: its parent process appoints the leader."""
+    """The way in which one worker joins the shared order: its parent process appoints the leader. An Entrance."""
 
     def __init__(self, order: MemberOrder, *, worker: WorkerPlace, config: Config, store: Store | None) -> None:
         """`store` is worker 0's; the other workers have no store."""

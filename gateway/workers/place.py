@@ -13,7 +13,7 @@ SOCKET_NAME = "leader"
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """One worker's place among `workers`. Worker 0 leads.
+    """The place of one worker in a group of `workers` processes. Worker 0 leads.
 
     `name` was no other process's before. `epoch` counts the starts of worker 0. `others` are the names of the workers
     that run already. `secret` is known only to the workers of this parent. `control` is the reading end of a pipe on

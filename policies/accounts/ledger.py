@@ -55,8 +55,8 @@ class InFlight:
 
 @dataclass(slots=True)
 class Served:
-    """The service that one tenant received since start: in service units (not over weight), and in the tokens that they
-    are the price of.
+    """The service that one tenant received since start, in service units (not over weight), and the tokens that it was
+    charged for.
     """
 
     service: float = 0.0
@@ -77,8 +77,8 @@ NOTHING_SERVED: Final = Served()
 
 @dataclass(slots=True)
 class Interruptions:
-    """The number of interrupted answers in one pool since its start, by cause, and the tokens that were sent again to
-    continue them. Mutable.
+    """Counts of the interrupted answers in one pool since its start, by cause, and of the tokens that were sent again
+    to continue these answers. Mutable.
     """
 
     by_cause: Counter[Cause] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ class Interruptions:
 
 @dataclass(slots=True)
 class Ledger:
-    """The accounts of all dispatched requests of one pool, and what its tenants were served since start."""
+    """The accounts of all dispatched requests of one pool, and the service that its tenants received since start."""
 
     price: Price
     interruptions: Interruptions = field(default_factory=Interruptions)

@@ -23,8 +23,8 @@ OVERLOAD_S_MAX = 10.0  # the longest time that one late request keeps sheddable 
 
 
 class Feasibility(Admission):
-    """An admission rule that rejects requests which would miss their TTFT target, and sheddable tiers while others
-    would. Mutable.
+    """An admission rule that rejects requests that would miss their TTFT target. While a request of a tier that is not
+    sheddable would be late, it also rejects requests of sheddable tiers. Mutable.
     """
 
     def __init__(

@@ -23,9 +23,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Decode(NamedTuple, Generic[Key]):
-    """A running request whose next token takes one step of the engine. It reads `context_tokens` of KV. `slack_s` is
-    the time from now until that token is late, `tpot_s` the target per token, above zero; both are infinite without a
-    target. With drafts to verify, the request computes more than one token, all of them or none.
+    """A running request in the decode phase: the engine computes its next token in one step. It reads `context_tokens`
+    of KV. `slack_s` is the time from now until that token is late, `tpot_s` the target per token, above zero; both are
+    infinite without a target. With drafts to verify, the request computes more than one token, all of them or none.
     """
 
     key: Key

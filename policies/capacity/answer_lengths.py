@@ -29,7 +29,9 @@ _PRIOR = list(accumulate((1.0 - hazard for hazard in _HAZARDS), mul))
 
 
 class AnswerLengths:
-    """The distribution of the answer lengths of one backend, as survival functions, by class of prediction. Mutable."""
+    """The distribution of the answer lengths of one backend. It has one survival function for each class of predicted
+    lengths. Mutable.
+    """
 
     def __init__(self) -> None:
         self._ended: dict[int, list[float]] = {}  # by class: answers that ended in each bin

@@ -48,7 +48,7 @@ KV_RULES: dict[str, type[ExpectedOverTime] | type[PeakOverTime] | None] = {
 
 @dataclass(slots=True)
 class Clock:
-    """The time of the latest event or decision, in seconds, which all backends of a fleet share."""
+    """The clock that all backends of a fleet share: the time of the latest event or decision, in seconds."""
 
     now: float = 0.0
 

@@ -13,7 +13,9 @@ OBSERVATIONS = 3
 
 
 class ExternalLoad:
-    """The last observations of external load at one backend, which other clients than this gateway cause. Mutable."""
+    """The last observations of external load at one backend. External load is caused by other clients than this
+    gateway. Mutable.
+    """
 
     __slots__ = ("_requests", "_tokens")
 

@@ -64,7 +64,7 @@ class ExpectedSums:
 
 
 class ExpectedOverTime:
-    """A forecast of the KV tokens that one backend's requests hold at the fullest moment, by the distribution of their
+    """A forecast of the most KV tokens that the requests of one backend will hold at once, by the distribution of their
     lengths. Mutable.
 
     Shared prompt blocks are not included.

@@ -23,8 +23,8 @@ PROBE_S, PROBE_S_MAX = 0.5, 32.0  # from a limit to the first probe, and between
 
 
 class Window:
-    """A limit on the sequences that one engine of unknown size may be sent, learnt from how many were seen to run
-    there. Mutable.
+    """A limit on the sequences that may be in flight at one engine of unknown size. It is learnt from the number of
+    sequences that were seen to run there at once. Mutable.
     """
 
     __slots__ = (

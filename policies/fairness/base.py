@@ -197,8 +197,8 @@ class Account(Place):
 
 
 class Accounts(ABC):
-    """The base class of fairness policies: the accounts of all tenants, and defaults for a policy that ignores the
-    other facts.
+    """The base class of fairness policies. It has the accounts of all tenants, and default methods for a policy that
+    ignores the other facts.
     """
 
     bound: ClassVar[FairnessBound | None] = None

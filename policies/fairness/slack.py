@@ -51,8 +51,8 @@ SECOND_KEYS = (*RANKS, PREFIX)
 
 
 class SlackCounter(VirtualTokenCounter):
-    """A fairness policy: VTC with a slack, which takes the best request by a second key, among the tenants within Q of
-    the least rank.
+    """A fairness policy: VTC with a slack. Among the tenants whose rank is within Q of the least, the request that is
+    best by a second key is next.
     """
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="slack_service")

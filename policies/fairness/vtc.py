@@ -39,8 +39,8 @@ def fell(place: Place, rank: float) -> bool:
 
 
 class LeastCounterFirst(Accounts):
-    """A fairness policy: VTC without lifts, a baseline that a tenant can exploit by staying away (VTC Fig. 10), so it
-    has no bound.
+    """A fairness policy: VTC without lifts. It is a baseline without a bound, because a tenant can exploit it by
+    staying away (VTC Fig. 10).
     """
 
     def __init__(self) -> None:

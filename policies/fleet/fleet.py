@@ -24,9 +24,9 @@ REFUSED_S_MAX = 2.0  # a backend that has rejected everything for this long coun
 
 
 class Access(NamedTuple):
-    """The part of the fleet that a request may enter: where `is_closed`, or at the backends in `closed`, only its
-    tier's reserve. `may_enter` tells whether a request may overtake others that wait, at a backend with room for it, by
-    this reservation; None: it overtakes none.
+    """The part of the fleet that a request may enter. At the backends in `closed`, and at all backends if `is_closed`,
+    it may enter only its tier's reserve. `may_enter` tells whether a request may overtake others that wait, at a
+    backend with room for it, by this reservation; None: it overtakes none.
     """
 
     is_closed: bool = False
@@ -38,9 +38,9 @@ OPEN = Access()
 
 
 class BackendHold(NamedTuple):
-    """The hold of a backend for a request that fits nowhere yet. `needed` is the room that the request will occupy
-    there. `requests` and `tokens` are the ones in flight there when it was chosen; in a pool of one backend, those of
-    the request itself.
+    """A backend that was chosen to keep room for a request that fits nowhere yet. `needed` is the room that the request
+    will occupy there. `requests` and `tokens` are the ones in flight there when it was chosen; in a pool of one
+    backend, those of the request itself.
     """
 
     backend_id: str
@@ -50,7 +50,9 @@ class BackendHold(NamedTuple):
 
 
 class Fleet:
-    """The backends of one pool: which exist, are open and serve, and the slots that dispatch reserves. Mutable."""
+    """The backends of one pool, with the slots that are reserved at each. It knows which backends exist, are open and
+    serve. Mutable.
+    """
 
     def __init__(self, headroom_ratio_max: float, kv_rule: str, make_limit: Callable[[], Limit] = ModelLimit) -> None:
         self.cached_tokens: Callable[[Request, str], int] | None = None

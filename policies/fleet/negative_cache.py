@@ -91,8 +91,9 @@ class _Search:
 
 
 class NegativeCache:
-    """A negative cache: requests that found no room at a backend, by tier, so that similar ones need not ask again.
-    Valid for one block layout only: the fleet does not use it where layouts differ.
+    """A cache of failed searches for room, by tier. It keeps the requests that found no room, so that backends need not
+    be asked again for similar requests. Valid for one block layout only: the fleet does not use it where layouts
+    differ.
     """
 
     def __init__(self) -> None:

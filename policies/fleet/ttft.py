@@ -21,7 +21,9 @@ class TtftForecast(NamedTuple):
 
 
 class WorkAhead(NamedTuple):
-    """The work that a backend is sent before a waiting request: sequences, with their prompt and output tokens."""
+    """The work that will be sent to a backend before a waiting request. `sequences` is the number of sequences, and
+    `tokens` counts their prompt and output tokens.
+    """
 
     sequences: float
     tokens: float

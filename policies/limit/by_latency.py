@@ -39,7 +39,9 @@ CHANGED = log(1.5)  # by which a backend has to become slower or faster at once 
 
 @dataclass(slots=True)
 class Trial:
-    """A trial of another concurrency limit: the number in flight before and during it, and the speeds at both."""
+    """A trial of another concurrency limit, with the limits and the speeds of answers before the trial and during
+    it.
+    """
 
     before: Speeds
     ran_with: float

@@ -16,8 +16,8 @@ Entry = tuple[float, int, Reservation]  # base, number, and the request's reserv
 
 
 class Stall(NamedTuple):
-    """A run of engine steps that compute prompts: the last full step and its end, the last step and its end. Steps are
-    numbers, ends are in seconds from now.
+    """A run of engine steps that compute prompts. It has the number and the end of the last full step, and of the last
+    step. Steps are numbers, ends are in seconds from now.
     """
 
     last_full: float

@@ -21,7 +21,7 @@ Kind = tuple[bool, int, int]
 
 
 class TimedAnswer:
-    """An ended answer, as far as its speed is compared with others."""
+    """The speed of one ended answer, with what a comparison with other answers needs."""
 
     __slots__ = ("kind", "ran_with", "token", "tokens")
 
@@ -68,8 +68,8 @@ class Speed:
 
 
 class SpeedComparison(NamedTuple):
-    """A comparison of a backend's speed with fewer requests in flight: the logarithm of the throughput ratio, its
-    error, and that of the batch size ratio.
+    """A comparison of a backend's speed at two batch sizes, the smaller one relative to the larger one. It has the
+    logarithm of the throughput ratio, the error of this logarithm, and the logarithm of the batch size ratio.
     """
 
     throughput: float
@@ -79,7 +79,7 @@ class SpeedComparison(NamedTuple):
 
 @dataclass(slots=True)
 class Speeds:
-    """The speed of the answers that ran in about one batch size, by kind of answer. Mutable."""
+    """The speeds of the answers that ran in batches of about the same size, by kind of answer. Mutable."""
 
     by_kind: dict[Kind, Speed] = field(default_factory=dict)
     count: int = 0

@@ -51,7 +51,7 @@ class Limit(Protocol):
 
 
 class RoomOnly:
-    """A limit that limits nothing: only slots and memory count."""
+    """A limit that never rejects a request, so that only slots and memory count."""
 
     reads_time = False
     by_latency: LatencyLimit | None = None
@@ -83,8 +83,8 @@ class FixedLimit(RoomOnly):
 
 
 class ModelLimit:
-    """A limit by the step-time model, which admits the requests that the backend can serve in time; without a model, by
-    latency.
+    """A limit that admits the requests that the backend can serve in time, by the step-time model. Without a model, the
+    limit by latency applies.
     """
 
     reads_time = True

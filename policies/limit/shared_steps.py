@@ -37,8 +37,7 @@ class _Short(NamedTuple):
 
 
 class SharedSteps:
-    """The prompts without a first token at one backend whose steps compute a part of a long prompt at a time.
-    Mutable.
+    """The prompts without a first token at a backend where one prompt gets at most a part of each step. Mutable.
 
     A clock counts steps, of `step_s` seconds each.
     """

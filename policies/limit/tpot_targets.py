@@ -31,7 +31,9 @@ class TpotTarget:
 
 
 class TpotTargets:
-    """The running requests of one backend whose TPOT target binds, and when their tokens are due. Mutable."""
+    """The running requests of one backend with a TPOT target that it can keep, and when their next tokens are due.
+    Mutable.
+    """
 
     __slots__ = ("_due", "_late_tokens", "_tpot_s", "by_tpot", "late_until")
 

@@ -25,8 +25,8 @@ def always(backend: BackendCapacity) -> bool:  # noqa: ARG001
 
 
 class Placement(Protocol):
-    """The base class of late placements: which of the candidate backends takes a request? By default a placement looks
-    nothing up.
+    """The base class of late placements. A late placement chooses one of the candidate backends when a request is sent.
+    By default it looks nothing up.
     """
 
     reads_prefixes: bool = False
@@ -60,9 +60,10 @@ class Worker(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ArrivalPlacement(ABC):
-    """The base class of arrival placements: which of the backends does a request wait for? Its calls may be left out.
-    Each request is reported in this order. It is assigned. Then it is either dispatched, and ends or returns to wait at
-    the same worker; or it is unassigned, because it left the queue unsent or moved to another backend.
+    """The base class of arrival placements. An arrival placement chooses, when a request arrives, the backend that the
+    request waits for. A subclass need not define the methods that report events. Each request is reported in this
+    order. It is assigned. Then it is either dispatched, and ends or returns to wait at the same worker; or it is
+    unassigned, because it left the queue unsent or moved to another backend.
     """
 
     reads_prefixes: bool = False

@@ -12,7 +12,9 @@ from policies.types import Request
 
 
 class LeastReserved(Placement):
-    """A placement on the backend with the smallest reserved part over its speed; ties by backend id."""
+    """A placement on the backend with the smallest reserved part of its capacity, divided by its speed. Ties go by
+    backend id.
+    """
 
     def place(
         self, request: Request, candidates: Sequence[BackendCapacity], fits: Fits = always

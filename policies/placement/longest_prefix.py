@@ -16,7 +16,9 @@ from policies.types import Request
 
 
 class LongestPrefix(Placement):
-    """A placement on the backend with the most leading blocks; ties by the reserved part, then by backend id."""
+    """A placement on the backend that holds the most leading blocks of the prompt, if they are more than half of it.
+    Otherwise, and for ties, the smallest reserved part decides, then the backend id.
+    """
 
     reads_prefixes = True
 

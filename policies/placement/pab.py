@@ -19,9 +19,9 @@ TTFT_S = 1.0  # the window of a budget that is computed here for a request witho
 
 
 class LargestBudget(Placement):
-    """A placement on the backend with the largest budget, of those with room for the uncached part of the prompt. If
-    none has room, all are compared. Ties go by the reserved part of the capacity, then by id. While the budget of any
-    candidate is not known, the least full backend is chosen.
+    """A placement on the backend with the largest prefill admission budget, of the backends with room for the uncached
+    part of the prompt. If none has room, all are compared. Ties go by the reserved part of the capacity, then by id.
+    While the budget of any candidate is not known, the least full backend is chosen.
     """
 
     reads_prefixes = True

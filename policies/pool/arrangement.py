@@ -15,7 +15,7 @@ from policies.queues import PoolQueues
 
 
 class Arrangement(PresentQueues):
-    """The present fair queues of a pool, and the policies that made them; it replaces the queues when policies change.
+    """The fair queues that a pool has now, and the policies that they follow. A switch of policies replaces the queues.
     Mutable.
     """
 

@@ -32,8 +32,8 @@ PassedOver = tuple[str, Request]
 
 
 class BackfillRound:
-    """One poll's round of backfilling in one queue: the backends with room, and the requests that fit at none of
-    them.
+    """The state of backfilling in one queue during one poll: the backends with room, and the requests that fit at none
+    of them.
     """
 
     __slots__ = (

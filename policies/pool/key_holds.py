@@ -24,7 +24,9 @@ class _Key:
 
 
 class KeyHolds:
-    """The gate in front of one pool's queues that holds the requests of API keys at their in-flight limit. Mutable."""
+    """The control of the in-flight limits of API keys in one pool. It holds the requests of a key at its limit outside
+    of the queues' order. Mutable.
+    """
 
     def __init__(self, tenants: Mapping[str, QueuedTenant]) -> None:
         """`tenants` are the tenants of the pool, with their present settings."""

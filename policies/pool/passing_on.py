@@ -25,7 +25,9 @@ BEFORE_MAX: Final = 64  # requests of its tenant that are looked at to find a re
 
 @dataclass(frozen=True, slots=True)
 class PassingOn:
-    """The rule for when a request moves to the pool of its alias's next model, by the forecasts of its pool."""
+    """The rule for when a request moves to another pool, which serves the next model of its alias. It uses the
+    forecasts of the present pool.
+    """
 
     tenants: Tenants
     forecaster: Forecaster

@@ -45,7 +45,7 @@ ASKED_MAX = 8 * DECISIONS_MAX  # questions to backends in one poll: about half a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """The settings of a Scheduler, with the policies that are its own.
+    """The settings of one Scheduler, and the policy objects that only it uses.
 
     `prediction` orders tenants and `sizing` reserves room; None: one predictor does both. `admission` None: bounded
     queues and limits per minute. A tenant may preempt another that leads it by more than `preempt_service`

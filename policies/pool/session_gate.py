@@ -45,8 +45,8 @@ class _Bound(NamedTuple):
 
 
 class SessionGate:
-    """The gate in front of one pool's queues: it holds turns of agents' sessions until their contexts have room.
-    Mutable.
+    """The control of the sessions of agents in one pool. It holds turns outside of the queues' order until the contexts
+    of their sessions have room. Mutable.
     """
 
     def __init__(self, rules: SessionRules, tenants: Tenants, price: Price, wait_s_max: float) -> None:

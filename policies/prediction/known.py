@@ -12,7 +12,9 @@ ERROR_RATIO = 0.5  # the paper's "+-50 %": uniform between half and one and a ha
 
 
 class NoPrediction:
-    """A predictor of 0, so that tokens are charged as they are produced: plain VTC (Alg. 2)."""
+    """A predictor that always predicts 0, so that tokens are charged as they are produced. This is plain VTC (Alg.
+    2).
+    """
 
     def predict(self, request: Request) -> float:
         return 0.0
@@ -23,7 +25,9 @@ class NoPrediction:
 
 
 class Oracle:
-    """A predictor that knows the answer: the true length where the request carries it, else the request's limit."""
+    """A predictor that knows the true length of the answer. If the request does not carry the true length, the
+    request's limit is predicted.
+    """
 
     def predict(self, request: Request) -> float:
         known = request.output_tokens_known
@@ -41,8 +45,8 @@ class Chance(Protocol):
 
 
 class NoisyOracle:
-    """A predictor of the true length with an error of up to a ratio: uniform in truth * (1 -+ ratio). A request's error
-    follows from its id and a salt that is drawn once, so repeated predictions are equal.
+    """A predictor of the true length with a random error. The prediction is uniform in truth * (1 -+ ratio). A
+    request's error follows from its id and a salt that is drawn once, so repeated predictions are equal.
     """
 
     def __init__(self, *, rng: Chance, error_ratio: float = ERROR_RATIO) -> None:

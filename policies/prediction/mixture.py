@@ -69,8 +69,8 @@ def contexts(request: Request, tenant: int) -> tuple[Hashable, ...]:
 
 
 class MixtureOfExperts:
-    """A predictor: the weighted median of the experts' predictions; `FIRST_TOKENS` per choice without an answer.
-    Mutable.
+    """A predictor: the weighted median of the predictions of several experts. Before any answer it predicts
+    `FIRST_TOKENS` per choice. Mutable.
     """
 
     def __init__(self, *, quantile: float = QUANTILE, window_outputs: int = WINDOW_OUTPUTS) -> None:

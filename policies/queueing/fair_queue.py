@@ -28,7 +28,7 @@ from policies.types import Request, Tenant
 
 
 class AccountPlace(NamedTuple):
-    """The tier and the group in which a tenant's account stands."""
+    """The tier and the group that a tenant's account belongs to."""
 
     tier_id: str
     group_id: str | None

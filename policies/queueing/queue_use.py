@@ -13,8 +13,9 @@ from policies.types import Request
 
 @dataclass(slots=True)
 class TenantUse:
-    """The requests of one tenant that are in flight from a queue; `tokens` are reserved tokens. `share_tokens` and
-    `share_sequences` count the tenant's share: tokens and sequences times the speed of their backends.
+    """The use of a queue by one tenant: its requests that were dispatched from the queue and have not ended. `tokens`
+    are reserved tokens. `share_tokens` and `share_sequences` count the tenant's share: tokens and sequences times the
+    speed of their backends.
     """
 
     requests: int = 0

@@ -24,8 +24,9 @@ SHARE_RATIO_MAX = 0.5  # phi
 
 
 class InFlightShare(NamedTuple):
-    """A tenant's share of what the pool has in flight: the sequences and KV tokens that it would have, and those that
-    the pool can hold. All of them are multiplied by the speed of their backends.
+    """A tenant's share of what the pool has in flight, if one more of its requests were sent. It has the sequences and
+    KV tokens that the tenant would then have, and those that the pool can hold. All of them are multiplied by the speed
+    of their backends.
     """
 
     sequences: float

@@ -15,8 +15,8 @@ SessionId = tuple[str, str]
 
 
 class SessionRecord(NamedTuple):
-    """The record of one agent's session in a checkpoint: its name, its backend, since when it is idle, and what service
-    it had.
+    """The record of one agent's session in a checkpoint, such as its context, its backend and the time since which it
+    is idle.
     """
 
     context: int
@@ -32,8 +32,9 @@ class SessionRecord(NamedTuple):
 
 
 class SessionsCheckpoint(NamedTuple):
-    """A checkpoint of a pool's sessions, by tenant and id (None: it is forgotten), of what was learnt of each backend's
-    pool (eta), and of whether sessions were held. It was taken at `at`, by the clock of the records.
+    """A checkpoint of a pool's sessions, by tenant and id. None: the session is forgotten. It also has what was learnt
+    of each backend's KV pool (`eta`), and whether sessions were held. It was taken at `at`, by the clock of the
+    records.
     """
 
     sessions: Mapping[SessionId, SessionRecord | None] = {}

@@ -50,9 +50,9 @@ def bucket_of(gap_s: float) -> int:
 
 
 class Outlook(NamedTuple):
-    """The forecast for an idle session until a horizon: the probability that it returns by then, and the seconds until
-    then that it is expected to stay away. `least_gain_s`: the least, over all times until then, of what it is expected
-    to have stayed away less what its return is expected to have cost.
+    """A forecast for an idle session until a given time. `returns` is the probability that it returns by then. `away_s`
+    is the expected number of seconds until then that it stays away. `least_gain_s`: the least, over all times until
+    then, of what it is expected to have stayed away less what its return is expected to have cost.
     """
 
     returns: float

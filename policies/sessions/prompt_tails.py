@@ -35,8 +35,8 @@ class Tail(NamedTuple):
 
 
 class PromptTails:
-    """The latest prompts of each tenant, by which a call that names no session is found to continue one. Mutable, of
-    bounded size: a tenant that sends many loses its own first.
+    """The latest prompts of each tenant. They show whether a call that names no session continues a known one. Mutable,
+    of bounded size: a tenant that sends many loses its own first.
     """
 
     def __init__(self, tails_max: int = TAILS_MAX, tenant_tails_max: int = TENANT_TAILS_MAX) -> None:

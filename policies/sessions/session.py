@@ -14,8 +14,8 @@ GROWTH_TURNS: Final = 20.0  # that the mean growth of a context is over
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One turn of an agent's session, which is one call: held, or let in. `backend_id` is where it has room, or runs;
-    empty: the placement chooses.
+    """One turn of an agent's session, which is one call. It is either held or let into the order. `backend_id` is where
+    it has room, or runs; empty: the placement chooses.
 
     `tokens` is what it adds to its backend's working set while it runs, beyond its session's context. `known` is how
     much of its prompt its backend has computed before, at most; with `resumes` its session was paused meanwhile.
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class AgentSession:
-    """The session of one agent of one tenant: its turns, each of which sends the history of all before it. Mutable."""
+    """The session of one agent of one tenant. Each of its turns sends the history of all earlier turns. Mutable."""
 
     tenant_id: str
     id: str

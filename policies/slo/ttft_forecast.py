@@ -28,8 +28,8 @@ NEXT = WorkAhead(0.0, 0.0)
 
 
 class BackendScan(NamedTuple):
-    """A scan of all serving backends, valid until `until`. It has the ids of the promising ones (none where some
-    backend has no forecast), the number that serves, and the mean predicted output of the running requests.
+    """The result of a scan of all serving backends, valid until `until`. It has the ids of the promising ones (none
+    where some backend has no forecast), the number that serves, and the mean predicted output of the running requests.
     """
 
     until: float

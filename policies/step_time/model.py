@@ -11,8 +11,8 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """A linear model of the time of one engine step, whose coefficients are in seconds, finite, not negative and not
-    all zero; otherwise ValueError is raised.
+    """A linear model of the time of one engine step. Its coefficients are in seconds, finite, not negative and not all
+    zero; otherwise ValueError is raised.
     """
 
     base_s: float

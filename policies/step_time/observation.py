@@ -15,8 +15,9 @@ GROUP_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation of an engine: `steps` took `seconds` and together computed `new_tokens`. `context_token_steps` is
-    the sum over the steps of the KV tokens that each of them read, `request_steps` the sum of the requests in each.
+    """An observation of some steps of one engine. These `steps` took `seconds` and together computed `new_tokens`.
+    `context_token_steps` is the sum over the steps of the KV tokens that each of them read, `request_steps` the sum of
+    the requests in each.
     """
 
     seconds: float

@@ -32,8 +32,8 @@ def kind_of(equation: Equation) -> Kind:
 
 
 class ObservationWindow:
-    """The latest observations of every kind of step: at most ROWS_MAX, KIND_ROWS_MAX of a kind. Mutable; iterates by
-    kind.
+    """The latest observations of every kind of step. It keeps at most ROWS_MAX observations, and at most KIND_ROWS_MAX
+    of one kind. Mutable; iterates by kind.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,9 @@ class EngineExchange:
 
 
 class Chunks:
-    """A converter of tokens to events: the first token alone, then `interval` at a time, the rest at the end."""
+    """A converter that groups the tokens of a reply into events of its stream. Of each choice, the first token comes
+    alone, then `interval` tokens at a time, and the rest at the end.
+    """
 
     def __init__(self, reply: EngineReply, *, interval: int) -> None:
         self._reply = reply

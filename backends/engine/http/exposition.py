@@ -22,7 +22,9 @@ Samples = Iterable[tuple[str, Labels, float]]
 
 @dataclass(slots=True)
 class EngineMeters:
-    """The metrics of one engine that its own totals do not include."""
+    """Counts of one engine's steps, tokens and ended requests, for the metrics that the engine's own totals do not
+    include.
+    """
 
     iteration_counts: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_BUCKETS) + 1))
     iteration_tokens: int = 0

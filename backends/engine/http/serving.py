@@ -37,7 +37,9 @@ ENGINE_DEAD: Json = {
 
 
 class Serving:
-    """The engines of one server, and the replies that run on them. Create it on the event loop that serves it."""
+    """The engines of one embedded server, with methods that produce replies on them. Create it on the event loop that
+    serves it.
+    """
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options

@@ -179,7 +179,7 @@ class Page(Query):
 
 
 class KeyPage(Page):
-    """The query of keys: one page of them, of one tenant or of all."""
+    """A query of one page of the list of API keys. `tenant`: only the keys of this tenant; null: of all."""
 
     tenant: TenantName | None = None
 
@@ -343,6 +343,6 @@ class DeclaredResource(Fields):
 
 
 class DeclaredResources(ResourceList):
-    """One page of declared entries, by kind and id."""
+    """One page of the registry's entries from the file and the admin API, ordered by kind, then by id."""
 
     items: list[DeclaredResource]

@@ -123,9 +123,10 @@ class TenantStateResource(Fields):
 
 
 class BudgetState(Fields):
-    """A budget of tokens, or of cost in the currency of the price lists, whose amounts are text; `key` "": of the
-    whole tenant; with `group`, `tenant` "": of a group. `used` is by calls that have ended, at all gateways that share
-    the state; `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
+    """The state of one budget of a key, a tenant or a group: its limit, and what is used, reserved and remaining.
+    `key` is "" where it is of a whole tenant; a group's budget has `group`, and `tenant` is "". Amounts of cost are
+    text, in the currency of the price lists. `used` is by calls that have ended, at all gateways that share the state;
+    `reserved` is for calls that are queued or running. `renewed_at`: seconds since 1970.
     """
 
     tenant: str

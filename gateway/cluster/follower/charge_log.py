@@ -17,8 +17,8 @@ ENTRIES_MAX: Final = 20_000
 
 
 class ChargeLog:
-    """A numbered log of the requests of this member's clients that have ended and of what they spent, oldest first,
-    without those that a checkpoint includes. Mutable.
+    """A numbered log of the ended calls of this member's clients with what they used, oldest first. Entries that a
+    checkpoint includes are dropped. Mutable.
     """
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ NO_LIMITS = RateLimits()
 
 
 class Decided:
-    """The leader's actions that this member has not carried out yet, by pool and in order, and the limits per minute
-    that came with them. Mutable.
+    """The leader's actions that this member has not carried out yet, in order for each pool. It also keeps the limits
+    per minute that came with them. Mutable.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ UNSENT_S_MAX: Final = 1.0
 
 
 class LeaderLink:
-    """One member's connection to its present leader, without the bytes: what to send on it, which received messages
-    count, and when to close it. Mutable; it lives as long as the process.
+    """The state of one member's connection to its present leader: what to send, which received messages count, and when
+    to close it. The socket is elsewhere. Mutable; it lives as long as the process.
     """
 
     def __init__(self, member: str, now: float) -> None:

@@ -16,7 +16,9 @@ from policies.types import Outcome, Timing
 
 
 class LeaderReports:
-    """A member's reports about its requests to its leader; on each new connection all is reported again. Mutable."""
+    """The reports of one member to its leader about its requests. On each new connection, it reports all requests
+    again. Mutable.
+    """
 
     def __init__(self, link: LeaderLink, requests: MemberRequests, out_of_reach: OutOfReach) -> None:
         self.log = ChargeLog()

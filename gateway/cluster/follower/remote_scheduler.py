@@ -34,9 +34,9 @@ AskLimits = Callable[[str, LimitsOf, Callable[[RateLimits], None]], None]
 
 
 class RemoteScheduler:
-    """The stand-in for one pool's Scheduler in a process that shares its order: the leader's Scheduler decides. Its
-    driver calls `Member.tick` before `poll` where frames came, and brings all usages up to date whenever
-    `UsageTelling.is_due`.
+    """A replacement for one pool's Scheduler, in a process of a shared order. It passes facts to the leader, whose
+    Scheduler decides. Its driver calls `Member.tick` before `poll` if frames have come, and brings all usages up to
+    date whenever `UsageTelling.is_due`.
     """
 
     def __init__(self, pool: str, member: Member, ask_limits: AskLimits) -> None:
@@ -179,8 +179,8 @@ class PrefillTimes:
 
 
 class LeadersLimits:
-    """The present state of the limits per minute in one pool, read from the Scheduler where this process leads,
-    elsewhere as the leader sent it last. Mutable.
+    """The present state of the limits per minute in one pool. Where this process leads, the Scheduler gives it;
+    elsewhere it is what the leader sent last. Mutable.
     """
 
     def __init__(self, pool: str, member: Member, ask: AskLimits) -> None:

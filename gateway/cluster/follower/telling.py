@@ -21,7 +21,9 @@ SLICE_BLOCKS_MAX: Final = 10_000
 
 
 class Telling:
-    """The rest of a member's full report after it has joined a leader, from which slices are taken. Mutable."""
+    """What a member has still to send of the full report that it makes after it has joined a leader. The report is
+    taken in slices. Mutable.
+    """
 
     def __init__(self, log: Iterable[tuple[str, Ended | Spend]], requests: Iterable[OwnRequest]) -> None:
         self._log = deque(log)

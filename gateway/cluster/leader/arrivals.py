@@ -26,8 +26,8 @@ class _Stranger(NamedTuple):
 
 
 class Arrivals:
-    """The requests that ask for admission to one pool, among them those that wait until the registry knows their
-    tenant. Mutable.
+    """The handling of requests that ask for admission to one pool. Requests of a tenant that the registry does not know
+    yet wait here. Mutable.
     """
 
     def __init__(

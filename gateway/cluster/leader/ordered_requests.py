@@ -22,7 +22,9 @@ _ID, _ARRIVED_AT, _SENDER = map(_NAMES.index, ("id", "arrived_at", "sender"))
 
 @dataclass(slots=True, eq=False)
 class Sender:
-    """A member as its leader's pools see it: which backends it reaches, and which of its requests it has reported."""
+    """What a pool at the leader knows about one member: which backends it reaches, and which of its requests it has
+    reported.
+    """
 
     member: str
     unreachable: frozenset[str] = frozenset()
@@ -116,15 +118,13 @@ LOOKED_AT: Final = 64  # requests, in the time that one takes that is ended
 
 
 class Handler(Protocol):
-    """A function that handles one request of a chore, at this time."""
+    """A function that handles one of the requests of a chore, at the given time."""
 
     def __call__(self, id_: str, known: OrderedRequest, now: float) -> object: ...
 
 
 class Chores:
-    """The unfinished work on many requests at once, such as those of a member that left, done piece by piece.
-    Mutable.
-    """
+    """Work on many requests at once that is done piece by piece, such as the work after a member has left. Mutable."""
 
     def __init__(
         self, requests: OrderedRequests, *, park: Handler, place_again: Handler, end: Handler, give_up: Handler

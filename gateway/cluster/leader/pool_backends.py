@@ -9,7 +9,9 @@ from policies.types import BackendLoad, Request
 
 
 class PoolBackends:
-    """The backends of one pool as last measured, with the KV tokens that members hold there unreported. Mutable."""
+    """The backends of one pool. It adds to their measured loads the KV tokens that members use there and have not
+    reported yet. Mutable.
+    """
 
     def __init__(self, journal: PoolJournal) -> None:
         self._journal = journal

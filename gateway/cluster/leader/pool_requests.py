@@ -16,9 +16,7 @@ from policies.types import NO_USAGE, Outcome, Usage
 
 
 class PoolRequests:
-    """The requests of one pool at the leader, and the changes of their state, each of which its Scheduler is told.
-    Mutable.
-    """
+    """The requests of one pool at the leader. It tells the pool's Scheduler each change of their state. Mutable."""
 
     def __init__(
         self,

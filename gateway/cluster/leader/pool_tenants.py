@@ -10,8 +10,8 @@ from policies.types import RateLimits, Tenant
 
 
 class PoolTenants:
-    """The tenants that one pool's Scheduler was told of: it is told of one at its first request, and whenever the
-    settings differ. Mutable.
+    """The tenants that one pool's Scheduler knows. The Scheduler is told of a tenant at the tenant's first request, and
+    whenever its settings have changed. Mutable.
     """
 
     def __init__(self, scheduler: SharedSchedulerProtocol, tenant_of: Callable[[str], Tenant | None]) -> None:

@@ -76,9 +76,9 @@ class Resumes(NamedTuple):
 
 
 class StreamReports(NamedTuple):
-    """The receivers of reports about a stream while it is relayed: `on_usage` of what it has used, `timeliness` of when
-    tokens pass. `on_unread` is called when the client disconnects while reading from the backend is paused, with the
-    seconds of that pause, in which the backend worked on.
+    """The receivers of reports about one stream while it is relayed. `on_usage` is told the usage so far, and
+    `timeliness` when tokens pass. `on_unread` is called when the client disconnects while reading from the backend is
+    paused. Its argument is the length of that pause in seconds, in which the backend worked on.
     """
 
     on_usage: OnUsage

@@ -10,7 +10,7 @@ from gateway.api.calls import ParsedCall
 
 
 class StreamUsage(NamedTuple):
-    """The usage reports that a stream has or should have: in an event at its end, and in its chunks."""
+    """Whether a stream has, or should have, usage reports: in an event at its end, and in its chunks."""
 
     at_end: bool
     in_chunks: bool
