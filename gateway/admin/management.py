@@ -193,8 +193,8 @@ class Management:
 
 
 class Administration:
-    """The parts that change a running gateway: the reconciler, which applies the registry, discovery and the admin
-    port.
+    """The parts of a gateway that change it while it runs: the reconciler (which applies the registry), discovery and
+    the admin port.
     """
 
     def __init__(self, config: Config, management: Management, parts: GatewayParts, members: Members) -> None:

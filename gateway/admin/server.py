@@ -70,8 +70,8 @@ Page = Callable[[], Awaitable[web.Response]]
 
 
 class AdminServer(web.Server):
-    """The HTTP server of the route table, and of `pages` (text for programs, such as metrics) for signed-in callers.
-    The `files` of the page are served to every caller, because they hold no secret.
+    """The HTTP server of the admin port. It serves the routes of the table, and, for signed-in callers, `pages` (text
+    for programs, such as metrics). It serves the `files` of the page to every caller, because they hold no secret.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """The results of a bench, as far as it came. CPU times are of the gateway's process, None where they are
-    unknown.
+    """The results of a bench, complete (`is_whole`) or up to where it stopped. CPU times are of the gateway's process,
+    None where they are unknown.
     """
 
     backend: str

@@ -25,8 +25,9 @@ GONE_S: Final = 3.0  # a process that tells nothing for so long reserves nothing
 
 
 class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
-    """The report of one process: what it has spent and reserved (`BudgetLedger.spent_here`), of all holders, or of
-    those that its `claims` are for. Costs are by the prices of version `priced_by`.
+    """The report of one process on what it has spent and reserved in budgets (`BudgetLedger.spent_here`). It is of all
+    holders if `is_whole`, otherwise of the holders that its `claims` are for. Costs are by the prices of version
+    `priced_by`.
     """
 
     member: str
@@ -39,9 +40,9 @@ class BudgetReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BudgetSums(msgspec.Struct, frozen=True, array_like=True):
-    """The leader's answer to a report: what all others have spent, by writer, and reserved, of the holders that the
-    report was of. `overruns` answers its claims, one each: None grants it. Costs are by the prices of version
-    `priced_by`.
+    """The leader's answer to the budget report of a process: what all other processes have spent and reserved. It is of
+    the same holders as the report; `spent` is by writer. `overruns` has one answer to each claim of the report: None
+    grants it. Costs are by the prices of version `priced_by`.
     """
 
     priced_by: str
@@ -57,8 +58,8 @@ _SUMS: Final = msgspec.json.Decoder(BudgetSums)
 
 
 class BudgetClaims:
-    """One process's part in the budgets of all. It claims room for its own calls; while it leads, it decides on the
-    claims of all processes. Mutable.
+    """The claims of one process on the budgets of all processes. It claims room for its own calls; while it leads, it
+    decides on the claims of all processes. Mutable.
     """
 
     def __init__(self, budgets: Budgets, writer: str, others: Others) -> None:

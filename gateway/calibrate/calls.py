@@ -97,7 +97,7 @@ class Target:
 
 
 class CallSender:
-    """A client that makes calls, and gives up where none of the first goes well. Mutable."""
+    """A client that makes calls, and gives up if its first calls all fail. Mutable."""
 
     def __init__(self) -> None:
         self.answered = 0

@@ -23,14 +23,16 @@ TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class LoadCall:
-    """One call of a calibration's load: its prompt, as token ids or text, and the tokens of its answer."""
+    """One call of a calibration's load: its prompt, and the number of tokens of its answer."""
 
     prompt: str
     output_tokens: int
 
 
 class Mix:
-    """The mix of calls of a calibration, for a model that reads and writes `context_tokens_max` tokens at most."""
+    """A generator of the calls of a calibration, with random lengths. Prompt and answer fit into the model's context of
+    `context_tokens_max` tokens.
+    """
 
     def __init__(self, rng: Random, *, context_tokens_max: int | None) -> None:
         context = context_tokens_max or DEFAULT_CONTEXT_TOKENS

@@ -75,7 +75,8 @@ class Calibration:
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
     """The plan of a calibration: a backend is loaded for `seconds`, then until there are enough windows or
-    `seconds_max` is over. `model` None: the first that it serves. Its counters are read `every_s` seconds.
+    `seconds_max` is over. `model` None: the first model that the backend serves. The backend's counters are read every
+    `every_s` seconds.
     """
 
     spec: BackendSpec

@@ -29,7 +29,9 @@ SplitWeight = Annotated[float, Field(ge=0, le=SPLIT_WEIGHT_MAX), BeforeValidator
 
 
 class ShadowSection(Section):
-    """The settings of copies of calls, which are sent to another model, and whose answers are dropped."""
+    """The settings of shadow calls: copies of an alias's calls that are sent to another model. The answers to the
+    copies are dropped.
+    """
 
     model: Annotated[ModelName, Field(description="where the copies go"), FormField("Copies to")]
     ratio: Annotated[
@@ -47,7 +49,7 @@ class ShadowSection(Section):
 
 
 class AliasSection(Section):
-    """The models that a name stands for."""
+    """The settings of an alias: the models that its name stands for, and how calls are divided among them."""
 
     models: Annotated[
         tuple[ModelName, ...],

@@ -19,8 +19,8 @@ def _address(value: str) -> str:
 
 
 class ClusterTls(ServerTls):
-    """The TLS files for connections between gateways. Each side shows `cert_file`, and trusts what `ca_file` has signed
-    and has one of the names of `cert_file`.
+    """The TLS files for connections between gateways. Each side shows `cert_file`. It trusts the certificates that
+    `ca_file` has signed and that have one of the names of `cert_file`.
     """
 
     ca_file: Path

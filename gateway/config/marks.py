@@ -14,7 +14,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """The mark of a setting in the page's forms: its label there, its unit, and its example value, as YAML."""
+    """The mark of a setting for the page's forms: the label of its field, its unit, and an example value as YAML."""
 
     label: str
     unit: str = ""
@@ -23,14 +23,16 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The mark of a limit per day or month, which is counted over restarts and renewed."""
+    """The mark of a setting that is a budget: a limit per day or month, which is counted over restarts and renewed."""
 
     unit: Literal["tokens", "cost"]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimit:
-    """The mark of a limit of the queue, which all groups share: a group's administrator leaves it unchanged."""
+    """The mark of a setting that limits the queue. All groups share the queue, so a group's administrator leaves the
+    setting unchanged.
+    """
 
 
 def marked(section: type[BaseModel], mark: type[M]) -> dict[str, M]:

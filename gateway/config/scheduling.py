@@ -44,7 +44,9 @@ Ratio = Annotated[float, Field(gt=0, le=1), BeforeValidator(not_bool)]
 
 
 class PolicySettings(Section):
-    """A policy by its name in the table of its kind. Policies with parameters have a subclass."""
+    """The settings of a policy: its name, and its parameters. `policy` is a name in the table of policies of its kind.
+    Policies with parameters have a subclass.
+    """
 
     policy: str
 

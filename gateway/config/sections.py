@@ -405,7 +405,7 @@ class LimitsSection(Section):
 
 
 class GivingWay(Section):
-    """The setting by which streams are also preempted after their first token, and continued later.
+    """The setting that allows preemption of streams after their first token. Such streams are continued later.
     `scheduling.preempt_service` and `tiers.*.preemptible` say for which requests.
     """
 

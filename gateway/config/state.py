@@ -54,8 +54,8 @@ class RedisSection(Section):
 
 
 class StateSection(Section):
-    """The settings of the stored state: where it is. `file` None: fairlead.db beside the configuration file; without a
-    configuration file, state is in memory alone.
+    """The settings of where the gateway's state is stored. `file` None: fairlead.db beside the configuration file;
+    without a configuration file, state is in memory alone.
     """
 
     file: Path | None = None

@@ -31,7 +31,9 @@ def _endpoint(value: str) -> str:
 
 
 class Sampler(NamedTuple):
-    """One value of OTEL_TRACES_SAMPLER: `ratio` of the root spans is sampled; None: `sample_ratio` of them."""
+    """The sampling that one value of OTEL_TRACES_SAMPLER stands for. `ratio` is the part of the root spans that is
+    sampled; None: the setting `sample_ratio`.
+    """
 
     follows_parent: bool
     ratio: float | None

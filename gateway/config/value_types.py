@@ -129,7 +129,9 @@ def one_of(names: Iterable[str]) -> Any:
 
 @dataclass(frozen=True, eq=False)  # by identity: a schema has no hash
 class InJson:
-    """An annotation of a type with one form in JSON (`form`) and several in a file (64MiB, 12.5; schema `in_file`)."""
+    """An annotation of a type that has one form in JSON (`form`), and several forms in a configuration file, like 64MiB
+    or 12.5. `in_file` is the JSON schema of the forms in a file.
+    """
 
     form: Any
     in_file: Mapping[str, Any]

@@ -32,8 +32,8 @@ Latencies = tuple[Quantiles | None, Quantiles | None]  # TTFT and TPOT, in secon
 
 
 class EndedRow(NamedTuple):
-    """The counts of calls that ended lately of one tenant in one pool: TTFT and TPOT by bucket, and refused calls by
-    reason.
+    """The counts of one tenant's calls in one pool that ended lately. `ttft` and `tpot` are counts by bucket, `refused`
+    are counts by reason.
     """
 
     pool: str
@@ -44,9 +44,9 @@ class EndedRow(NamedTuple):
 
 
 class EndedChanges(NamedTuple):
-    """The changes in one process's counts of ended calls since `since`: all refusals by pool and reason, all calls that
-    went on to another pool by pool, alias and reason, and the rows of tenants that have changed. The next question is
-    for what changes after `upto`.
+    """The changes in one process's counts of ended calls since the position `since`. `refused` has all refusals by pool
+    and reason. `passed_on` has all calls that went on to another pool, by pool, alias and reason. `rows` are those of
+    tenants that have changed. The next query asks for what changes after `upto`.
     """
 
     since: int
@@ -212,8 +212,8 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
 
 
 class EndedElsewhere:
-    """A view of the calls that ended in all processes of a gateway: in this one, and in others, which tell of theirs.
-    Mutable.
+    """The calls that ended lately in all processes of a gateway. It reads the counts of this process, and keeps those
+    that the other processes send. Mutable.
     """
 
     def __init__(self, own: EndedCalls) -> None:

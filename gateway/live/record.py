@@ -23,7 +23,9 @@ SLICE_TENANTS: Final = 100  # of a look: about a millisecond
 
 
 class Reading:
-    """One reading of service windows, to which all tenants are shown (`saw`) before it has `ended`."""
+    """One update of a pool's service windows. `saw` is called with tenants until all were shown, then `ended` is
+    called.
+    """
 
     def __init__(self, record: "PoolRecord", windows: Sequence[ServiceWindow], now: float) -> None:
         self._record = record

@@ -114,10 +114,10 @@ class LivePageTier(LivePageMember, kw_only=True):
 
 
 class LivePageWorkingSet(Struct, kw_only=True):
-    """The contexts of sessions that a backend keeps: so many tokens of the `tokens_max` that they may have of its KV
-    pool (`pool_tokens`), which is the part `eta` of it, as learnt. Null: its size is not known. In about the last 10 s
-    it was busy for `busy_ratio` of the time, and spent `recomputed_ratio` of that on computing contexts again. Turns
-    begin to wait above 0.9 and 0.1, where that saves more than it costs.
+    """The contexts of sessions that a backend keeps, in `tokens`. They may take `tokens_max` of its KV pool
+    (`pool_tokens`); `eta` is this limit as a part of the pool, as learnt. Null: the size of the pool is not known. In
+    about the last 10 s, the backend was busy for `busy_ratio` of the time, and spent `recomputed_ratio` of that on
+    computing contexts again. Turns begin to wait above 0.9 and 0.1, where that saves more than it costs.
     """
 
     tokens: int
@@ -200,10 +200,10 @@ class LivePageBackend(Struct, kw_only=True):
 
 
 class LivePageBottleneck(Struct, kw_only=True):
-    """The backend that limits the pool, where requests waited for a backend in most of the last minute's looks: one
-    that was not available in most of them; else, of those that took no more in most of them (`full`), the one that
-    takes longest for a token. `bound_by`: why it takes no more, mostly. `slow_ratio`: how many times as long as the
-    pool's median it takes for a token; null: below 2, it is not slow.
+    """The backend that limits a pool. A pool has one only if requests waited for a backend in most of the last minute's
+    looks. It is one that was not available in most of them; otherwise, of those that took no more in most of them
+    (`full`), the one that takes longest for a token. `bound_by`: why it takes no more, mostly. `slow_ratio`: how many
+    times as long as the pool's median it takes for a token; null: below 2, it is not slow.
     """
 
     backend: str
@@ -290,8 +290,8 @@ class LivePageDocument(Struct, kw_only=True):
 
 
 class LiveGroupPool(Struct, kw_only=True):
-    """One pool as a group uses it: `queued`, `in_flight` and `oldest_wait_s` are of its tenants. `groups`: the group
-    itself.
+    """The state of one pool for one group. `queued`, `in_flight` and `oldest_wait_s` are of the group's tenants.
+    `groups`: the group itself.
     """
 
     policy: str
@@ -303,8 +303,8 @@ class LiveGroupPool(Struct, kw_only=True):
 
 
 class LiveGroupDocument(Struct, kw_only=True):
-    """The part of the live document that is one group's: the pools that any of its tenants used within 15 minutes. As
-    a stream like the whole.
+    """The part of the live document that the administrator of one group sees. It has the pools that any of the group's
+    tenants used within 15 minutes. It can be streamed like the whole document.
     """
 
     at: float

@@ -21,7 +21,9 @@ ROUNDING: Final = 2e-4  # two rounded shares that were equal differ by less
 
 @dataclass(frozen=True, slots=True)
 class ShareParts:
-    """The parts of the service of a pool in one window, from 0 to 1, by tenant, by tier or by group. Absent: 0."""
+    """The shares of tenants, of tiers or of groups in a pool's service, in one window. They are from 0 to 1, by name;
+    absent: 0.
+    """
 
     got: Mapping[str, float] = field(default_factory=dict)
     due: Mapping[str, float] = field(default_factory=dict)

@@ -72,8 +72,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on a change of the registry that depends on other entries: `check` raises where it does not hold. It
-    sees all changes under this name that were made earlier, at any gateway.
+    """A condition for a change of the registry, which depends on other entries. `check` raises where it does not hold.
+    It sees all changes under this name that were made earlier, at any gateway.
     """
 
     name: str

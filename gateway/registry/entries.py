@@ -83,7 +83,9 @@ def _declared_key(record: KeyRecord) -> ApiKey:
 
 
 class View:
-    """The registry's entries of the desired state, from declarations and documents. Mutable."""
+    """All entries of the registry. An entry is read from its document in the store or, without one, from its
+    declaration in the file or by discovery. Mutable.
+    """
 
     def __init__(self, declared: Declared) -> None:
         self._declared = {kind: _entries(kind, declared.get(kind, {})) for kind in RESOURCE_KINDS}

@@ -88,7 +88,9 @@ class Choices(PolicyOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantChoices:
-    """The settings of the tenants in a trace: the configured ones, or weight 1 with these limits."""
+    """The choice of the settings of each tenant in a trace. A configured tenant has its own settings; any other has
+    weight 1 and `requests_per_minute_max`. `weights` override the weights of both.
+    """
 
     configured: Mapping[str, Tenant] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)

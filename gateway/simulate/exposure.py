@@ -15,8 +15,9 @@ from policies.types import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedBound:
-    """A policy's service bound and its K, in service. `is_capped`: a tenant may hold only a part of what is in flight.
-    `is_per_engine`: calls wait for one engine each, and the bound holds for each engine.
+    """The service bound of a policy, with the policy's K (`ahead_service`), in service. `is_capped`: a tenant may hold
+    only a part of what is in flight. `is_per_engine`: calls wait for one engine each, and the bound holds for each
+    engine.
     """
 
     bound: FairnessBound

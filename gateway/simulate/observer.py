@@ -45,9 +45,9 @@ class _ObservedSpan:
 
 
 class Shares:
-    """The evenness of a run: Jain's index of the service of tenants that waited all the time, over windows of a minute
-    (or a longer bin). (sum x)^2 / (n sum x^2), x being service over weight: 1 where all got the same, 1/n where one got
-    everything.
+    """A measurement of the evenness of a run. It computes Jain's index of the service of tenants that waited all the
+    time, over windows of a minute (or a longer bin). The index is (sum x)^2 / (n sum x^2), x being service over weight:
+    1 where all got the same, 1/n where one got everything.
     """
 
     def __init__(self) -> None:

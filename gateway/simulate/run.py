@@ -84,8 +84,8 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedPolicy:
-    """A policy to simulate: the function that makes the gateway's own Scheduler with it, its price and its bound.
-    `promise` is its bound on the difference between two tenants; None: it has none.
+    """A policy to simulate, with its price. `make_scheduler` makes the gateway's own Scheduler with this policy.
+    `promise` is the policy's bound on the difference between two tenants; None: it has none.
     """
 
     label: str

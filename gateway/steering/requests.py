@@ -75,8 +75,8 @@ class RequestRow(msgspec.Struct, array_like=True, gc=False, kw_only=True):
 
 
 class RequestQuery(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A query for requests: of this state (None: queued and running) and id, of this tenant, key, pool, model, backend
-    and outcome, where they are given, after this place; at most `limit`.
+    """A query for at most `limit` requests in this state (None: queued and running), behind the place `after`. The
+    other fields select requests by id, tenant, key, pool, model, backend and outcome (None: any).
     """
 
     state: State | None = None
@@ -274,7 +274,7 @@ class FoundRequests(NamedTuple):
 
 @dataclass(slots=True)
 class AllRequests:
-    """The requests of all processes of a gateway, which are asked for theirs."""
+    """The requests of all processes of a gateway. It asks the other processes for theirs."""
 
     own: OwnRequests
     others: Others

@@ -132,8 +132,8 @@ class UsagePlace(NamedTuple):
 
 
 class UsageQuery(NamedTuple):
-    """A query for usage rows of these days, both inclusive: of this tenant and writer (None: of any), those behind the
-    place `after`, and of them the first `limit`.
+    """A query for usage rows of these days, both inclusive. It selects one tenant and one writer (None: any). The
+    answer has the first `limit` rows behind the place `after`.
     """
 
     first_day: str
@@ -155,8 +155,8 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """A piece of learnt state, which the store does not interpret: worth keeping over a restart, as of `at_s` (seconds
-    since 1970).
+    """A piece of learnt state that is stored to survive a restart. The store does not interpret its `body`, which is as
+    of `at_s` (seconds since 1970).
     """
 
     name: str

@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class LocalAccess:
-    """The local socket by which commands on this machine reach the admin port of a gateway that is tried out. Create it
-    on the loop that runs it; call `start` and `stop`.
+    """The local socket by which commands of the same user reach the admin port of a gateway without a configuration
+    (config/trial.py). Create it on the loop that runs it; call `start` and `stop`.
     """
 
     def __init__(self, url: str, answers: Mapping[str, Callable[[], str]]) -> None:

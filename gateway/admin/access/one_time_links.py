@@ -22,7 +22,7 @@ LINKS_MAX: Final = 100  # open at a time: more than people open, and some kiloby
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session at the admin port: a key with a role, until `expires_at_s` (seconds since 1970)."""
+    """A session at the admin port: it has a key of its own and a role, until `expires_at_s` (seconds since 1970)."""
 
     key: str
     role: Role

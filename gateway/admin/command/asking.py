@@ -32,8 +32,8 @@ ResourceKind = Literal["tenants", "groups", "tiers", "keys", "backends", "pools"
 
 @dataclass(frozen=True)
 class Given:
-    """The options of the command group that were given with an admin command: where the admin port is, the file with a
-    key to it, and the form to print in.
+    """The common options of the admin commands, as they were given with one command: where the admin port is, the file
+    with a key to it, and the output form.
     """
 
     config: Path | None
@@ -67,8 +67,8 @@ def prints(command: C) -> C:
 
 
 class TargetGroup(TyperGroup):
-    """A group of commands whose options may also stand after each command; those of the output form only where a
-    command prints.
+    """A group of commands whose common options may also stand after each of its commands. The options of the output
+    form may do so only if the command prints.
     """
 
     def __init__(self, **attributes: Any) -> None:

@@ -22,8 +22,8 @@ OF_ROWS = frozenset({"first_day", "last_day", "tenant"})  # what rows are asked 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageOptions:
-    """The options of the usage command: what usage is asked for, and how it is summed; their names are those of the
-    API.
+    """The options of the usage command: which usage it shows, and by what the usage is summed. Their names are those of
+    the parameters of the admin API.
     """
 
     first_day: Annotated[

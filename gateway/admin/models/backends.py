@@ -42,10 +42,10 @@ class BelievedStepTime(StepTimeSection, defer_build=True):
 
 
 class StepsResource(Fields):
-    """The limits that the step time model sets. `step_s` is the predicted time of a step in which all running requests
-    decode; its limit `step_s_max` is the tightest TPOT target of the running requests, or the knee of the throughput.
-    `prefill_s` is the time of prompts that were sent and are not yet computed; `budget_tokens` the prompt tokens that
-    can be added.
+    """The limits that a step time model sets on the load of its backend. `step_s` is the predicted time of a step in
+    which all running requests decode; its limit `step_s_max` is the tightest TPOT target of the running requests, or
+    the knee of the throughput. `prefill_s` is the time of prompts that were sent and are not yet computed;
+    `budget_tokens` the prompt tokens that can be added.
     """
 
     step_s: float

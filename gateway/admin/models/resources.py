@@ -267,7 +267,9 @@ class LastDayList(ResourceList):
 
 
 class UsageSumList(ResourceList):
-    """One page of sums by period, in each the dearest first. `total` is that of all pages."""
+    """One page of sums of usage, ordered by period. In each period, the sum with the highest cost comes first. `total`
+    is the sum over all pages.
+    """
 
     first_day: str
     last_day: str
@@ -287,8 +289,8 @@ Declared = Annotated[Mapping[str, Mapping[str, JsonValue]], Field(default_factor
 
 
 class ResourceFile(Fields):
-    """A file of entries: their fields by kind and id. A field that is not there stays as it is; null resets it to its
-    default.
+    """The entries of a file: the fields of each entry, by kind and id. A field that is not given stays as it is; null
+    resets it to its default.
     """
 
     tiers: Declared
@@ -305,14 +307,16 @@ class ResourceFile(Fields):
 
 
 class AppliedFile(Fields):
-    """A file to apply. `dry_run`: the answer says what would change, and nothing changes."""
+    """A request to apply a file of entries. `dry_run`: the response says what would change, and nothing changes."""
 
     resources: ResourceFile
     dry_run: bool = False
 
 
 class AppliedResource(Fields):
-    """The change of one entry by an applied file: its set fields before (null: there was no entry) and after it."""
+    """The change of one entry when a file is applied. `before` and `after` are the fields that are set before and after
+    the change; `before` null: there was no entry.
+    """
 
     kind: FileKind
     id: str
@@ -322,19 +326,19 @@ class AppliedResource(Fields):
 
 
 class AppliedResources(Fields):
-    """The entries of a file that was applied, in its order."""
+    """The results of applying a file, one for each of its entries. They are ordered by kind, then as in the file."""
 
     items: Annotated[list[AppliedResource], Field(max_length=CHANGES_MAX)]
 
 
 class DeclaredPage(Page):
-    """The query of declared entries: one page of them, of one kind or of all."""
+    """A query of one page of the registry's entries from the file and the admin API. `kind` null: of all kinds."""
 
     kind: FileKind | None = None
 
 
 class DeclaredResource(Fields):
-    """The fields of an entry that are set; the others have their defaults."""
+    """One entry of the registry, with the fields that are set. The other fields have their defaults."""
 
     kind: FileKind
     id: str

@@ -42,7 +42,7 @@ class ChangedTier(Fields):
 
 
 class ChangedAlias(Fields):
-    """The new split of an alias, by model."""
+    """The new weights by which an alias divides its calls among its models, by model (`split`)."""
 
     split: Annotated[dict[ModelName, SplitWeight], Field(min_length=1, max_length=TARGETS_MAX)]
 
@@ -61,9 +61,9 @@ class WhatIfChanges(Fields):
 
 
 class SessionsAsked(Fields):
-    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is `kv_scale` times as large;
-    their turns are `held` where contexts do not fit, or not (null: as configured); contexts have this part of the pool,
-    `room_ratio` (null: as learnt).
+    """The changes that a what-if makes for sessions of agents. Each engine's KV pool is `kv_scale` times as large.
+    `held`: turns wait while their contexts do not fit, or they never wait for this (null: as configured). `room_ratio`:
+    the part of the KV pool that contexts may have (null: as learnt).
     """
 
     kv_scale: Annotated[float, Field(ge=0.1, le=10.0), BeforeValidator(not_bool)] = 1.0
@@ -72,9 +72,9 @@ class SessionsAsked(Fields):
 
 
 class WhatIfAsked(Fields):
-    """A request for a what-if: the settings that differ from the recorded ones, which are the fairness `policy`,
-    tenants' weights, `changes`. `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead simulate run` takes it.
-    `pool` null: the pool with most calls.
+    """A request for a what-if, with the settings that differ from the recorded ones: the fairness `policy`, the
+    `weights` of tenants, and `sessions` and `changes`. `policy` is NAME or NAME:PARAMETER=VALUE,..., as `fairlead
+    simulate run` takes it. `pool` null: the pool with most calls.
     """
 
     policy: Annotated[str, Field(pattern=POLICY_PATTERN)] | None = None

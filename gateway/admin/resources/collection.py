@@ -45,8 +45,9 @@ CONFLICTS = "It goes not together with what is there, or only the configuration 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionModels:
-    """The models of a kind of stored entry: to create an entry (`made` with its id, `whole` without), to patch, show
-    and list it. Fields of `whole` that are not in `fields` cannot be changed.
+    """The data models that the admin API uses for one kind of stored entry. An entry is created by `made` with its id,
+    or by `whole` without. `fields` is for patches, `shown` for one entry, `listed` for a page of entries. Fields of
+    `whole` that are not in `fields` cannot be changed.
     """
 
     made: type[BaseModel]
@@ -71,8 +72,8 @@ def _as_given(_caller: Caller, _name: str, _before: Entry | None, body: Mapping[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryScope:
-    """The rights of a group's administrator in one kind of entry. It is asked for every caller. The administrator sees
-    the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
+    """The rights of a group's administrator to entries of one kind. It is asked for every caller. The administrator
+    sees the entries that `sees` allows. With `changes`, `name` checks the name of an entry and `give` its values; a PUT
     leaves the fields `keeps` unchanged.
     """
 
@@ -286,7 +287,9 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """An edit of an entry that was not made yet, and what it makes of the entry: bodies as the API shows them."""
+    """A planned edit of an entry. The edit is not made yet. `before` and `after` are the bodies of the entry without
+    and with the edit, as the API shows them; None: there is no entry.
+    """
 
     edit: Edit
     before: Mapping[str, Any] | None
@@ -332,8 +335,8 @@ def _given(asked: AdminRequest) -> dict[str, Any]:
 
 
 class registry_answers:  # noqa: N801 - used as `with` a function
-    """A context manager in which errors of the registry become AdminProblems of a `part` of the request; `but` passes
-    one type through to the caller.
+    """A context manager that turns errors of the registry into AdminProblems. They name `part` as the wrong part of the
+    request. An error of the type `but` stays as it is.
     """
 
     def __init__(self, but: type[RegistryError] | None = None, part: str = "body") -> None:

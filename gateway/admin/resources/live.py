@@ -34,8 +34,8 @@ RATES_MAX = 100_000  # tenants; beyond that all rates are dropped and measured a
 
 
 class Reserve(Fields):
-    """The capacity held for a tier: its `reserve_ratio`, or the free capacity that it was learned to need, where that
-    is more.
+    """The capacity that is kept for a tier. It comes from the tier's `reserve_ratio`, or it is the free capacity that
+    the tier needs, as the gateway has learned, if that is more.
     """
 
     sequences: int
@@ -142,7 +142,7 @@ class BudgetState(Fields):
 
 
 class TenantStatePage(Page):
-    """The query of tenants' states: one page of them, of one pool or of all."""
+    """A query of one page of the states of tenants. `pool`: only the states in this pool; null: in all pools."""
 
     pool: ModelName | None = None
 

@@ -22,8 +22,8 @@ EDITS_MAX = 1000
 
 
 class PreviewedTenant(TenantSection, defer_build=True):
-    """The edit of a tenant: any part of its fields; null resets one to its default. Only weights, groups and tiers
-    change shares.
+    """An edit of a tenant to preview. Any of the tenant's fields can be given; null resets one to its default. Only
+    weights, groups and tiers change shares.
     """
 
     tier: Name | None = None  # type: ignore[assignment]  # null is of a patch
@@ -31,19 +31,25 @@ class PreviewedTenant(TenantSection, defer_build=True):
 
 
 class PreviewedGroup(GroupSection, defer_build=True):
-    """The edit of a group: any part of its fields; null resets one to its default. Only the weight changes shares."""
+    """An edit of a group to preview. Any of the group's fields can be given; null resets one to its default. Only the
+    weight changes shares.
+    """
 
     weight: Weight | None = None  # type: ignore[assignment]
 
 
 class PreviewedTier(TierSection, defer_build=True):
-    """The edit of a tier: any part of its fields; null resets one to its default. Only the weight changes shares."""
+    """An edit of a tier to preview. Any of the tier's fields can be given; null resets one to its default. Only the
+    weight changes shares.
+    """
 
     weight: Weight | None = None  # type: ignore[assignment]
 
 
 class PreviewAsked(Fields):
-    """The edit to preview, and the `pool` to look at; null: all pools."""
+    """A request for a preview: edits of tenants, groups and tiers, by id. `pool` is the pool to preview; null: all
+    pools.
+    """
 
     pool: ModelName | None = None
     tenants: Annotated[dict[TenantName, PreviewedTenant], Field(max_length=EDITS_MAX, default_factory=dict)]
@@ -52,7 +58,9 @@ class PreviewAsked(Fields):
 
 
 class PreviewResource(Fields):
-    """The shares of each pool before and after an edit, by pool name, without tenants that were idle for 15 minutes."""
+    """The shares in each pool before and after an edit, by pool name. Tenants that were idle for 15 minutes are left
+    out.
+    """
 
     pools: dict[str, PoolPreview]
 

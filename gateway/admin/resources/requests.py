@@ -30,8 +30,9 @@ OF_OTHERS: Final = "No backend has room, and it is the turn of {ahead}."
 
 
 class PhasesResource(Fields):
-    """The seconds of a request in the queue, from its dispatch to its first token, and since then, as far as it has
-    come. An answer that is not streamed has its first token at its end.
+    """The times that a request has spent in its phases so far, in seconds: in the queue, from its dispatch to its first
+    token, and since then. An answer that is not streamed has its first token at its end. Null: the request has not
+    reached this phase.
     """
 
     queue_s: float | None
@@ -92,7 +93,9 @@ class RequestResource(Fields):
 
 
 class RequestPage(Page):
-    """A page of requests. `state` absent: the queued and the running requests. `outcome` is of those that ended."""
+    """A query of one page of requests. `state` absent: the queued and the running requests. `outcome` selects among
+    requests that ended.
+    """
 
     state: Literal["queued", "running", "ended"] | None = None
     tenant: TenantName | None = None

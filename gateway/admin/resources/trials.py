@@ -27,7 +27,9 @@ OUTPUT_TOKENS_MAX = 4_096  # some minutes of reading
 
 
 class TrialAsked(Fields):
-    """A trial: the `prompt` to this model or alias as this tenant, with at most `max_tokens` of an answer."""
+    """A request for a trial call, which sends `prompt` to this model or alias as this tenant. `max_tokens` limits the
+    answer.
+    """
 
     tenant: TenantName
     model: ModelName

@@ -90,8 +90,8 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class UsageDivision:
-    """A question for sums: by what usage is divided, and which part of it is asked for, of this group, tenant, key and
-    model (None: of any).
+    """A query for sums of usage. `by` and `period` are what usage is divided by. The other fields select the usage of
+    one group, tenant, key and model (None: any).
     """
 
     by: str | None

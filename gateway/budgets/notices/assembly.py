@@ -21,8 +21,8 @@ LOOK_S = 0.5
 
 
 class BudgetNotices:
-    """The sending of notices about budgets that reach thresholds: the watch on budgets and the webhook. Create it on
-    the loop that runs it; call `start` and `stop`.
+    """The parts that send notices when budgets reach thresholds: the watch on budgets and the sender to the webhook.
+    Create it on the loop that runs it; call `start` and `stop`.
     """
 
     def __init__(

@@ -57,7 +57,9 @@ class Happened(NamedTuple):
 
 
 class Rings:
-    """The history of one kind of thing in one pool, as rings: an hour in steps of 10 s, and a day in minutes."""
+    """The history of all things of one kind in one pool, such as all its tenants. It consists of two rings: an hour in
+    steps of 10 s, and a day in minutes.
+    """
 
     def __init__(self, columns: tuple[RingColumn, ...]) -> None:
         self.columns = columns

@@ -98,8 +98,8 @@ class _RingBlock:
 
 
 class Ring:
-    """A bounded table of rows by name and by slot of time, from which the oldest slots leave. Mutable: the number of
-    the newest slot only grows.
+    """A bounded table of rows, each with a name and the number of a time slot. The oldest slots are dropped. Mutable:
+    the number of the newest slot only grows.
     """
 
     def __init__(self, blocks: int, width: int, names_max: int) -> None:

@@ -27,20 +27,21 @@ class HistoryEvent(Struct, kw_only=True):
 
 
 class HistoryPool(Struct, kw_only=True):
-    """The values of one thing in one pool, by name, one for each step. Null: nothing was recorded. Of a pool, tier,
-    group or tenant: `share` of what the pool served; `tokens` of prompts and answers; `wait_s`: the longest wait of a
-    request; `ttft_s`: the TTFT within which nine of ten streams began; `refused` calls; `cost`; `queued` (not of a
-    tenant): requests that waited when the step ended, of a minute the most. Of a backend: `available`, a part of the
-    time; requests `in_flight` and `requests_limit`; `kv_tokens` reserved and `kv_tokens_limit`; `step_s`, the time of a
-    step. Each is right within 9 %, by minutes within twice that.
+    """The recorded values of a pool, tier, group, tenant or backend in one pool. `values` has, by name, one value for
+    each step. Null: nothing was recorded. Of a pool, tier, group or tenant: `share` of what the pool served; `tokens`
+    of prompts and answers; `wait_s`: the longest wait of a request; `ttft_s`: the TTFT within which nine of ten streams
+    began; `refused` calls; `cost`; `queued` (not of a tenant): requests that waited when the step ended, of a minute
+    the most. Of a backend: `available`, a part of the time; requests `in_flight` and `requests_limit`; `kv_tokens`
+    reserved and `kv_tokens_limit`; `step_s`, the time of a step. Each is right within 9 %, by minutes within twice
+    that.
     """
 
     values: dict[str, Series]
 
 
 class History(Struct, kw_only=True):
-    """The history of one thing: step n began at `from_s` + n * `step_s`, in seconds since 1970. `missing`: processes
-    that did not answer. `currency` of costs; null: there are no prices.
+    """The history of a pool, tier, group, tenant or backend. Step n began at `from_s` + n * `step_s`, in seconds since
+    1970. `missing`: processes that did not answer. `currency` of costs; null: there are no prices.
     """
 
     of: str
@@ -53,7 +54,7 @@ class History(Struct, kw_only=True):
 
 
 class MinuteRow(Struct, kw_only=True):
-    """One pool, tier, group, tenant or backend in a minute, with its values."""
+    """The values of one pool, tier, group, tenant or backend in one minute."""
 
     pool: str
     kind: str
@@ -62,8 +63,8 @@ class MinuteRow(Struct, kw_only=True):
 
 
 class HistoryMinute(Struct, kw_only=True):
-    """The history of the minute that began at `at`, in seconds since 1970: one row for each thing that did anything.
-    `is_recorded`: the minute was recorded.
+    """The history of one minute. The minute began at `at`, in seconds since 1970. There is one row for each pool, tier,
+    group, tenant or backend that did anything. `is_recorded`: the minute was recorded.
     """
 
     at: int

@@ -44,7 +44,7 @@ class TierGap(NamedTuple):
 
 
 class ViewedPool(Protocol):
-    """A pool that is looked at: the view of its Scheduler, which may run in another process (a Dispatcher)."""
+    """A pool whose state can be read, such as a Dispatcher. Its Scheduler may run in another process."""
 
     def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
         """The present state of the pool, with these tenants; None: with all."""
@@ -60,7 +60,7 @@ class ViewedPool(Protocol):
 
 
 class PoolWatch(Protocol):
-    """A watch on one pool: it gets the results of a look, besides the metrics."""
+    """An observer of one pool, which gets the results of a look that is taken for the metrics."""
 
     def saw(self, views: Mapping[str, TenantView]) -> None:
         """Some of the pool's tenants were seen."""
@@ -72,7 +72,7 @@ class PoolWatch(Protocol):
 
 
 class LookWatch(Protocol):
-    """A watch on all pools: it gets the results of looks, besides the metrics."""
+    """An observer of all pools, which gets the results of the looks that are taken for the metrics."""
 
     def look(self, pool: str, snapshot: Snapshot) -> PoolWatch | None:
         """A look at this pool begins; None: its tenants are not of interest."""

@@ -34,8 +34,8 @@ class TenantService(NamedTuple):
 
 
 class Evenness(NamedTuple):
-    """The evenness among tenants of one tier (and of one group in it) that waited side by side. It is the largest gap,
-    in service over weight, and the least of Jain's index (None where no tenant received anything).
+    """The evenness of service among tenants of one tier (and of one group in it) that waited at the same time. It is
+    the largest gap, in service over weight, and the least of Jain's index (None where no tenant received anything).
     """
 
     gap: float

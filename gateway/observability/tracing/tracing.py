@@ -46,7 +46,9 @@ Attributes = dict[str, Value]
 
 
 class NextIds(IdGenerator):
-    """A generator of OpenTelemetry ids that returns the ids set here: those that were sent to the span's backend."""
+    """A generator of OpenTelemetry ids, which returns the ids that the tracer has set. The backend of the span was sent
+    these ids before.
+    """
 
     trace_id = 0
     span_id = 0

@@ -46,7 +46,7 @@ class Series:
 
 
 class Timeline:
-    """The bins of time of a run, the same for all series."""
+    """The division of a run's time into bins, which is the same for all series."""
 
     def __init__(self) -> None:
         self.bin_s = BIN_S_FIRST

@@ -71,8 +71,8 @@ def read_counts(texts: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agents:
-    """The agents of one tenant in a generated trace: so many sessions at once, each followed by another when it ends.
-    The tokens that a turn adds to a prompt are `added`, besides the answer before it.
+    """The agents of one tenant in a generated trace. They have `sessions` at once, and each session is followed by
+    another when it ends. The tokens that a turn adds to a prompt are `added`, besides the answer before it.
     """
 
     tenant_id: str
@@ -89,8 +89,8 @@ class Agents:
 
 
 class PlannedTurn(NamedTuple):
-    """One planned turn of an agent in a generated trace: the number of its session, from 0; the `gap_s` after the
-    agent's turn before, of whichever session.
+    """One planned turn of an agent in a generated trace. `session` is the number of the turn's session, from 0. `gap_s`
+    is the time since the agent's turn before, also where that was of another session.
     """
 
     session: int

@@ -36,9 +36,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The settings by which a trace is played. `request_tokens_max` is the size of the largest request that an engine
-    can hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is the
-    limit of a call that does not give one.
+    """The settings with which a trace is simulated. `request_tokens_max` is the size of the largest request that an
+    engine can hold. `block_tokens` is the size of its KV blocks (None: it shares no prefixes). `output_tokens_max` is
+    the limit of a call that does not give one.
     """
 
     request_tokens_max: int
@@ -133,8 +133,8 @@ class Blocks:
 
 
 class SessionPrompts:
-    """A maker of the prompts of sessions whose turns a trace numbers. Mutable: sessions and tenants are numbered as
-    they come.
+    """A maker of the prompts of sessions, for a trace that gives the numbers of turns. Mutable: sessions and tenants
+    are numbered as they come.
     """
 
     def __init__(self) -> None:

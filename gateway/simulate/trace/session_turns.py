@@ -10,7 +10,9 @@ from gateway.simulate.trace.formats import TraceCall
 
 
 class SessionTurns:
-    """The latest line of each session in a trace, by tenant and name, from which its next line follows. Mutable."""
+    """The latest line of each session in a trace, by tenant and name. The next line of a session is linked to it.
+    Mutable.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[tuple[str, str], TraceCall] = {}

@@ -26,7 +26,9 @@ PLAYED: Final = ("tenants", "groups", "tiers")  # kinds of entries that a simula
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChange:
-    """A changed split of an alias: the weights of its models before and after, and what they divide."""
+    """A change of the weights by which an alias divides its calls among its models. `before` and `after` are by model;
+    `sticky` is the alias's setting.
+    """
 
     sticky: str
     before: Mapping[str, float]
@@ -40,8 +42,8 @@ class SplitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChanges:
-    """The changes that the simulation of a what-if plays. `engines`: so many more engines, or fewer (below 0).
-    `patches`: merge patches by kind and id. `splits`: by alias.
+    """The changes of settings that a what-if simulates. `engines`: so many more engines, or fewer (below 0). `patches`:
+    merge patches by kind and id. `splits`: by alias.
     """
 
     engines: int = 0

@@ -33,7 +33,9 @@ STEADY_MAX: Final = 0.75  # and over the variance of times since ends: both are 
 
 
 class Waited(NamedTuple):
-    """The finding that a recorded call waited for the end of the call with this index, and then for so many seconds."""
+    """The finding that a recorded call was waiting for another call to end. `for_call` is the index of that call;
+    `think_s` is the time in seconds from its end to this call.
+    """
 
     for_call: int
     think_s: float

@@ -9,8 +9,9 @@ import msgspec
 
 
 class SessionsChanged(msgspec.Struct, kw_only=True, frozen=True):
-    """The changes of a what-if for sessions: the KV pool of each engine is `kv_scale` times as large; turns are `held`
-    or not, and contexts have a fixed part of the pool, `room_ratio`. None: as configured, and as learnt.
+    """The changes that a what-if makes for sessions of agents. The KV pool of each engine is `kv_scale` times as large.
+    `held`: turns are held or not; None: as configured. `room_ratio`: contexts have this fixed part of the pool; None:
+    as learnt.
     """
 
     kv_scale: float = 1.0
@@ -22,8 +23,9 @@ SESSIONS_AS_THEY_ARE: Final = SessionsChanged()
 
 
 class EngineSpec(msgspec.Struct, kw_only=True):
-    """The specification of engines like the pool's backends; without step times (`base_s` None), of the default engine.
-    `paces` has the step times of each over those given here; empty: all are equal.
+    """The specification of the engines that are simulated in place of the pool's backends. `base_s` None: their step
+    times are those of the default engine. `paces` has the step times of each engine, as multiples of those given here;
+    empty: all are equal.
     """
 
     engines: int
@@ -37,8 +39,8 @@ class EngineSpec(msgspec.Struct, kw_only=True):
 
 
 class InsteadSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's second simulation, with the asked settings: its files and engines; `trace` None:
-    the same calls.
+    """The specification of a what-if's second simulation, which has the asked settings. It names its files and engines.
+    `trace` None: it has the same calls as the first simulation.
     """
 
     trace: str | None
@@ -47,8 +49,8 @@ class InsteadSpec(msgspec.Struct, kw_only=True):
 
 
 class WhatIfSpec(msgspec.Struct, kw_only=True):
-    """The specification of a what-if's simulations: their files, the pool, and the settings that differ from the
-    recorded ones: the policy, weights, and what `instead` has.
+    """The specification of the simulations of a what-if: their files, the pool and the changed settings. Settings that
+    differ from the recorded ones are `policy`, `weights`, `sessions`, and those in `instead`.
     """
 
     trace: str
@@ -62,7 +64,9 @@ class WhatIfSpec(msgspec.Struct, kw_only=True):
 
 
 class FoundCalls(msgspec.Struct, kw_only=True):
-    """The counts of calls in a run, `refused` by reason, and the median and 99th percentile of times to first token."""
+    """The numbers of calls in a run, and their times to first token. `refused` is by reason. The times are the median
+    and the 99th percentile.
+    """
 
     requests: int
     served: int
@@ -72,7 +76,7 @@ class FoundCalls(msgspec.Struct, kw_only=True):
 
 
 class FoundTenant(FoundCalls, kw_only=True):
-    """The figures of one tenant in a run. Null: only a simulation knows it."""
+    """The figures of one tenant in a run. Null: only a simulation knows this figure."""
 
     weight: float
     service: float
@@ -80,10 +84,10 @@ class FoundTenant(FoundCalls, kw_only=True):
 
 
 class FoundSessions(msgspec.Struct, kw_only=True):
-    """The sessions of agents in a simulation. A turn waits from its arrival to its dispatch, a session takes from its
-    first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the `pauses` are
-    those of sessions that had had their quantum. At most `held_max` were held and `paused_max` paused at once. `etas`:
-    the part of its KV pool that each engine's contexts could have at the end.
+    """The figures of agents' sessions in a simulation. A turn waits from its arrival to its dispatch, a session takes
+    from its first arrival to its last end. `held_turns` waited for room, `held_mean_s` in the mean; `yields` of the
+    `pauses` are those of sessions that had had their quantum. At most `held_max` were held and `paused_max` paused at
+    once. `etas`: the part of its KV pool that each engine's contexts could have at the end.
     """
 
     sessions: int
@@ -103,7 +107,7 @@ class FoundSessions(msgspec.Struct, kw_only=True):
 
 
 class FoundFigures(FoundCalls, kw_only=True):
-    """The figures of a run as a whole, and its loudest tenants (200). `jain` compares tenants that waited;
+    """The figures of a run as a whole, and of its largest tenants (at most 200). `jain` compares tenants that waited;
     `difference_max` is the largest difference of service over weight between two of them; `tpot_s` is the time per
     output token after the first, the mean of all tokens. Null: not known, or only a simulation knows it.
     """
@@ -124,7 +128,7 @@ class FoundFigures(FoundCalls, kw_only=True):
 
 
 class Trust(msgspec.Struct, kw_only=True):
-    """The trust in a what-if: how far `replayed` is from `happened`.
+    """A judgement of whether a what-if can be trusted. It compares `replayed` with `happened`.
 
     They differ by this `factor` in the worst `figure`, tokens written per second or the median time to first token of
     the `tenant`; times below 0.1 s count as alike. Above `factor_max` the simulation is no judge of what would have

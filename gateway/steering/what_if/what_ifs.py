@@ -59,8 +59,8 @@ class OneIsRunning(Exception):  # noqa: N818 - an answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question for a what-if: the settings that differ; `changes` are in the form of the admin API. `pool` None: the
-    pool with most calls.
+    """A request for a what-if, with the settings that differ from the recorded ones. `changes` are in the form of the
+    admin API. `pool` None: the pool with most calls.
     """
 
     policy: str | None
