@@ -35,6 +35,11 @@ CHANGES = {
 }
 
 
+def kept(entry):
+    """What is kept of it, without what polls of a backend find meanwhile."""
+    return {name: value for name, value in entry.items() if name not in ("state", "trouble")}
+
+
 @pytest.mark.parametrize("kind", CHANGES)
 async def test_a_change_for_an_old_version_changes_nothing(api, kind):
     where, (method, one, other) = await first_of(api, kind), CHANGES[kind]
@@ -46,7 +51,8 @@ async def test_a_change_for_an_old_version_changes_nothing(api, kind):
     for tried, path, body in attempts if kind != "pools" else attempts[:1]:
         assert (await api.ask(tried, path, body, If_Match=old)).status == 412, tried
     after = await api.get(where)
-    assert (after.json, after.headers["ETag"]) == (before.json, before.headers["ETag"])
+    assert kept(after.json) == kept(before.json)
+    assert after.headers["ETag"] == before.headers["ETag"]
     assert (await api.ask(method, where, other, If_Match=after.headers["ETag"])).status == 200
     if kind == "keys":
         assert len((await api.get("/keys")).json["items"]) == 1
