@@ -2,7 +2,8 @@
 
 Compiled are the decisions (policies/) and what reads every token (backends/meters/, backends/connection.py): typed code
 that the interpreter spends most of a decision on (docs/results/relay.md). Everything else, and a wheel without
-the variable, runs interpreted. Compiled modules behave the same, but are not open to what Python allows with classes:
+the variable, runs interpreted. So do the coroutines of a call: mypyc 2.4 compiles those wrongly that catch exceptions
+around an await. Compiled modules behave the same, but are not open to what Python allows with classes:
 an interpreted class inherits only from those that say so (`mypyc_attr`), and methods cannot be replaced.
 """
 

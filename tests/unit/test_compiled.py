@@ -99,3 +99,50 @@ def test_no_compiled_function_sets_a_variable_of_the_function_around_it(monkeypa
     named = [path for path, text in texts.items() if "nonlocal" in text]  # in a comment, too
     wrong = [path for path in named for node in ast.walk(tree(path)) if isinstance(node, ast.Nonlocal)]
     assert wrong == []
+
+
+def test_no_compiled_constant_is_a_tuple_that_begins_with_a_float(monkeypatch):
+    """mypyc 2.4 takes such a Final for one that was not set, and raises NameError where it is read."""
+    monkeypatch.chdir(ROOT)
+    constants = [
+        (path, node.value.elts)
+        for path in map(Path, setup.modules())
+        for node in tree(path).body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "Final"
+        if isinstance(node.value, ast.Tuple) and not any(isinstance(each, ast.Starred) for each in node.value.elts)
+    ]
+    assert constants
+    assert [
+        f"{path}:{first.lineno}"
+        for path, (first, *_) in constants
+        if isinstance(first, ast.Constant) and type(first.value) is float
+    ] == []
+
+
+def test_no_compiled_slice_changes_what_it_is_cut_by(monkeypatch):
+    """mypyc 2.4 computes the bounds of a memoryview's slice twice: what was written there was written twice."""
+    monkeypatch.chdir(ROOT)
+    pure = {"bisect_right", "end", "index", "len", "max", "min", "rindex", "start"}
+    called = {
+        (name, call.func.id if isinstance(call.func, ast.Name) else call.func.attr)
+        for name in setup.modules()
+        for node in ast.walk(tree(Path(name)))
+        if isinstance(node, ast.Slice)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute)
+    }
+    assert called
+    assert {(name, function) for name, function in called if function not in pure} == set()
+
+
+def test_no_compiled_coroutine_catches_exceptions_but_those_of_a_backends_connection(monkeypatch):
+    """With those of a call's path compiled by mypyc 2.4, errors became TypeErrors, and a cancelled call a crash."""
+    monkeypatch.chdir(ROOT)
+    catching = {
+        name
+        for name in setup.modules()
+        for node in ast.walk(tree(Path(name)))
+        if isinstance(node, ast.AsyncFunctionDef)
+        if any(isinstance(each, ast.Try | ast.With | ast.AsyncWith) for each in ast.walk(node))
+    }
+    assert catching == {"backends/connection.py"}
