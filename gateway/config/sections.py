@@ -114,7 +114,7 @@ class BackendSizes(Section):
     ] = None
     step_tokens_max: Annotated[
         Count | None,
-        Field(description="its --max-num-batched-tokens: the most tokens of one step; default: not known"),
+        Field(description="its --max-num-batched-tokens: the most tokens of one step; default: learnt, 2,048 at first"),
         FormField("Tokens of a step", "tokens"),
     ] = None
     prompt_step_tokens_max: Annotated[

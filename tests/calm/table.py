@@ -101,7 +101,7 @@ def _mutants(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "## Mechanisms removed",
         "",
         "`make test-calm-mutants` removes one mechanism at a time from a copy of the source (`tests/mutants/calm.py`).",
-        f"In {noticed} cases, a test of the check fails.",
+        f"In {noticed} cases, a test of its check fails.",
         *(f"- **No test fails without:** {mechanism} ({number})." for number, mechanism in missed),
     ]
 
