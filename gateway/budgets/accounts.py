@@ -66,7 +66,7 @@ LIMIT_KINDS: Mapping[tuple[Unit, Period], LimitKind] = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """The use of one budget in its present period, in tokens or in picos."""
+    """The use of one budget in its present period, in tokens or, of money, in picos (10^-12 of a currency's unit)."""
 
     holder: Holder
     unit: Unit

@@ -24,7 +24,9 @@ Result = TypeVar("Result")
 
 
 class LongBodies:
-    """A reader of long bodies, one at a time. Mutable; used on one loop."""
+    """A parser of long request bodies, one at a time, which does not block the event loop for long. Mutable; used on
+    one loop.
+    """
 
     def __init__(self, values_max: int = VALUES_MAX) -> None:
         self._values_max = values_max

@@ -26,7 +26,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TenantClaim(Claim):
-    """The claim of a tenant, with its tier and its group; None: no group."""
+    """A tenant's claim to a part of the pool's service, with the tenant's tier and its group; None: no group."""
 
     tier: str = ""
     group: str | None = None

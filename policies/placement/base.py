@@ -60,10 +60,10 @@ class Worker(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ArrivalPlacement(ABC):
-    """The base class of arrival placements. An arrival placement chooses, when a request arrives, the backend that the
-    request waits for. A subclass need not define the methods that report events. Each request is reported in this
-    order. It is assigned. Then it is either dispatched, and ends or returns to wait at the same worker; or it is
-    unassigned, because it left the queue unsent or moved to another backend.
+    """The base class of placements that choose, when a request arrives, the backend that the request waits for. A
+    subclass need not define the methods that report events. Each request is reported in this order. It is assigned.
+    Then it is either dispatched, and ends or returns to wait for the same backend; or it is unassigned, because it left
+    the queue unsent or moved to another backend.
     """
 
     reads_prefixes: bool = False

@@ -56,7 +56,9 @@ def make_app(api: EngineApi) -> web.Application:
 
 
 class EngineServer:
-    """An embedded server: `start` it on the event loop that uses it; `stop` drops all requests in flight."""
+    """An HTTP server of the embedded engine, with vLLM's API. Call `start` on the event loop that runs it; `stop` drops
+    all requests in flight.
+    """
 
     def __init__(self, options: EngineOptions | None = None) -> None:
         self._options = options or EngineOptions()

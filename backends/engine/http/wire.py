@@ -27,7 +27,9 @@ class WireError(Exception):
 
 
 class UnreadableBodyError(WireError):
-    """An error answer to a body that is not text, in the shape of vLLM's framework, which rejects it."""
+    """An error answer to a body that fails to parse for another reason than its JSON syntax, such as bytes that are not
+    text, or too deep nesting. The answer's shape is that of vLLM's web framework.
+    """
 
     def __init__(self) -> None:
         super().__init__("There was an error parsing the body")

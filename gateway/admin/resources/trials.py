@@ -39,7 +39,7 @@ class TrialAsked(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRoutes:
-    """The admin route of trials."""
+    """The admin route of trials: calls from the admin API as a chosen tenant, each with one prompt to one model."""
 
     registry: Registry
     trials: Trials

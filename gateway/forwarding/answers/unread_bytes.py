@@ -38,7 +38,7 @@ class _Tenant:
 
 
 class UnreadBytes:
-    """The memory of whole answers that wait for their clients, by tenant. Mutable."""
+    """A limiter of the bytes that each tenant's whole answers hold until their clients have read them. Mutable."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """`bytes_max`: the limit of each tenant."""
