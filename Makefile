@@ -10,7 +10,7 @@ FORKED  = $(BIN)/python $(FORKS)
 FIRST  ?= $$(date +%s)
 COPY    = build/compiled
 # What calls compiled modules, or could give them what they do not take. The rest runs as `make test` runs it.
-RUN_COMPILED = unit/policies unit/backends $(addprefix unit/gateway/, api budgets checkpoint cluster continuation \
+RUN_COMPILED = unit/policies unit/backends $(addprefix unit/gateway/, api budgets cluster continuation \
                  forwarding http intake live observability scheduling shared_order steering) \
                properties conformance simulation integration/gateway integration/test_relay.py
 LOCK    = $(BIN)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --python-version 3.11.16 \

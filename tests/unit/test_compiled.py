@@ -146,3 +146,14 @@ def test_no_compiled_coroutine_catches_exceptions_but_those_of_a_backends_connec
         if any(isinstance(each, ast.Try | ast.With | ast.AsyncWith) for each in ast.walk(node))
     }
     assert catching == {"backends/connection.py"}
+
+
+def test_make_test_compiled_runs_folders_that_exist():
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    value = re.search(r"^RUN_COMPILED = (.*)$", makefile, re.MULTILINE)
+    assert value is not None
+    found = re.fullmatch(r"(.*)\$\(addprefix (\S+), (.*)\)(.*)", value[1])
+    assert found is not None, value[1]
+    before, prefix, inside, after = found.groups()
+    paths = [*before.split(), *(prefix + each for each in inside.split()), *after.split()]
+    assert [each for each in paths if not (ROOT / "tests" / each).exists()] == []
