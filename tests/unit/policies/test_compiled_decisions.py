@@ -31,7 +31,7 @@ def sources(path):
     return FileFinder(path, (SourceFileLoader, SOURCE_SUFFIXES))
 sys.path_hooks.insert(0, sources)
 sys.path[:0] = [root, root + "/tests/unit/policies"]
-from test_compiled import scheduler, replayed
+from test_compiled_decisions import scheduler, replayed
 assert scheduler.__file__.endswith(".py")
 print(replayed(folder), end="")
 """
