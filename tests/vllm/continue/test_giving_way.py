@@ -132,6 +132,8 @@ def test_streams_of_a_backend_that_drains_equal_those_that_stay(twins, tiered, p
 
 def test_as_many_streams_were_disturbed_as_is_said(plan):
     """After the tests above, in the order of this file."""
+    if not plan.asked:
+        pytest.skip("it runs alone, as what failed does again: the tests above have asked for no stream")
     assert plan.left >= 80
 
 
