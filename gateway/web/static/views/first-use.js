@@ -15,11 +15,11 @@ export function FirstUse({ gateway }) {
   };
   const button = !may("operator")
     ? null
-    : gateway.steering.demo
+    : gateway.demo
       ? html`<button disabled=${isBusy} onClick=${() => act(() => remove("/demo"))}>Stop the demo</button>`
       : html`<button class="primary" disabled=${isBusy} onClick=${() => act(() => post("/demo"))}>Start two demo tenants</button>`;
   return html`<section class="verdict first-use" aria-label="First use">
-    ${gateway.steering.demo
+    ${gateway.demo
       ? html`<p><${TenantLink} id="demo-flood" /> sends as much as it can, and <${TenantLink} id="demo-quiet" /> now and then. The quiet one hardly waits,
           though the flood would fill the engine.</p>`
       : html`<p>The backend is the embedded engine: it answers with made-up words at the pace of a real GPU.
