@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 
 from backends.spec import BackendSpec
+from gateway.tasks import cancel
 
 CALL_TIMEOUT_S = 120.0
 REFUSED_PAUSE_S = 0.5
@@ -50,9 +51,7 @@ async def run_for(
             for task in done:
                 task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
 
 
 @dataclass(slots=True)

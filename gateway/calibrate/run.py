@@ -22,6 +22,7 @@ from gateway.calibrate.asking import POLL_TIMEOUT_S, get, model_card
 from gateway.calibrate.calls import CalibrationError, until_cancelled
 from gateway.calibrate.load import Load
 from gateway.calibrate.mix import PHASES, Mix
+from gateway.tasks import cancel
 from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
 
 SCRAPE_EVERY_S = 0.25
@@ -178,8 +179,7 @@ async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
 
 
 async def _scrape(poller: Poller, spec: BackendSpec) -> EngineMetrics:

@@ -21,6 +21,7 @@ from backends.plugin_reports import EngineNews
 from backends.poll_loop import Polled, PollLoop
 from backends.spec import BackendSpec
 from gateway.shared_order.order import SharedOrder
+from gateway.tasks import cancel
 
 EMBEDDED: Final = "embedded"  # the id of the engine inside a gateway
 TOPIC: Final = "backend/"
@@ -105,9 +106,7 @@ class SharedPolls(PollLoop):
 
     async def stop(self) -> None:
         await self.announcements.stop()
-        if self._changing is not None:
-            self._changing.cancel()
-            await asyncio.gather(self._changing, return_exceptions=True)
+        await cancel(self._changing)
         await super().stop()
 
     def lead(self) -> None:
@@ -226,9 +225,7 @@ class Announcements:
         self._looking = asyncio.create_task(self._look(), name="announce backends")
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await cancel(self._looking)
 
     def anew(self) -> None:
         """Tell of all backends: this process begins to lead."""

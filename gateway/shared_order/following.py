@@ -15,6 +15,7 @@ from gateway.cluster.wire import FRAME_BYTES_MAX, FrameError
 from gateway.shared_order.place import MemberPlace, open_session
 from gateway.shared_order.roles import Roles
 from gateway.shared_order.transport import OrderConnection, connected
+from gateway.tasks import cancel
 
 RETRY_S: Final = 0.05  # between tries to reach a leader, which may be starting
 ALONE_RETRY_S: Final = 0.5  # and while this process is alone: the leader of before may still have a majority
@@ -87,9 +88,7 @@ class Following:
 
     async def stop(self) -> None:
         """Try no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     def _aimed_at(self, now: float) -> _LeaderAddress | None:
         place, campaign = self._place, self._member.campaign

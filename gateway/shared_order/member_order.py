@@ -45,8 +45,8 @@ from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.role_work import RoleWork, pack
 from gateway.shared_order.services import MemberPort, Peers
-from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreFull, StoreUnavailable
+from gateway.tasks import Tasks
 from policies.types import RateLimits
 
 LEADERLESS_S_MAX: Final = 5.0  # after so long without a leader it is not ready: it refuses what it is sent (rule 24)

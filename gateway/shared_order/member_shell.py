@@ -12,7 +12,7 @@ from gateway.shared_order.backends import TOPIC, SharedPolls
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.role_work import FOUND, RoleWork, pack
 from gateway.shared_order.services import Peers
-from gateway.shared_order.tasks import Tasks
+from gateway.tasks import Tasks
 from policies.facts import Restored
 from policies.scheduler_protocol import SharedSchedulerProtocol
 from policies.types import Tenant

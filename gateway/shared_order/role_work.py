@@ -17,7 +17,7 @@ from gateway.parts import GatewayParts
 from gateway.shared_order.backends import SharedPolls
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.services import Peers
-from gateway.shared_order.tasks import Tasks
+from gateway.tasks import Tasks
 from policies.types import RateLimits
 
 FOUND: Final = "found"

@@ -23,12 +23,9 @@ from gateway.others import Others, Service
 from gateway.ports.listener import Handshakes, Listener
 from gateway.shared_order.order import SharedOrder
 from gateway.shared_order.place import MemberPlace, open_session
-from gateway.shared_order.tasks import Tasks
 from gateway.shared_order.transport import CLOSE_S_MAX, accepting_socket, connected, greet
-from gateway.store.base import (
-    StoreFull,
-    StoreUnavailable,
-)
+from gateway.store.base import StoreFull, StoreUnavailable
+from gateway.tasks import Tasks, cancel
 
 ANSWER_S_MAX: Final = 2.0
 BODY_BYTES_MAX: Final = 64 << 20
@@ -74,7 +71,7 @@ class MemberPort:
         self._paths = {"/order": (order, FRAME_BYTES_MAX), "/services": (self._serve, BODY_BYTES_MAX)}
         self._server = web.Server(self._handle, access_log=None)
         self._asking: dict[str, web.WebSocketResponse] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._answering = Tasks()
         self._opened = AsyncExitStack()
         self._refused, self._refused_until = 0, -inf
 
@@ -105,8 +102,7 @@ class MemberPort:
         place.address = place.advertise or f"{named}:{bound}"
 
     async def stop(self) -> None:
-        for task in list(self._running):
-            task.cancel()
+        await self._answering.cancel()
         await self._opened.aclose()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -139,9 +135,7 @@ class MemberPort:
         async for message in websocket:
             if message.type is not WSMsgType.BINARY:
                 break
-            task = asyncio.create_task(self._answer(websocket, _QUESTION.decode(message.data)))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._answering.start(self._answer(websocket, _QUESTION.decode(message.data)))
         if self._asking.get(name) is websocket:
             del self._asking[name]
 
@@ -202,9 +196,7 @@ class ServiceClient:
         return bytes(answer.body)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        await cancel(self._reading)
         await self._disconnect()
         if self._session is not None:
             await self._session.close()

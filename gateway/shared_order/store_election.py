@@ -12,6 +12,7 @@ from gateway.cluster.member import Member
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.roles import Roles
 from gateway.store.base import StoreUnavailable
+from gateway.tasks import Tasks
 
 
 class StoreElection:
@@ -29,7 +30,7 @@ class StoreElection:
         self._roles = roles
         self._soon = soon
         self._loop = asyncio.get_running_loop()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking = Tasks()
         self._error = ""
 
     def stand(self) -> None:
@@ -69,9 +70,7 @@ class StoreElection:
 
     async def stop(self) -> None:
         """Ask no more."""
-        for task in list(self._asking):
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self._asking.cancel()
 
     async def _call(self, campaign: Campaign, call: StoreCall) -> None:
         candidate = campaign.candidate
@@ -101,6 +100,4 @@ class StoreElection:
             with suppress(StoreUnavailable):
                 await work
 
-        task = asyncio.create_task(run())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._asking.start(run())

@@ -20,6 +20,7 @@ from gateway.registry.changes import AlreadyThere, RegistryError
 from gateway.registry.registry import Registry
 from gateway.steering.trials import TrialCall, TrialResult, Trials
 from gateway.store.base import StoreFull, StoreUnavailable
+from gateway.tasks import cancel
 
 DEMO_S: Final = 120.0
 QUIET, FLOOD = "demo-quiet", "demo-flood"
@@ -70,10 +71,7 @@ class Demo:
 
     async def stop(self) -> None:
         """End the demo now. Idempotent."""
-        running = self._running
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        await cancel(self._running)
 
     async def _run(self, target: DemoTarget, actor: str) -> None:
         making = asyncio.ensure_future(self._make(actor))

@@ -15,6 +15,7 @@ from gateway.live.schema import LivePageDocument
 from gateway.live.stream.audience import Audience, Viewer
 from gateway.live.stream.events import GZIP_HEAD
 from gateway.store.base import StoreUnavailable
+from gateway.tasks import cancel
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -54,9 +55,7 @@ class LiveViewers:
         """End all streams, for good."""
         self._is_stopped = True
         self._drop_all()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await cancel(self._running)
 
     async def stream(
         self,

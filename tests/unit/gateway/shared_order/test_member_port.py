@@ -25,8 +25,8 @@ from gateway.ports.listener import HANDSHAKES_MAX, Handshakes, Listener
 from gateway.shared_order.credentials import _Authority, _load, _pem, derived_credentials, given_credentials
 from gateway.shared_order.place import MemberPlace
 from gateway.shared_order.services import MemberPort, Peers, ServiceClient, _Question
-from gateway.shared_order.tasks import Tasks
 from gateway.store.base import StoreUnavailable
+from gateway.tasks import Tasks
 from gateway.workers.parent import ParentProcess
 
 SECRET, OTHER = b"a secret of the cluster", b"another secret, as long"

@@ -1,0 +1,29 @@
+"""Tasks: what a process does in the background, and how that is ended."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Tasks:
+    """Coroutines that run in the background until they end, or are cancelled together. Made on the loop."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait for their ends."""
+        await cancel(*self._tasks)
+
+
+async def cancel(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel these tasks, and wait for their ends; None: it was never begun."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
