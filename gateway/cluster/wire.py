@@ -287,39 +287,12 @@ class WantCheckpoint(WireMessage, frozen=True, tag="C"):
     """
 
 
-FollowerMessage = (
-    Submit
-    | Used
-    | Finish
-    | Told
-    | Gone
-    | Spend
-    | Untold
-    | Ended
-    | Has
-    | Join
-    | ToldPart
-    | ToldAll
-    | Reach
-    | Failed
-    | Ping
-    | CheckpointPart
-    | HigherEpoch
-)
-LeaderMessage = (
-    Dispatched
-    | Refused
-    | Withdraw
-    | Welcome
-    | TellMore
-    | Pong
-    | Release
-    | HigherEpoch
-    | Shared
-    | CheckpointPart
-    | WantCheckpoint
-)
-AnyMessage = FollowerMessage | LeaderMessage
+AnyMessage = (
+    Submit | Used | Finish | Told | Gone | Spend | Untold | Ended | Has
+    | Join | ToldPart | ToldAll | Reach | Failed | Ping
+    | Dispatched | Refused | Withdraw | Welcome | TellMore | Pong | Release | Shared | WantCheckpoint
+    | CheckpointPart | HigherEpoch
+)  # fmt: skip
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
