@@ -9,7 +9,7 @@ the last checkpoint is forgotten: at most CHECKPOINT_S.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,12 +21,11 @@ from gateway.cluster.records import (
     Records,
     Whole,
     compose,
+    decode_taken,
     decode_whole,
-    encode_slice,
-    encode_whole,
+    encode,
     key_of,
     slices,
-    taken_of,
 )
 from gateway.cluster.wire import CheckpointPart, Epoch
 
@@ -109,7 +108,7 @@ class NewestCheckpoint:
     def taken_of(self, member: str) -> int:
         """The last entry of this member's ChargeLog that every later leader surely has."""
         record = self._second[0].get(key_of(MEMBER, "", member)) if len(self._second) == SURE_AFTER else None
-        return 0 if record is None else taken_of(record).entry
+        return 0 if record is None else decode_taken(record).entry
 
     def whole(self) -> Iterator[Records]:
         """Yield all records in slices, each as it is by then; those that come meanwhile are left out."""
@@ -125,9 +124,12 @@ class NewestCheckpoint:
         yield CheckpointPart({}, self.mark, at=self.at)
 
     def encoding(self) -> Iterator[bytes]:
-        """Encode the checkpoint of now, piece by piece; the last one is the whole, as `told` takes it."""
+        """Encode the checkpoint of the first step, piece by piece; the last one is the whole, as `told` takes it."""
         whole = Whole(self.mark, self.at, [])
-        return _encoding(whole, list(self.records.items()))
+        for part in slices(list(self.records.items())):
+            whole.parts.append(encode(part))
+            yield b""
+        yield encode(whole)
 
     def read(self) -> ClusterCheckpoint | None:
         return compose(self.records, self.at) if self.mark > Mark() else None
@@ -136,13 +138,6 @@ class NewestCheckpoint:
         self.records = records
         self._members = {key: body for key, body in records.items() if key[0] == MEMBER}
         self._became(mark, at, is_kept=is_kept)
-
-
-def _encoding(whole: Whole, records: Collection[tuple[str, bytes]]) -> Iterator[bytes]:
-    for part in slices(records):
-        whole.parts.append(encode_slice(part))
-        yield b""
-    yield encode_whole(whole)
 
 
 def _change(records: Records, changes: Records) -> None:

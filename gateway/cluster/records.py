@@ -15,7 +15,7 @@ is for as long as nothing changes.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from struct import calcsize, pack, unpack
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -96,12 +96,13 @@ class _MinuteRecord(NamedTuple):
     tokens: bytes
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+encode: Final = msgspec.msgpack.Encoder().encode
+"""Encodes a record, a slice of records, or a Whole."""
 _ACCOUNTS: Final = msgspec.msgpack.Decoder(tuple[_Account, ...])
 _LEVELS: Final = msgspec.msgpack.Decoder(dict[str, QueueCheckpoint])
 _MINUTE: Final = msgspec.msgpack.Decoder(_MinuteRecord)
 _CHARGED: Final = msgspec.msgpack.Decoder(Usage)
-_TAKEN: Final = msgspec.msgpack.Decoder(Taken)
+decode_taken: Final = msgspec.msgpack.Decoder(Taken).decode
 _SESSION: Final = msgspec.msgpack.Decoder(SessionRecord)
 _LEARNT: Final = msgspec.msgpack.Decoder(SessionsCheckpoint)
 
@@ -126,18 +127,18 @@ def service_records(pool: str, service: ServiceCheckpoint, tenant_ids: Iterable[
             for group_id, group in tier.groups.items():
                 for tenant_id, counter in group.tenants.items():
                     accounts[tenant_id].append(_Account(fair_queue, tier_id, group_id, counter))
-    return {key_of(SERVICE, pool, each): _encode(found) if found else GONE for each, found in accounts.items()}
+    return {key_of(SERVICE, pool, each): encode(found) if found else GONE for each, found in accounts.items()}
 
 
 def levels_record(pool: str, service: ServiceCheckpoint) -> Records:
     """The counters of tiers and groups."""
-    return {key_of(LEVELS, pool): _encode(of_tenants(service, ()))}
+    return {key_of(LEVELS, pool): encode(of_tenants(service, ()))}
 
 
 def window_records(pool: str, windows: WindowCheckpoint, scopes: Iterable[str], at: float) -> Records:
     """What counts against the limits per minute of these scopes at this time."""
     return {
-        key_of(WINDOW, pool, scope): _encode(_MinuteRecord(at, _packed(minute.requests), _packed(minute.tokens)))
+        key_of(WINDOW, pool, scope): encode(_MinuteRecord(at, _packed(minute.requests), _packed(minute.tokens)))
         if (minute := windows.get(scope)) is not None
         else GONE
         for scope in scopes
@@ -145,7 +146,7 @@ def window_records(pool: str, windows: WindowCheckpoint, scopes: Iterable[str], 
 
 
 def charged_record(pool: str, id_: str, usage: Usage | None) -> Records:
-    return {key_of(CHARGED, pool, id_): GONE if usage is None else _encode(usage)}
+    return {key_of(CHARGED, pool, id_): GONE if usage is None else encode(usage)}
 
 
 def session_records(pool: str, changes: Mapping[SessionId, SessionRecord | None], later_s: float) -> Records:
@@ -153,24 +154,19 @@ def session_records(pool: str, changes: Mapping[SessionId, SessionRecord | None]
     return {
         key_of(SESSION, pool, f"{tenant_id}\0{session_id}"): GONE
         if told is None
-        else _encode(told._replace(idle_since=told.idle_since + later_s))
+        else encode(told._replace(idle_since=told.idle_since + later_s))
         for (tenant_id, session_id), told in changes.items()
     }
 
 
 def learnt_record(pool: str, learnt: SessionsCheckpoint) -> Records:
     """What was learnt for sessions; nothing where there are none."""
-    body = _encode(learnt._replace(sessions={}, at=0.0)) if learnt.eta else GONE
+    body = encode(learnt._replace(sessions={}, at=0.0)) if learnt.eta else GONE
     return {key_of(LEARNT, pool): body}
 
 
 def member_record(member: str, taken: Taken | None) -> Records:
-    return {key_of(MEMBER, "", member): GONE if taken is None else _encode(taken)}
-
-
-def taken_of(body: bytes) -> Taken:
-    """What a member's record says."""
-    return _TAKEN.decode(body)
+    return {key_of(MEMBER, "", member): GONE if taken is None else encode(taken)}
 
 
 def slices(records: Iterable[tuple[str, bytes]]) -> Iterator[Records]:
@@ -204,7 +200,7 @@ def compose(records: Mapping[str, bytes], at: float) -> ClusterCheckpoint:
             )
             for pool in sorted(pools)
         },
-        {member: taken_of(body) for member, body in kinds[MEMBER][""].items()},
+        {member: decode_taken(body) for member, body in kinds[MEMBER][""].items()},
     )
 
 
@@ -284,19 +280,5 @@ class Whole(msgspec.Struct, frozen=True, array_like=True):
 
 
 _RECORDS: Final = msgspec.msgpack.Decoder(Records)
-_WHOLE: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Whole)
-
-
-def encode_slice(records: Records) -> bytes:
-    """A part of a Whole."""
-    return _encode(records)
-
-
-def encode_whole(whole: Whole) -> bytes:
-    return _encode(whole)
-
-
-def decode_whole(body: bytes) -> Whole:
-    """Raises msgspec.DecodeError."""
-    found: Whole = _WHOLE.decode(body)
-    return found
+decode_whole: Final = msgspec.msgpack.Decoder(Whole).decode
+"""Raises msgspec.DecodeError."""
