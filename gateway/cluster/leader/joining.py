@@ -72,7 +72,7 @@ class Joining:
             self._requests.given_up(id_, known, now)
             known = None
         if known is None:
-            charged = self._charges.take(id_)
+            charged = self._charges.pop(id_, None)
             if charged is None and ended.usage is None:
                 return
             asked = named(sender, id_, ended.request, came_at)
@@ -114,7 +114,7 @@ class Joining:
         if not has_arrived and id_ not in self._charges:  # it asks for admission now
             self._arrivals.ask(sender, id_, Submit(has.number, has.request, has.age_s, has.is_traced), came_at, now)
             return self._known.get(id_)
-        charged = self._charges.take(id_)
+        charged = self._charges.pop(id_, None)
         if charged is None and has.usage is not None:
             charged = NO_USAGE
         self._learn_gone(has.request.tenant_id, now)

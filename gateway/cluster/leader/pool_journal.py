@@ -137,7 +137,7 @@ class PoolJournal:
             records |= learnt_record(self._pool, sessions)
         for id_ in self._requests:
             known = self._known.get(id_)
-            usage = self._charged.of(id_) if known is None or known.told == NO_USAGE else known.told
+            usage = self._charged.get(id_) if known is None or known.told == NO_USAGE else known.told
             records |= charged_record(self._pool, id_, usage)
         self._requests.clear()
         return records
