@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from policies.call_life import LIFE, Event, Life
 from policies.types import NO_USAGE, Request, Usage, Wait
@@ -105,10 +105,6 @@ class OrderedRequests:
         """Whether any member has a request of this tenant."""
         return any(known.asked.tenant_id == tenant_id for known in self._all.values())
 
-    def ids_of(self, sender: Sender) -> list[str]:
-        """The wire ids of a member's requests."""
-        return list(self._of.get(sender, ()))
-
     def of(self, sender: Sender) -> list[tuple[str, OrderedRequest]]:
         """A member's requests with their wire ids."""
         return list(self._of.get(sender, {}).items())
@@ -117,10 +113,8 @@ class OrderedRequests:
 LOOKED_AT: Final = 64  # requests, in the time that one takes that is ended
 
 
-class Handler(Protocol):
-    """A function that handles one of the requests of a chore, at the given time."""
-
-    def __call__(self, id_: str, known: OrderedRequest, now: float) -> object: ...
+Handler = Callable[[str, OrderedRequest, float], object]
+"""Handles one of the requests of a chore, by its wire id, at the given time."""
 
 
 class Chores:
@@ -138,11 +132,11 @@ class Chores:
 
     def park(self, sender: Sender) -> None:
         """All that waits of this member waits outside of the order, until the member is back."""
-        self._urgent.append(self._each(lambda: self._requests.of(sender), self._parked, lambda: sender.is_away))
+        self._urgent.append(self._each(lambda: self._requests.of(sender), self._park, lambda: sender.is_away))
 
     def place_again(self, sender: Sender) -> None:
         """All that waits of this member may go to other backends than before."""
-        self._others.append(self._each(lambda: self._requests.of(sender), self._placed, lambda: True))
+        self._others.append(self._each(lambda: self._requests.of(sender), self._place_again, lambda: True))
 
     def give_up(self, sender: Sender, then: Callable[[float], None]) -> bool:
         """All of this member has ended, unless it comes back; `then` is called once nothing of it runs. Returns whether
@@ -163,10 +157,10 @@ class Chores:
 
     def end_untold(self, sender: Sender) -> None:
         """Of this member has ended what it has not told."""
-        self._others.append(self._end_others(self._requests.ids_of(sender), sender.told or ()))
+        self._others.append(self._end_others(self._requests.of(sender), sender.told or ()))
 
-    def _end_others(self, ids: Iterable[str], told: Collection[str]) -> Iterator[None]:
-        for number, id_ in enumerate(ids):
+    def _end_others(self, before: Iterable[tuple[str, OrderedRequest]], told: Collection[str]) -> Iterator[None]:
+        for number, (id_, _) in enumerate(before):
             if id_ not in told and (known := self._requests.get(id_)) is not None:
                 self._end(id_, known, self._now)
                 yield
@@ -205,11 +199,3 @@ class Chores:
             if self._requests.get(id_) is known:
                 do(id_, known, self._now)
                 yield
-
-    def _parked(self, id_: str, known: OrderedRequest, now: float) -> None:
-        if known.backend_id is None:
-            self._park(id_, known, now)
-
-    def _placed(self, id_: str, known: OrderedRequest, now: float) -> None:
-        if known.life is Life.QUEUED:
-            self._place_again(id_, known, now)

@@ -80,7 +80,7 @@ class PoolRequests:
     # -- members that go and change --------------------------------------------------------------------------
 
     def park(self, id_: str, known: OrderedRequest, now: float) -> None:
-        """It waits outside of the order, until its member is back."""
+        """If it waits, it waits outside of the order, until its member is back."""
         if known.life is Life.QUEUED:
             known.life = LIFE[known.life, Event.PARKED]
             self._journal.tenant(known.asked.tenant_id)
@@ -94,9 +94,10 @@ class PoolRequests:
             self._scheduler.told(Readmitted(now, self._backends.reachable(known)))
 
     def place_again(self, id_: str, known: OrderedRequest, now: float) -> None:
-        """It may go to other backends than before."""
-        self.park(id_, known, now)
-        self.resume(id_, known, now)
+        """If it waits in the order, it may go to other backends than before."""
+        if known.life is Life.QUEUED:
+            self.park(id_, known, now)
+            self.resume(id_, known, now)
 
     def give_up(self, id_: str, known: OrderedRequest, now: float) -> Usage:
         """End a request whose client has gone with its member; return what stays charged."""
