@@ -38,16 +38,15 @@ class Member:
         make_scheduler: Callable[[str], SharedSchedulerProtocol],
         tenant_of: Callable[[str], Tenant | None],
         wait_s_max: float,
-        candidate: Candidate | None,
         now: float,
     ) -> None:
-        """`candidate` is None where a parent process names the leader (`appoint`)."""
+        """It has no leader until it takes part in an election (`stand`), or a parent process names one (`appoint`)."""
         self.name = name
         self.checkpoint = NewestCheckpoint()
         """The newest; tell it the one that the store keeps, when the store was connected to, and when elected."""
         self.follower = Follower(name, wait_s_max=wait_s_max, checkpoint=self.checkpoint, now=now)
         self.lead = OwnLead(self.follower, OwnShare(name, tenant_of), make_scheduler)
-        self.campaign = None if candidate is None else Campaign(candidate, self.lead, self.follower)
+        self.campaign: Campaign | None = None
         self._out: list[tuple[str, Frame]] = []
         self._appointed: str | None = None
         self._due_at = inf  # when `tick` was due, by the last `wakeup`

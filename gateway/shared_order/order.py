@@ -79,7 +79,6 @@ class SharedOrder:
             make_scheduler=shell.make_scheduler,
             tenant_of=shell.tenant,
             wait_s_max=wait_s_max,
-            candidate=None,  # until it starts
             now=self._loop.time(),
         )
         self.roles = Roles(place.name)

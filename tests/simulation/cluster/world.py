@@ -217,15 +217,15 @@ class ClusterWorld:
         rate = dict(enumerate(self.settings.clock_rates)).get(len(self.nodes), self.rng.uniform(0.99, 1.01))
         clock = SkewedClock(self.rng.uniform(0.0, 1000.0), rate)
         local = clock.of(self.now)
-        candidate = Candidate(name, name, now=local) if self.settings.has_store else None
         member = self.member_of(
             name,
             make_scheduler=partial(self._make_scheduler, name),
             tenant_of=self.tenants.get,
             wait_s_max=WAIT_S_MAX,
-            candidate=candidate,
             now=local,
         )
+        if self.settings.has_store:
+            member.stand(Candidate(name, name, now=local))
         node = self.nodes[name] = Node(name, clock, member, RemoteScheduler(POOL, member, lambda *_: None))
         return node
 

@@ -10,11 +10,8 @@ from policies.scheduler import Scheduler
 from policies.types import Tenant
 
 
-def member(name, candidate):
-    return Member(
-        name, make_scheduler=lambda _: Scheduler(wait_s_max=10.0), tenant_of=Tenant, wait_s_max=10.0,
-        candidate=candidate, now=0.0,
-    )  # fmt: skip
+def member(name):
+    return Member(name, make_scheduler=lambda _: Scheduler(wait_s_max=10.0), tenant_of=Tenant, wait_s_max=10.0, now=0.0)
 
 
 class Alone:
@@ -23,7 +20,8 @@ class Alone:
     def __init__(self):
         self.now = 0.0
         self.candidate = Candidate("m1", now=0.0)
-        self.member = member("m1", self.candidate)
+        self.member = member("m1")
+        self.member.stand(self.candidate)
 
     def ask(self, view, *, at=None):
         """The call that the member makes next, at the earliest at this time. The store answers with the view."""
@@ -89,6 +87,6 @@ def test_members_of_another_version_make_each_alone_once_and_anew_when_there_are
 
 def test_the_worker_that_is_named_leader_connects_to_none_and_others_to_it():
     for name, target in [("w0", None), ("w1", "w0")]:
-        worker = member(name, None)
+        worker = member(name)
         worker.appoint("w0", 1, 0.0)
         assert worker.target() == target

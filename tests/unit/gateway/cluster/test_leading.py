@@ -382,9 +382,7 @@ def test_a_limit_per_minute_holds_for_requests_that_waited_while_leaders_changed
 
 
 def test_a_follower_whose_leader_was_elected_again_is_told_at_once_and_joins_anew():
-    member = Member(
-        "m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, wait_s_max=10.0, candidate=None, now=0.0
-    )
+    member = Member("m1", make_scheduler=lambda _: Scheduler(), tenant_of={}.get, wait_s_max=10.0, now=0.0)
     follower = Follower("m2", wait_s_max=10.0)
     for epoch in (1, 2):
         member.appoint("m1", epoch, 0.0, expected=("m1", "m2"))

@@ -25,9 +25,7 @@ class Pair:
 
     def make(self, name):
         scheduler, tenant = (lambda _pool: Scheduler(wait_s_max=10.0)), Tenant("A")
-        return Member(
-            name, make_scheduler=scheduler, tenant_of=lambda _id: tenant, wait_s_max=10.0, candidate=None, now=self.now
-        )
+        return Member(name, make_scheduler=scheduler, tenant_of=lambda _id: tenant, wait_s_max=10.0, now=self.now)
 
     def run(self, seconds):
         """Each member that runs takes the turns that it has asked for. Its timer is seen before what it was sent."""
