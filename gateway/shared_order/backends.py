@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from backends.live_backend import LiveBackend
 from backends.plugin_reports import EngineNews
 from backends.poll_loop import Polled, PollLoop
 from backends.spec import BackendSpec
+from gateway.others import Others
 from gateway.shared_order.order import SharedOrder
 from gateway.tasks import cancel
 
@@ -29,20 +30,6 @@ TOPIC: Final = "backend/"
 LOOK_S: Final = 0.25  # between looks for what no callback tells, such as a kind
 FIRST_S_MAX: Final = 3.0  # a follower's start waits so long to be told of its backends
 _KINDS: Final = {kind.name: kind for kind in (*BACKEND_KINDS.values(), GENERIC, GENERIC_WITHOUT_OPTIONS)}
-
-
-class BackendShell(Protocol):
-    """The functions that the shared polls need of their process: to tell the leader of evidence about a backend, and to
-    note that a backend has moved.
-    """
-
-    def report(self, backend_id: str, evidence: Evidence, ago_s: float) -> None:
-        """Tell the leader of evidence about a backend; `ago_s`: how many seconds ago the request was sent."""
-        ...
-
-    def moved(self, spec: BackendSpec) -> None:
-        """A backend is elsewhere now."""
-        ...
 
 
 class BackendNews(msgspec.Struct, frozen=True, array_like=True):
@@ -69,11 +56,12 @@ class SharedPolls(PollLoop):
     only listens. The role may change. Made on the loop.
     """
 
-    def __init__(self, order: SharedOrder, shell: BackendShell, **options: Any) -> None:
-        """`options` as of PollLoop."""
+    def __init__(
+        self, order: SharedOrder, others: Others, moved: Callable[[BackendSpec], None], **options: Any
+    ) -> None:
+        """`moved` is told that a backend is elsewhere now. `options` as of PollLoop."""
         super().__init__(**options)
-        self._order = order
-        self._shell = shell
+        self._order, self._others, self._moved = order, others, moved
         self.is_asking = self._is_started = False
         self._is_told = asyncio.Event()
         self._news: dict[str, BackendNews] = {}  # by backend, as the leader told it
@@ -169,8 +157,12 @@ class SharedPolls(PollLoop):
         self._know_all()
 
     def report(self, backend: LiveBackend, evidence: Evidence, ago_s: float) -> None:
-        if evidence is not Evidence.SERVED or backend.health.state is HealthState.TRIAL:
-            self._shell.report(backend.spec.id, evidence, ago_s)
+        if evidence is Evidence.SERVED and backend.health.state is not HealthState.TRIAL:
+            return
+        if evidence is Evidence.UNREACHABLE:
+            self._order.member.follower.out_of_reach.failed(backend.spec.id, self.clock())
+            self._order.turns.soon()
+        self._others.tell("evidence", _ENCODER.encode((backend.spec.id, evidence, ago_s)))
 
     def _know_all(self, *, but: str = "") -> None:
         """Rule 8: say which backends the leader may name and this process cannot reach, as it does not know them."""
@@ -183,7 +175,7 @@ class SharedPolls(PollLoop):
         home = self._homes.get(backend.spec.id)
         if home is not None and home != backend.spec.url:
             backend.spec = replace(backend.spec, url=home)
-            self._shell.moved(backend.spec)
+            self._moved(backend.spec)
 
     def _take(self, backend: LiveBackend) -> None:
         news = self._news.get(backend.spec.id)
@@ -191,7 +183,7 @@ class SharedPolls(PollLoop):
             return
         if news.url != backend.spec.url and backend.spec.id == EMBEDDED:  # the leader's own
             backend.spec = replace(backend.spec, url=news.url)
-            self._shell.moved(backend.spec)
+            self._moved(backend.spec)
         was_available = backend.health.available
         backend.health.state, backend.health.heard_at = news.state, inf  # it is asked elsewhere
         if backend.health.available and not was_available:

@@ -46,14 +46,14 @@ class RoleWork:
     ) -> None:
         self._order, self._tasks = order, tasks
         self._polls, self.parts = polls, parts
-        self._management = management
+        self.management = management
         self._is_over = False
         self._found: dict[int, frozenset[str]] = {}
         peers.services |= {
             "evidence": self._hear_evidence,
             "limits": self._limits,
         }
-        if self._management.keeps_state:
+        if management.keeps_state:
             tasks.start(management.claims.run())
 
     def stop(self) -> None:
@@ -69,31 +69,23 @@ class RoleWork:
         if is_other:
             self.parts.metrics.schedulers.replaced()
         is_leading = self._order.leader is not None
-        self._management.budgets.ledger.cut_off(
+        self.management.budgets.ledger.cut_off(
             self._order.member.lead.share.part.replicas if role is MemberRole.STANDALONE else 1
         )
         if is_leading:
-            self._management.claims.lead()
+            self.management.claims.lead()
             self._polls.lead()
         else:
             self._polls.follow()
-        self._tasks.start(self._management.lead(is_leading=is_leading))
+        self._tasks.start(self.management.lead(is_leading=is_leading))
         self._share_found()
-
-    async def resign(self) -> None:
-        """Write what is learnt before another process leads."""
-        await self._management.write_learnt()
-
-    def gone(self, name: str) -> None:
-        """A process has ended."""
-        self._management.claims.gone(name)
 
     # -- what the leader tells -------------------------------------------------------------------------------
 
     def hear_found(self, body: bytes) -> None:
         """The leader has told what its discovery has found."""
         for number, urls in _FOUND.decode(body).items():
-            self._management.found(number, urls)
+            self.management.found(number, urls)
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """Discovery has found this, here or in the process that discovers for all."""

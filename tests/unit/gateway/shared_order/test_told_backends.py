@@ -11,6 +11,7 @@ from backends.poll import PollTimes
 from backends.pool import BackendPool
 from backends.spec import BackendSpec
 from gateway.shared_order.backends import SharedPolls
+from gateway.shared_order.role_work import pack
 
 SPECS = [BackendSpec("a", "http://127.0.0.1:1"), BackendSpec("b", "http://127.0.0.1:2", revision="v2")]
 CARDS = (ModelCard("tiny", "org/tiny", None, 4096, {}),)
@@ -20,8 +21,8 @@ def nothing(*_args):
     pass
 
 
-def polls_of(order, shell=None):
-    return SharedPolls(order, shell, times=PollTimes(), clock=asyncio.get_running_loop().time, rng=Random(1))
+def polls_of(order, others=None):
+    return SharedPolls(order, others, nothing, times=PollTimes(), clock=asyncio.get_running_loop().time, rng=Random(1))
 
 
 async def test_a_follower_knows_which_model_a_backend_serves():
@@ -44,7 +45,7 @@ async def test_a_follower_knows_which_model_a_backend_serves():
 
 
 async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide_on_their_health():
-    told, order, shell = {}, Mock(leader=None), Mock()
+    told, order, others = {}, Mock(leader=None), Mock()
     polls = polls_of(
         SimpleNamespace(
             leader=SimpleNamespace(members=SimpleNamespace(share=told.__setitem__)), turns=SimpleNamespace(soon=nothing)
@@ -52,7 +53,7 @@ async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide
     )
     BackendPool(SPECS, polls=polls, on_change=nothing, on_load=nothing)
     polls.announcements.announce()
-    hearing = polls_of(order, shell)
+    hearing = polls_of(order, others)
     for topic, body in told.items():
         hearing.told(topic, body)
     following = BackendPool(SPECS[:1], polls=hearing, on_change=nothing, on_load=nothing)
@@ -61,7 +62,8 @@ async def test_a_follower_says_which_backends_it_lacks_and_has_the_leader_decide
     assert order.lacks.call_args_list == [call({"b"})]
     for evidence in (Evidence.SERVED, Evidence.UNREACHABLE):
         following.report("a", evidence, sent_at=1.0, now=3.0)
-    assert shell.report.call_args_list == [call("a", Evidence.UNREACHABLE, 2.0)]
+    assert others.tell.call_args_list == [call("evidence", pack(("a", Evidence.UNREACHABLE, 2.0)))]
+    assert order.member.follower.out_of_reach.failed.call_args.args[0] == "a"
     assert following["a"].health.state is HealthState.UNKNOWN
     following.add(SPECS[1])
     assert order.lacks.call_args_list == [call({"b"}), call(frozenset())]
