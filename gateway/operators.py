@@ -21,7 +21,7 @@ from gateway.steering.trials import Trials
 
 def led_dispatchers(order: Order, pools: Pools) -> Mapping[str, Dispatcher]:
     """The dispatchers whose Schedulers run in this process: what Schedulers know the leader alone tells."""
-    return pools.dispatchers() if order.others.is_leading else {}
+    return pools.dispatchers if order.others.is_leading else {}
 
 
 class OperatorSources:

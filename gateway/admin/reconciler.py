@@ -282,7 +282,7 @@ class Reconciler:
 
     def scheduling_changed(self) -> None:
         """Apply changed scheduling defaults to all pools."""
-        for name in self._pools.dispatchers():
+        for name in self._pools.dispatchers:
             self._pool_changed(name)
 
     def _changed(self, changed: Changed) -> None:

@@ -86,7 +86,8 @@ class Dispatcher:
         self._at_once: Dispatch | Reject | None = None
         self._usages = UsageReports(scheduler)
         self._tenants: dict[str, Tenant] = {}
-        self._leases: dict[str, Lease] = {}  # by request
+        self.leases: dict[str, Lease] = {}
+        """Of all queued and running requests, to read only."""
         self._tenant_leases: defaultdict[str, int] = defaultdict(int)
         self._closed = False
         self._deciding = Deciding(scheduler) if deciding is None else deciding
@@ -156,10 +157,6 @@ class Dispatcher:
         """All tenants that this pool has seen and not forgotten, with their present settings."""
         return self._deciding.tenants_elsewhere() or self._tenants.values()
 
-    def leases(self) -> "Collection[Lease]":
-        """The leases of all queued and running requests."""
-        return self._leases.values()
-
     def rate_limits(self, tenant: Tenant, key_id: str = "") -> RateLimits:
         """The present state of the limits per minute that calls with this key of the tenant meet, with its latest
         request counted.
@@ -173,7 +170,7 @@ class Dispatcher:
 
     def cancel(self, request_id: str) -> bool:
         """End a queued or running request, whose handler gets Rejected. Returns False where no such request is here."""
-        lease, decided = self._leases.get(request_id), self._waiting.get(request_id)
+        lease, decided = self.leases.get(request_id), self._waiting.get(request_id)
         if lease is None:
             return False
         if decided is None or decided.done():
@@ -195,11 +192,6 @@ class Dispatcher:
             if decided is not None and not decided.done():
                 decided.set_exception(Rejected(Reason.DRAINING, CLOSED_RETRY_S))
 
-    @property
-    def busy(self) -> bool:
-        """Whether any request holds a lease."""
-        return bool(self._leases)
-
     def serves(self, tenant_id: str) -> bool:
         """Whether this tenant has anything queued or in flight."""
         return tenant_id in self._tenant_leases or self._deciding.serves_elsewhere(tenant_id)
@@ -211,7 +203,7 @@ class Dispatcher:
         of a tick in which none waits. None: `decision` waits for it. Raises Rejected.
         """
         request, watch, deciding = lease.request, lease.watch, self._deciding
-        self._leases[request.id] = lease
+        self.leases[request.id] = lease
         self._tenant_leases[request.tenant_id] += 1
         if self._closed:
             raise Rejected(Reason.DRAINING, CLOSED_RETRY_S)
@@ -231,7 +223,7 @@ class Dispatcher:
         return decided
 
     def closed(self, lease: "Lease") -> None:
-        del self._leases[lease.request.id]
+        del self.leases[lease.request.id]
         tenant_id = lease.request.tenant_id
         self._tenant_leases[tenant_id] -= 1
         if not self._tenant_leases[tenant_id]:
@@ -284,7 +276,7 @@ class Dispatcher:
             return await decided
         except asyncio.CancelledError:
             if self._usages.is_running(request_id):  # dispatched in the same tick as the disconnect: nothing was sent
-                if not self._leases[request_id].is_continued:
+                if not self.leases[request_id].is_continued:
                     self._usages.record(request_id, NO_USAGE)
                 self.finished(request_id, Outcome.CLIENT_DISCONNECTED)
             else:
@@ -313,12 +305,12 @@ class Dispatcher:
         self._usages.report(now)
         for action in self._scheduler.poll(now) if arriving is None else self._scheduler.arrived(arriving, now):
             if isinstance(action, Dispatch):
-                lease = self._leases[action.request_id]
+                lease = self.leases[action.request_id]
                 self._usages.dispatched(action.request_id, action.backend_id, lease.usage_passed)
                 if lease.watch is not None:
                     self._deciding.dispatched(action.request_id, lease.watch)
             elif isinstance(action, Preempt):
-                self._leases[action.request_id].preempt(action.cause)
+                self.leases[action.request_id].preempt(action.cause)
                 continue
             decided = self._waiting.pop(action.request_id)
             if decided is None:

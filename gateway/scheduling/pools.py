@@ -23,27 +23,21 @@ class Pools:
     def __init__(self, make_dispatcher: Callable[[str], Dispatcher]) -> None:
         """`make_dispatcher` is called with the name of each new pool."""
         self._make_dispatcher = make_dispatcher
-        self._dispatchers: dict[str, Dispatcher] = {}
+        self.dispatchers: dict[str, Dispatcher] = {}
+        """By pool, to read only."""
         self._backends: BackendPool
         self.routes: Routes
         self._updating = False
         self._measured: dict[str, None] = {}  # backends with a new measurement, in order
         self._is_other = False  # whether the backends, or their models, have changed
-        self.settings = LiveSettings(self._dispatchers)
-        self._checkpoint_of: Callable[[str], ServiceCheckpoint | None] | None = None
+        self.settings = LiveSettings(self.dispatchers)
+        self.checkpoint_of: Callable[[str], ServiceCheckpoint | None] = lambda _pool: None
+        """The checkpoint from which a pool is restored when it is new; None: it has none."""
 
     def watch(self, backends: BackendPool) -> None:
         """Use these backends. The caller reports their changes with `changed` and `load_changed`."""
         self._backends = backends
         self.routes = Routes(backends, self._dispatcher)
-
-    def remember(self, checkpoint_of: Callable[[str], ServiceCheckpoint | None]) -> None:
-        """Set the function that gives the checkpoint from which a new pool is restored; None: it has none."""
-        self._checkpoint_of = checkpoint_of
-
-    def checkpoint_of(self, pool: str) -> ServiceCheckpoint | None:
-        """The checkpoint from which this pool is restored when it is new; None: it has none."""
-        return None if self._checkpoint_of is None else self._checkpoint_of(pool)
 
     def changed(self) -> None:
         """The set of backends, or the models that they serve, has changed."""
@@ -57,36 +51,33 @@ class Pools:
         self._update_soon()
 
     def busy(self) -> bool:
-        return any(dispatcher.busy for dispatcher in self._dispatchers.values())
+        """Whether any request holds a lease."""
+        return any(dispatcher.leases for dispatcher in self.dispatchers.values())
 
     def close(self) -> None:
         """Reject all queued and later requests, for good."""
-        for dispatcher in self._dispatchers.values():
+        for dispatcher in self.dispatchers.values():
             dispatcher.close()
 
     def overviews(self) -> Mapping[str, Snapshot]:
         """Snapshots without tenants, whose cost does not grow with the number of tenants."""
-        return {pool: dispatcher.snapshot(()) for pool, dispatcher in self._dispatchers.items()}
+        return {pool: dispatcher.snapshot(()) for pool, dispatcher in self.dispatchers.items()}
 
     def views(self, pool: str, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
         """Those of these tenants that the pool knows; empty where there is no such pool."""
-        dispatcher = self._dispatchers.get(pool)
+        dispatcher = self.dispatchers.get(pool)
         return {} if dispatcher is None else dispatcher.snapshot(tenant_ids).tenants
 
     def tenant_ids(self) -> Mapping[str, list[str]]:
         """The tenants that each pool knows, sorted."""
         return {
-            pool: sorted(tenant.id for tenant in self._dispatchers[pool].tenants())
-            for pool in sorted(self._dispatchers)
+            pool: sorted(tenant.id for tenant in self.dispatchers[pool].tenants()) for pool in sorted(self.dispatchers)
         }
 
     def backend_view(self, backend_id: str) -> BackendView | None:
         """The backend, as the pool that it is in sees it; None: it is in none."""
         views = (snapshot.backends.get(backend_id) for snapshot in self.overviews().values())
         return next((view for view in views if view is not None), None)
-
-    def dispatchers(self) -> Mapping[str, Dispatcher]:
-        return self._dispatchers
 
     def _update_soon(self) -> None:
         if not self._updating:
@@ -108,9 +99,9 @@ class Pools:
                 self._dispatcher(of).measured(self._backends.load(backend_id))
 
     def _dispatcher(self, pool: str) -> Dispatcher:
-        dispatcher = self._dispatchers.get(pool)
+        dispatcher = self.dispatchers.get(pool)
         if dispatcher is None:
-            dispatcher = self._dispatchers[pool] = self._make_dispatcher(pool)
+            dispatcher = self.dispatchers[pool] = self._make_dispatcher(pool)
             now = dispatcher.now()
             dispatcher.told(self.settings.changed(now))  # since the configuration at the start
             dispatcher.told(LoadChanged(now, self._backends.loads_of(pool)))

@@ -48,7 +48,7 @@ async def urgency_of(dispatcher: Dispatcher, tier_ids: list[str]) -> Urgency:
     found = Urgency({tier_id: TierUrgency() for tier_id in tier_ids})
     tier_of = {tenant.id: tenant.tier_id for tenant in dispatcher.tenants()}
     slacks: list[tuple[float, str, Lease]] = []
-    rest = iter(list(dispatcher.leases()))
+    rest = iter(list(dispatcher.leases.values()))
     while part := list(islice(rest, SLICE_LEASES)):
         now = dispatcher.now()
         for lease in part:

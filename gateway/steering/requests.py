@@ -189,7 +189,7 @@ class OwnRequests:
         """The rows of this process, in the order of their places."""
         if query.state == "ended":
             return list(islice(self._ended_rows(query), query.limit))
-        pools = {id(dispatcher): pool for pool, dispatcher in self._pools.dispatchers().items()}
+        pools = {id(dispatcher): pool for pool, dispatcher in self._pools.dispatchers.items()}
         wanted = [
             (call.trace.arrived_at, request_id, call)
             for call in self._active.all()
@@ -212,7 +212,7 @@ class OwnRequests:
         waits: dict[str, WaitView] = {}
         for pool, ids in queued.items():
             for start in range(0, len(ids), VIEWS_AT_ONCE):
-                dispatcher = self._pools.dispatchers().get(pool)
+                dispatcher = self._pools.dispatchers.get(pool)
                 waits |= {} if dispatcher is None else dispatcher.wait_views(ids[start : start + VIEWS_AT_ONCE])
                 await asyncio.sleep(0)
         return waits

@@ -47,7 +47,7 @@ SLOW = {**FAST, "speed": 0.05}  # 20 ms a step
 
 def snapshots_of(pools: Pools) -> dict[str, Snapshot]:
     """What each pool's Scheduler shows, with all tenants."""
-    return {pool: dispatcher.snapshot() for pool, dispatcher in pools.dispatchers().items()}
+    return {pool: dispatcher.snapshot() for pool, dispatcher in pools.dispatchers.items()}
 
 
 def call(**fields: Any) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class LiveRoutes:
         tenant_ids = self.pools.tenant_ids()
         pools = []
         for pool, snapshot in sorted(self.pools.overviews().items()):
-            urgency = await urgency_of(self.pools.dispatchers()[pool], list(snapshot.attainment))
+            urgency = await urgency_of(self.pools.dispatchers[pool], list(snapshot.attainment))
             pools.append(
                 PoolState(
                     pool=pool,
@@ -253,7 +253,7 @@ class LiveRoutes:
         shown = rows[: query.limit]
         items: list[TenantStateResource] = []
         for pool in dict.fromkeys(pool for pool, _ in shown):
-            dispatcher = self.pools.dispatchers().get(pool)
+            dispatcher = self.pools.dispatchers.get(pool)
             slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
             unknown = await self._measure(pool, [tenant for of, tenant in shown if of == pool])
             items += self._of(pool, shown, slacks_s, unknown)

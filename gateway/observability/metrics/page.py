@@ -39,7 +39,7 @@ class Metrics:
 
     def __init__(
         self,
-        dispatchers: Callable[[], Mapping[str, ViewedPool]],
+        dispatchers: Mapping[str, ViewedPool],
         *,
         led: Callable[[], bool],
         scheduling_of: Callable[[str], Scheduling],

@@ -103,7 +103,7 @@ class SchedulerMetrics:
 
     def __init__(
         self,
-        dispatchers: Callable[[], Mapping[str, ViewedPool]],
+        dispatchers: Mapping[str, ViewedPool],
         *,
         led: Callable[[], bool],
         series: TenantSeries,
@@ -149,7 +149,7 @@ class SchedulerMetrics:
             if time.monotonic() - self._looked_at < age_s_max:
                 return
             look, generation = _Look(), self._generation
-            for pool, dispatcher in list(self._dispatchers().items()):
+            for pool, dispatcher in list(self._dispatchers.items()):
                 if self._led():
                     await self._look_at(pool, dispatcher, look)
                 else:

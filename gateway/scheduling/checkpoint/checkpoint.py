@@ -57,7 +57,7 @@ class Learning:
 
     def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
         """A function for each pool that returns the service its tenants have received."""
-        return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers().items()}
+        return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers.items()}
 
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
         """The step time models of all backends that have one."""
@@ -102,7 +102,7 @@ class Checkpoint:
 
     def start(self, source: Learning) -> None:
         """Restore the checkpoint into these new parts, and start to write their learnt state."""
-        source.pools.remember(self.checkpoint_of)
+        source.pools.checkpoint_of = self.checkpoint_of
         source.backends.remember(self.step_time_of)
         source.prompt_tokens.remember(self._ratios)
         self._source = source

@@ -80,7 +80,7 @@ class Gateway:
             self.tell(spec)
         self.pools.changed()
         await turns()
-        for pool, dispatcher in self.pools.dispatchers().items():
+        for pool, dispatcher in self.pools.dispatchers.items():
             backends = sum(spec.pool == pool for spec in self.specs)
             for _ in range(backends * self._in_flight + waiting):
                 task = asyncio.ensure_future(self._call(dispatcher))
@@ -89,7 +89,7 @@ class Gateway:
             await asyncio.sleep(0.01)
 
     def running(self) -> int:
-        return sum(dispatcher.snapshot(()).in_flight_requests for dispatcher in self.pools.dispatchers().values())
+        return sum(dispatcher.snapshot(()).in_flight_requests for dispatcher in self.pools.dispatchers.values())
 
     async def _call(self, dispatcher: Dispatcher) -> None:
         number = next(self._numbers)

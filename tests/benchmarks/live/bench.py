@@ -134,7 +134,7 @@ class Load:
         from policies.types import Tenant  # noqa: PLC0415
 
         self.gateway = gateway
-        (self.dispatcher,) = gateway.pools.dispatchers().values()
+        (self.dispatcher,) = gateway.pools.dispatchers.values()
         self.tenants = [Tenant(f"team-{number:04}", weight=1.0 + number % 3) for number in range(count)]
         self.turn = 0
 

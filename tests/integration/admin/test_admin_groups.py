@@ -54,7 +54,7 @@ async def test_a_group_and_the_moves_of_its_tenants_are_in_force_at_once(tmp_pat
             assert (await api.rig.post(headers=bearer(key))).status == 200
 
         def known():
-            (dispatcher,) = api.rig.gateway.pools.dispatchers().values()
+            (dispatcher,) = api.rig.gateway.pools.dispatchers.values()
             return {tenant.id: (tenant.tier_id, tenant.group_id) for tenant in dispatcher.tenants()}
 
         assert known() == {"alice": ("default", "research"), "bob": ("default", "research")}

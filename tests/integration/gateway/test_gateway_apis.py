@@ -184,7 +184,7 @@ async def test_adapters_of_different_backends_are_one_list_of_models_and_one_poo
         }  # fmt: skip
         assert len(cards) == 4
         pools = rig.gateway.pools
-        assert list(pools.dispatchers()) == [MODEL]
+        assert list(pools.dispatchers) == [MODEL]
         assert pools.routes.holders(MODEL) is None
         assert pools.routes.holders("poems") is None
         assert pools.routes.holders("sql") == {"b0"}

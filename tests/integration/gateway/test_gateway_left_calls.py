@@ -89,7 +89,7 @@ async def one_story(api, tenant):
     assert served.rank == pytest.approx(served.counter), "nothing is outstanding"
     (budget,) = [each for each in (await api.get("/state/budgets")).json["items"] if each["tenant"] == tenant]
     assert (budget["used"], budget["reserved"]) == (prompt + output, 0)
-    (dispatcher,) = api.rig.gateway.pools.dispatchers().values()
+    (dispatcher,) = api.rig.gateway.pools.dispatchers.values()
     (known,) = [each for each in dispatcher.tenants() if each.id == tenant]
     limit = dispatcher.rate_limits(known).tokens
     assert limit.limit - limit.remaining == prompt + output

@@ -169,7 +169,7 @@ async def test_the_order_of_a_running_pool_follows_the_file(tmp_path):
     file = File(tmp_path)
     async with engine() as server, file.served(server) as (rig, _):
         await until(rig.gateway.pools.dispatchers)
-        (dispatcher,) = rig.gateway.pools.dispatchers().values()
+        (dispatcher,) = rig.gateway.pools.dispatchers.values()
         changes = []
         told = dispatcher.told
         dispatcher.told = lambda fact: (isinstance(fact, PolicyChanged) and changes.append(fact), told(fact))

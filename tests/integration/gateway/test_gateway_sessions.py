@@ -114,7 +114,7 @@ async def turns_of(tmp_path, *, hold):
         until_s = asyncio.get_running_loop().time() + LASTS_S
         agents = [asyncio.ensure_future(agent(api, f"a{each}", headers, until_s, done)) for each in range(AGENTS)]
         await asyncio.sleep(LASTS_S)
-        ledger = next(iter(api.rig.gateway.pools.dispatchers().values()))._scheduler._sessions
+        ledger = next(iter(api.rig.gateway.pools.dispatchers.values()))._scheduler._sessions
         held = ledger is not None and (ledger.ledger.pauses_total > 0 or ledger.is_on)
         for each in agents:
             each.cancel()

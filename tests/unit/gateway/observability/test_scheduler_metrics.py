@@ -23,7 +23,7 @@ async def test_what_a_new_leadership_charges_counts_from_its_start():
     dispatchers = {"pool": Dispatcher(Scheduler(wait_s_max=10.0))}
     series = TenantSeries(10, lambda _tenant: None)
     metrics = SchedulerMetrics(
-        lambda: dispatchers,
+        dispatchers,
         led=lambda: True,
         series=series,
         session_wait=instruments.Histograms().session_wait,
@@ -42,7 +42,7 @@ async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
     """Each interval is compared in steps of its own: 10,000 tenants would keep the loop for 15 ms."""
     dispatcher = Dispatcher(Scheduler(wait_s_max=10.0))  # without a backend: they wait
     metrics = SchedulerMetrics(
-        lambda: {"pool": dispatcher},
+        {"pool": dispatcher},
         led=lambda: True,
         series=TenantSeries(10, lambda _tenant: None),
         session_wait=instruments.Histograms().session_wait,
@@ -72,7 +72,7 @@ async def test_the_loop_turns_between_comparisons_of_the_tenants_that_wait():
 async def test_working_sets_and_waits_of_sessions_are_metrics():
     scheduler, histograms = Scheduler(sessions=SessionRules()), instruments.Histograms()
     metrics = SchedulerMetrics(
-        lambda: {"pool": Dispatcher(scheduler)},
+        {"pool": Dispatcher(scheduler)},
         led=lambda: True,
         series=TenantSeries(10, lambda _tenant: None),
         session_wait=histograms.session_wait,
@@ -95,7 +95,7 @@ async def test_tenants_keep_their_series_while_another_process_leads_until_they_
     gone, dispatcher = [], Dispatcher(Scheduler(wait_s_max=10.0))
     series = TenantSeries(10, gone.append)
     metrics = SchedulerMetrics(
-        lambda: {"pool": dispatcher},
+        {"pool": dispatcher},
         led=lambda: False,
         series=series,
         session_wait=instruments.Histograms().session_wait,
@@ -118,7 +118,7 @@ async def test_the_tenants_with_the_most_traffic_have_series_at_a_leader_and_at_
     dispatcher, histograms = Dispatcher(Scheduler(wait_s_max=10.0)), instruments.Histograms()
     meter = CallMeter(histograms, 2)
     metrics = SchedulerMetrics(
-        lambda: {"pool": dispatcher},
+        {"pool": dispatcher},
         led=lambda: is_leading,
         series=meter.series,
         session_wait=histograms.session_wait,

@@ -93,7 +93,7 @@ async def test_the_first_request_of_a_tick_is_sent_within_it_where_there_is_room
     assert leases[2].backend_id == "gpu"
     for lease in leases[1:]:
         await lease.__aexit__(None, None, None)
-    assert not dispatcher.busy
+    assert not dispatcher.leases
 
 
 async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
@@ -120,7 +120,7 @@ async def test_who_leaves_as_it_is_dispatched_is_charged_nothing():
     assert dispatcher.snapshot().tenants["a"].service == 0
     assert entering.done()
     await first.__aexit__(None, None, None)
-    assert not dispatcher.busy
+    assert not dispatcher.leases
 
 
 async def test_what_is_rejected_on_its_arrival_gets_its_reason_and_leaves_nothing():
@@ -133,7 +133,7 @@ async def test_what_is_rejected_on_its_arrival_gets_its_reason_and_leaves_nothin
         async with dispatcher.lease(Request("r", "a", "m", dispatcher.now(), 101, 10), tenant):
             raise AssertionError("it was sent")
     assert rejected.value.reason is Reason.REQUEST_TOO_LARGE
-    assert not dispatcher.busy
+    assert not dispatcher.leases
 
 
 async def test_what_arrives_after_the_end_is_rejected_and_leaves_nothing():
@@ -147,5 +147,5 @@ async def test_what_arrives_after_the_end_is_rejected_and_leaves_nothing():
             raise AssertionError("it was sent")
     assert rejected.value.reason is Reason.DRAINING
     found = scheduler.snapshot(dispatcher.now())
-    assert (found.in_flight_requests, found.queued_requests, dispatcher.busy) == (0, 0, False)
+    assert (found.in_flight_requests, found.queued_requests, len(dispatcher.leases)) == (0, 0, 0)
     assert not dispatcher._waiting

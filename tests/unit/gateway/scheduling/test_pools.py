@@ -120,7 +120,7 @@ async def test_routes_stay_until_there_are_other_backends_or_models(gateway):
     gateway.backends.retire("gpu-0")
     await asyncio.sleep(0.01)
     assert gateway.pools.routes.find("model-pool-0") is not route
-    assert gateway.pools.dispatchers()["pool-0"].snapshot().backends.keys() == {"gpu-2"}
+    assert gateway.pools.dispatchers["pool-0"].snapshot().backends.keys() == {"gpu-2"}
 
 
 async def test_a_backend_that_is_drained_or_comes_back_is_told_to_its_pool_alone(gateway):

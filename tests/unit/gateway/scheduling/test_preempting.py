@@ -104,7 +104,7 @@ async def test_a_withdrawal_that_comes_too_late_is_answered_so_that_another_can_
     first = asyncio.create_task(calls.call("A", answers_first=True))
     await ticks()
     calls.dispatcher._scheduler.told = told.append
-    calls.dispatcher._leases["a"].preempt(Cause.PREEMPTED)
+    calls.dispatcher.leases["a"].preempt(Cause.PREEMPTED)
     assert [(type(fact), fact.request_id) for fact in told] == [(Kept, "a")]
     calls.may_answer.set()
     assert await first == "answer to a"
@@ -114,12 +114,12 @@ async def test_a_client_that_leaves_in_the_instant_of_a_withdrawal_has_left():
     calls = Calls()
     first = asyncio.create_task(calls.call("A"))
     await ticks()
-    lease = calls.dispatcher._leases["a"]
+    lease = calls.dispatcher.leases["a"]
     lease.preempt(Cause.PREEMPTED)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert not calls.dispatcher.busy
+    assert not calls.dispatcher.leases
     assert calls.dispatcher.snapshot().in_flight_requests == 0
 
 
@@ -137,7 +137,7 @@ async def test_a_client_may_leave_while_its_preempted_request_waits():
     hold.set()
     await second
     assert calls.dispatcher.snapshot().tenants["A"].service == 1000
-    assert not calls.dispatcher.busy
+    assert not calls.dispatcher.leases
 
 
 async def test_without_preemption_a_request_is_sent_as_it_always_was():
@@ -208,7 +208,7 @@ async def test_a_resumable_request_moves_in_the_middle_of_its_answer_and_is_char
     stream.goes_on.set()
     assert await call == "10 tokens"
     assert stream.dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 10)
-    assert not stream.dispatcher.busy
+    assert not stream.dispatcher.leases
 
 
 async def test_one_that_cannot_be_continued_any_more_stays():
@@ -240,7 +240,7 @@ async def test_a_client_that_leaves_after_the_cut_has_paid_for_what_it_got(waits
     stream = Stream(draining_pool())
     call = asyncio.create_task(stream.call())
     await ticks()
-    lease = stream.dispatcher._leases["s"]
+    lease = stream.dispatcher.leases["s"]
     lease.preempt(Cause.DRAINED)
     if waits:
         stream.dispatcher.told(LoadChanged(stream.dispatcher.now(), (BackendLoad("x", available=False),)))
@@ -256,4 +256,4 @@ async def test_a_client_that_leaves_after_the_cut_has_paid_for_what_it_got(waits
         await call
     assert stream.dispatcher.snapshot().tenants["A"].used == Usage(10, 0, 5)
     assert stream.dispatcher.snapshot().in_flight_requests == 0
-    assert not stream.dispatcher.busy
+    assert not stream.dispatcher.leases
