@@ -17,8 +17,8 @@ from gateway.live.record import LiveRecord
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import LiveViewers
-from gateway.observability.metrics.scheduler_metrics import ViewedPool
 from gateway.others import Others
+from gateway.scheduling.dispatcher import Dispatcher
 from gateway.store.base import StoreUnavailable
 
 MADE_AGE_S_MAX: Final = 0.5  # of a document that another process, or a second reader, gets again
@@ -50,14 +50,14 @@ class Live:
         self._making = asyncio.Lock()
         self._made: LivePageDocument | None = None
         self._made_at = 0.0
-        self._dispatchers: Callable[[], Mapping[str, ViewedPool]]
+        self._dispatchers: Callable[[], Mapping[str, Dispatcher]]
         self._measure_gaps: Callable[[float], Awaitable[None]]
         self._sources: Sources
         self._maker: LiveDocument
 
     def connect(
         self,
-        dispatchers: Callable[[], Mapping[str, ViewedPool]],
+        dispatchers: Callable[[], Mapping[str, Dispatcher]],
         measure_gaps: Callable[[float], Awaitable[None]],
         make_sources: Callable[[EndedElsewhere], Sources],
     ) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from gateway.live.windows import ServiceWindow
-from gateway.observability.metrics.scheduler_metrics import ViewedPool
+from gateway.scheduling.dispatcher import Dispatcher
 from policies.types import Snapshot, Tenant, TenantView
 
 # Length and bucket in seconds: what just happened, a minute, a quarter of an hour. A bucket is at most a tenth of its
@@ -66,7 +66,7 @@ class PoolRecord:
         self.reading = Reading(self, due, now)
         return self.reading
 
-    async def look(self, dispatcher: ViewedPool) -> None:
+    async def look(self, dispatcher: Dispatcher) -> None:
         """Look at the pool for a viewer, with turns of the event loop between slices of its tenants."""
         snapshot = dispatcher.snapshot(())
         await asyncio.sleep(0)
@@ -107,7 +107,7 @@ class LiveRecord:
     async def looked(self) -> None:
         """Nothing is to be done."""
 
-    async def look_for_viewer(self, dispatchers: Mapping[str, ViewedPool]) -> None:
+    async def look_for_viewer(self, dispatchers: Mapping[str, Dispatcher]) -> None:
         """Look at all pools now."""
         self._wanted_until = asyncio.get_running_loop().time() + WANTED_S
         for pool, dispatcher in list(dispatchers.items()):

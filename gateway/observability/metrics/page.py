@@ -20,7 +20,8 @@ from gateway.config.scheduling import Scheduling
 from gateway.observability.loop_lag import LoopLag
 from gateway.observability.metrics.call_counts import CallMeter
 from gateway.observability.metrics.instruments import FAMILIES, Family, Histograms, Values
-from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics, ViewedPool
+from gateway.observability.metrics.scheduler_metrics import LookWatch, SchedulerMetrics
+from gateway.scheduling.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -39,7 +40,7 @@ class Metrics:
 
     def __init__(
         self,
-        dispatchers: Mapping[str, ViewedPool],
+        dispatchers: Mapping[str, Dispatcher],
         *,
         led: Callable[[], bool],
         scheduling_of: Callable[[str], Scheduling],

@@ -9,7 +9,7 @@ time. None of it is on the path of a call.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
@@ -21,6 +21,7 @@ from gateway.observability.metrics.histograms import HistogramFamily, Labels
 from gateway.observability.metrics.instruments import Family, Values
 from gateway.observability.metrics.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
 from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
+from gateway.scheduling.dispatcher import Dispatcher
 from policies.fairness.bounds import BOUNDS
 from policies.types import Attainment, BackendView, Cause, SessionsView, SizeSource, Snapshot, Tenant, TenantView
 
@@ -41,22 +42,6 @@ class TierGap(NamedTuple):
     gap: float
     bound: float | None
     jain_index: float | None
-
-
-class ViewedPool(Protocol):
-    """A pool whose state can be read, such as a Dispatcher. Its Scheduler may run in another process."""
-
-    def snapshot(self, tenant_ids: Iterable[str] | None = None) -> Snapshot:
-        """The present state of the pool, with these tenants; None: with all."""
-        ...
-
-    def tenants(self) -> Collection[Tenant]:
-        """All tenants that the pool has seen and not forgotten."""
-        ...
-
-    def tenant_views(self, tenant_ids: Iterable[str]) -> Mapping[str, TenantView]:
-        """These tenants, right after a snapshot."""
-        ...
 
 
 class PoolWatch(Protocol):
@@ -103,7 +88,7 @@ class SchedulerMetrics:
 
     def __init__(
         self,
-        dispatchers: Mapping[str, ViewedPool],
+        dispatchers: Mapping[str, Dispatcher],
         *,
         led: Callable[[], bool],
         series: TenantSeries,
@@ -165,7 +150,7 @@ class SchedulerMetrics:
             self._forget_hidden()
             self.seen, self._looked_at = {**look.seen, **{each: dict(by) for each, by in self._charged.items()}}, now
 
-    async def _look_at(self, pool: str, dispatcher: ViewedPool, look: _Look) -> None:
+    async def _look_at(self, pool: str, dispatcher: Dispatcher, look: _Look) -> None:
         snapshot, seen = dispatcher.snapshot(()), look.seen
         _see_pool(pool, snapshot, seen)
         if snapshot.sessions is not None:
@@ -199,7 +184,7 @@ class SchedulerMetrics:
         for tier_id, gap in self.gaps[pool].items():
             _see_gap((pool, tier_id), gap, seen)
 
-    async def _look_at_tenants(self, dispatcher: ViewedPool) -> None:
+    async def _look_at_tenants(self, dispatcher: Dispatcher) -> None:
         """Choose the tenants with series by the calls that this process counts, while another one leads."""
         for tenants in _slices(dispatcher.tenants()):
             for tenant in tenants:
