@@ -9,7 +9,7 @@ from gateway.admin.management import Management
 from gateway.config import Config
 from gateway.embedded_engine import EmbeddedEngine
 from gateway.live.document import Sources
-from gateway.live.ended import EndedElsewhere
+from gateway.live.ended import EndedEverywhere
 from gateway.live.schema import LivePageGateway
 from gateway.order import Order
 from gateway.parts import GatewayParts, OperatorParts
@@ -65,7 +65,7 @@ class OperatorSources:
             return None
         return DemoTarget(model=config.engine.model, requests_max=config.engine.requests_running_max)
 
-    def _live_sources(self, demo: Demo, ended: EndedElsewhere) -> Sources:
+    def _live_sources(self, demo: Demo, ended: EndedEverywhere) -> Sources:
         parts = self._parts
         return Sources(
             gateway=partial(self._live_gateway, demo),

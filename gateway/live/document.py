@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from backends.pool import BackendPool
 from gateway.live.bottleneck import BackendsSeen
-from gateway.live.ended import NO_POOL, EndedElsewhere
+from gateway.live.ended import NO_POOL, EndedEverywhere
 from gateway.live.gaps import LiveGaps
 from gateway.live.record import LiveRecord, PoolRecord
 from gateway.live.schema import (
@@ -73,7 +73,7 @@ class Sources:
     backends: BackendPool
     gaps: Mapping[str, Mapping[str, TierGap]]
     pace_of: Callable[[str], float | None]
-    ended: EndedElsewhere
+    ended: EndedEverywhere
     wall_clock: Callable[[], float]
 
 

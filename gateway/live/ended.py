@@ -3,12 +3,13 @@
 It is one more meter of the telemetry, beside those of metrics and usage, and is asked once a call. Latencies are kept
 for 15 to 20 minutes, refusals for 60 to 70 seconds.
 
-Each process counts the calls of its own clients. The leader, which makes the live document, asks the others for what
-has changed since it asked last (`changes`, `EndedElsewhere`), and only while there is a viewer.
+Each process counts the calls of its own clients. The leader, which makes the live document, asks all of them for what
+has changed since it asked last (`changes`, `EndedEverywhere`), and only while there is a viewer.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
 from typing import Final, NamedTuple
 
 from gateway.live.recent_counts import K, RecentCounts, bucket_of, quantiles, summed
@@ -24,6 +25,7 @@ ROWS_MAX: Final = 5000  # tenants, of all pools together: some megabytes. Of any
 QUANTILES: Final = (0.5, 0.99)
 SHOWN_S: Final = 5.0  # quantiles of a quarter of an hour are computed again after so long
 
+OWN: Final = ""  # this process, among those that tell
 NO_POOL: Final = ""  # of calls whose key was refused, before a pool was known
 KEY_REFUSED: Final = frozenset({401, 403, 429})  # 429: too many wrong keys came from its address
 Of = tuple[str, str]  # a pool and one of its tenants
@@ -59,16 +61,13 @@ class EndedChanges(NamedTuple):
 class _EndedOfTenant:
     """One tenant in one pool. Mutable."""
 
-    __slots__ = ("changed_at", "has_more", "refused", "shown", "shown_at", "tpot", "ttft")
+    __slots__ = ("changed_at", "refused", "tpot", "ttft")
 
     def __init__(self) -> None:
         self.ttft: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
         self.tpot: RecentCounts[int] = RecentCounts(LATENCY_PARTS)
         self.refused: RecentCounts[str] = RecentCounts(REFUSAL_PARTS)
         self.changed_at = 0
-        self.shown: Latencies | None = None  # None: to be computed
-        self.shown_at = 0.0
-        self.has_more = False  # calls that ended since
 
     @property
     def is_empty(self) -> bool:
@@ -80,13 +79,14 @@ class EndedCalls:
 
     def __init__(self, pool_of: Callable[[str], str | None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """`pool_of` returns the pool of a model; `clock` seconds."""
+        self.clock = clock
         self._pool_of = pool_of
-        self._clock = clock
         self._rows: dict[Of, _EndedOfTenant] = {}
         self._refused: dict[str, RecentCounts[str]] = {}  # by pool
         self._passed_on: dict[str, RecentCounts[tuple[str, str]]] = {}  # by pool
         # A process that takes the place of another of its name goes on from a higher number.
-        self._changes = self._begun = time.time_ns() // 1000
+        self._changes = time.time_ns() // 1000
+        self._whole_from = self._changes  # who was told less lacks a row that is gone, or asks for another process
         self._part = -1  # of refusals, in which all rows were last expired
 
     def ended(self, trace: CallTrace) -> None:
@@ -105,7 +105,7 @@ class EndedCalls:
         row = None if pool is None else self._row((pool, trace.tenant_id))
         if pool is None or row is None:
             return
-        now, ended_s = self._clock(), time.perf_counter()
+        now, ended_s = self.clock(), time.perf_counter()
         if outcome == REFUSED:
             why = str(trace.reason or "")
             row.refused.count(why, int(now / REFUSAL_PART_S))
@@ -115,63 +115,28 @@ class EndedCalls:
             row.ttft.count(bucket_of(first_s - trace.started_s), part)
             if usage.output_tokens > 1 and outcome == Outcome.COMPLETED:
                 row.tpot.count(bucket_of((ended_s - first_s) / (usage.output_tokens - 1)), part)
-            row.has_more = True
         self._changed(row)
 
-    # -- what EndedElsewhere shows, of this process ---------------------------------------------------------
-
-    def refused(self, pool: str) -> Mapping[str, int]:
-        self._expire()
-        found = self._refused.get(pool)
-        return {} if found is None else dict(found.counts)
-
-    def passed_on(self, pool: str) -> dict[str, dict[str, int]]:
-        self._expire()
-        of_aliases: dict[str, dict[str, int]] = {}
-        if (found := self._passed_on.get(pool)) is not None:
-            for (alias, reason), count in found.counts.items():
-                of_aliases.setdefault(alias, {})[reason] = count
-        return of_aliases
-
-    def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
-        row = self._rows.get((pool, tenant_id))
-        return {} if row is None else dict(row.refused.counts)
-
-    def refused_tenants(self, pool: str) -> Collection[str]:
-        return {tenant for (of_pool, tenant), row in self._rows.items() if of_pool == pool and row.refused.counts}
-
-    def latencies(self, pool: str, tenant_id: str) -> Latencies:
-        row = self._rows.get((pool, tenant_id))
-        if row is None:
-            return None, None
-        now = self._clock()
-        if row.shown is None or (row.has_more and now - row.shown_at >= SHOWN_S):
-            row.shown = _shown(row.ttft.counts), _shown(row.tpot.counts)
-            row.shown_at, row.has_more = now, False
-        return row.shown
-
-    # -- for the leader --------------------------------------------------------------------------------------
-
-    def row(self, pool: str, tenant_id: str) -> EndedRow:
-        """What is counted of this tenant."""
-        row = self._rows.get((pool, tenant_id)) or _EndedOfTenant()
-        return EndedRow(pool, tenant_id, row.ttft.counts, row.tpot.counts, row.refused.counts)
-
     def changes(self, since: int) -> EndedChanges:
-        """What has changed since then; all that there is where `since` is not a number of this process."""
+        """What has changed since then; all that there is where `since` is not a number of this process, or a row has
+        left since.
+        """
         self._expire()
-        if since < self._begun:
-            since = 0
-        rows = [self.row(*of) for of, row in self._rows.items() if row.changed_at > since]
+        since = 0 if since < self._whole_from else since
+        rows = [
+            EndedRow(*of, row.ttft.counts, row.tpot.counts, row.refused.counts)
+            for of, row in self._rows.items()
+            if row.changed_at > since
+        ]
         refused = {pool: dict(each.counts) for pool, each in self._refused.items()}
-        passed_on = {pool: self.passed_on(pool) for pool in self._passed_on}
+        passed_on = {pool: _by_alias(each.counts) for pool, each in self._passed_on.items()}
         return EndedChanges(since, self._changes, refused, passed_on, rows)
 
     def _count(self, counts: dict[str, RecentCounts[K]], pool: str, what: K) -> None:
         of_pool = counts.get(pool)
         if of_pool is None:
             of_pool = counts[pool] = RecentCounts(REFUSAL_PARTS)
-        of_pool.count(what, int(self._clock() / REFUSAL_PART_S))
+        of_pool.count(what, int(self.clock() / REFUSAL_PART_S))
 
     def _row(self, of: Of) -> _EndedOfTenant | None:
         row = self._rows.get(of)
@@ -188,7 +153,7 @@ class EndedCalls:
 
     def _expire(self) -> None:
         """Drop what is too old, once in a part. A row that was empty then already goes."""
-        now = self._clock()
+        now = self.clock()
         part = int(now / REFUSAL_PART_S)
         if part == self._part:
             return
@@ -198,12 +163,20 @@ class EndedCalls:
         for passed_on in self._passed_on.values():
             passed_on.expire(part)
         latency_part = int(now / LATENCY_PART_S)
+        gone = [row.changed_at for row in self._rows.values() if row.is_empty]
+        self._whole_from = max([self._whole_from, *gone])
         self._rows = {of: row for of, row in self._rows.items() if not row.is_empty}
         for row in self._rows.values():
             is_shorter = row.ttft.expire(latency_part) | row.tpot.expire(latency_part)
             if is_shorter | row.refused.expire(part):
-                row.shown = None
                 self._changed(row)
+
+
+def _by_alias(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    of_aliases: dict[str, dict[str, int]] = {}
+    for (alias, reason), count in counts.items():
+        of_aliases.setdefault(alias, {})[reason] = count
+    return of_aliases
 
 
 def _shown(counts: Mapping[int, int]) -> Quantiles | None:
@@ -211,71 +184,77 @@ def _shown(counts: Mapping[int, int]) -> Quantiles | None:
     return None if found is None else tuple([round(each, 4) for each in found])
 
 
-class EndedElsewhere:
-    """The calls that ended lately in all processes of a gateway. It reads the counts of this process, and keeps those
-    that the other processes send. Mutable.
-    """
+class EndedEverywhere:
+    """The calls that ended lately in all processes of a gateway, as each of them has told. Mutable."""
 
     def __init__(self, own: EndedCalls) -> None:
         self._own = own
-        self._upto: dict[str, int] = {}  # by member
+        self._told: dict[str, EndedChanges] = {}  # by member, what it told last
         self._rows: dict[str, dict[Of, EndedRow]] = {}
-        self._refused: dict[str, dict[str, dict[str, int]]] = {}
-        self._passed_on: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
+        self._latencies: dict[Of, tuple[float, Latencies]] = {}  # and when they were computed
+        self._is_old: set[Of] = set()  # of them, those of which more was told since
+
+    def look(self) -> None:
+        """Take in what has changed in this process."""
+        self.told(OWN, self._own.changes(self.since(OWN)))
 
     def since(self, member: str) -> int:
         """From where on this member is to be asked."""
-        return self._upto.get(member, 0)
+        return self._told[member].upto if member in self._told else 0
 
     def told(self, member: str, changes: EndedChanges) -> None:
         """What has changed at this member."""
         rows = self._rows.setdefault(member, {})
         if not changes.since:  # all that it has: it may be another process of that name
             rows.clear()
+            self._latencies.clear()
         for row in changes.rows:
             of = row.pool, row.tenant
             if row.ttft or row.tpot or row.refused:
                 rows[of] = row
+                self._is_old.add(of)
             else:
                 rows.pop(of, None)
-        self._upto[member], self._refused[member] = changes.upto, changes.refused
-        self._passed_on[member] = changes.passed_on
+                self._latencies.pop(of, None)
+        self._told[member] = changes
 
-    def retain(self, members: list[str]) -> None:
-        """Forget all other members: what their clients got is not known any more."""
-        for member in self._upto.keys() - set(members):
-            del self._upto[member], self._rows[member], self._refused[member], self._passed_on[member]
+    def retain(self, members: Collection[str]) -> None:
+        """Forget all but this process and these: what the clients of others got is not known any more."""
+        for member in self._told.keys() - {OWN, *members}:
+            del self._told[member], self._rows[member]
+            self._latencies.clear()
 
     def refused(self, pool: str) -> Mapping[str, int]:
         """How many calls of this pool were refused in the last minute, by reason."""
-        return summed([self._own.refused(pool), *(each.get(pool, {}) for each in self._refused.values())])
+        return summed(each.refused.get(pool, {}) for each in self._told.values())
 
     def passed_on(self, pool: str) -> Mapping[str, Mapping[str, int]]:
         """How many calls went on from this pool to another in the last minute, by alias and reason."""
-        members = [self._own.passed_on(pool), *(each.get(pool, {}) for each in self._passed_on.values())]
+        members = [each.passed_on.get(pool, {}) for each in self._told.values()]
         return {alias: summed(each.get(alias, {}) for each in members) for alias in set().union(*members)}
 
     def refused_of(self, pool: str, tenant_id: str) -> Mapping[str, int]:
         """How many calls of this tenant were refused in the last minute, by reason."""
-        own = self._own.refused_of(pool, tenant_id)
-        return summed([own, *(row.refused for row in self._of(pool, tenant_id))]) if self._rows else own
+        return summed(row.refused for row in self._of((pool, tenant_id)))
 
     def refused_tenants(self, pool: str) -> Collection[str]:
         """The tenants of which any call was refused."""
         told = (row for rows in self._rows.values() for row in rows.values())
-        return {*self._own.refused_tenants(pool), *(row.tenant for row in told if row.pool == pool and row.refused)}
+        return {row.tenant for row in told if row.pool == pool and row.refused}
 
     def latencies(self, pool: str, tenant_id: str) -> Latencies:
-        """The tenant's median and 99th percentile of the last 15 minutes."""
-        rows = list(self._of(pool, tenant_id)) if self._rows else []
-        if not rows:
-            return self._own.latencies(pool, tenant_id)
-        rows.append(self._own.row(pool, tenant_id))
-        ttft, tpot = summed(row.ttft for row in rows), summed(row.tpot for row in rows)
-        return _shown(ttft), _shown(tpot)
+        """The tenant's median and 99th percentile of the last 15 minutes, as of SHOWN_S ago at the most."""
+        of, now = (pool, tenant_id), self._own.clock()
+        at, shown = self._latencies.get(of, (-inf, (None, None)))
+        if at == -inf or (of in self._is_old and now - at >= SHOWN_S):
+            rows = list(self._of(of))
+            shown = _shown(summed(row.ttft for row in rows)), _shown(summed(row.tpot for row in rows))
+            self._latencies[of] = now, shown
+            self._is_old.discard(of)
+        return shown
 
-    def _of(self, pool: str, tenant_id: str) -> Iterator[EndedRow]:
+    def _of(self, of: Of) -> Iterator[EndedRow]:
         for rows in self._rows.values():
-            row = rows.get((pool, tenant_id))
+            row = rows.get(of)
             if row is not None:
                 yield row

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from gateway.live.document import LiveDocument, Sources
-from gateway.live.ended import EndedCalls, EndedChanges, EndedElsewhere
+from gateway.live.ended import EndedCalls, EndedChanges, EndedEverywhere
 from gateway.live.record import LiveRecord
 from gateway.live.schema import LivePageDocument
 from gateway.live.stream.events import to_json
@@ -46,7 +46,7 @@ class Live:
         self.feed = LiveViewers(self.document)
         self._others = others
         others.services |= {DOCUMENT: self._encoded, ENDED: self._tell}
-        self._elsewhere = EndedElsewhere(self.ended)
+        self._everywhere = EndedEverywhere(self.ended)
         self._making = asyncio.Lock()
         self._made: LivePageDocument | None = None
         self._made_at = 0.0
@@ -59,14 +59,14 @@ class Live:
         self,
         dispatchers: Callable[[], Mapping[str, Dispatcher]],
         measure_gaps: Callable[[float], Awaitable[None]],
-        make_sources: Callable[[EndedElsewhere], Sources],
+        make_sources: Callable[[EndedEverywhere], Sources],
     ) -> None:
         """`dispatchers` are those whose Schedulers run in this process. `measure_gaps` has service gaps measured,
         unless the latest are younger than so many seconds.
         """
         self._dispatchers = dispatchers
         self._measure_gaps = measure_gaps
-        self._sources = make_sources(self._elsewhere)
+        self._sources = make_sources(self._everywhere)
         self._maker = LiveDocument(self.record, self._sources)
 
     async def document(self) -> LivePageDocument:
@@ -101,14 +101,15 @@ class Live:
             return self._made
 
     async def _ask_others(self) -> None:
-        names = list(self._others.followers())
-        self._elsewhere.retain(names)
+        names = self._others.followers()
+        self._everywhere.look()
+        self._everywhere.retain(names)
         await asyncio.gather(*(self._ask_other(name) for name in names))
 
     async def _ask_other(self, name: str) -> None:
         try:
             async with asyncio.timeout(TELL_S_MAX):
-                body = await self._others.ask(name, ENDED, _pack(self._elsewhere.since(name)))
-            self._elsewhere.told(name, _CHANGES.decode(body))
+                body = await self._others.ask(name, ENDED, _pack(self._everywhere.since(name)))
+            self._everywhere.told(name, _CHANGES.decode(body))
         except (StoreUnavailable, TimeoutError, msgspec.MsgspecError):
             return  # its calls are shown as it told of them last

@@ -7,7 +7,15 @@ import msgspec
 import pytest
 
 from gateway.live import ended as module
-from gateway.live.ended import LATENCY_PART_S, NO_POOL, REFUSAL_PART_S, EndedCalls, EndedChanges, EndedElsewhere
+from gateway.live.ended import (
+    LATENCY_PART_S,
+    NO_POOL,
+    REFUSAL_PART_S,
+    SHOWN_S,
+    EndedCalls,
+    EndedChanges,
+    EndedEverywhere,
+)
 from gateway.live.recent_counts import bucket_of, quantiles
 from gateway.observability.telemetry import CallTrace
 from policies.types import Outcome, Reason, Usage
@@ -23,6 +31,13 @@ class Clock:
 
 def make(clock=None):
     return EndedCalls({"tiny": "p", "other": "q"}.get, clock=clock or Clock())
+
+
+def shown(calls):
+    """What is shown of the calls of one process."""
+    here = EndedEverywhere(calls)
+    here.look()
+    return here
 
 
 def stream(tenant="a", ttft_s=0.2, tpot_s=0.05, *, tokens=11, model="tiny", outcome=Outcome.COMPLETED):
@@ -56,10 +71,10 @@ def test_calls_whose_key_is_refused_count_for_no_pool_until_a_minute_is_over():
     calls = make(clock)
     for status, tenant in ((401, None), (401, None), (429, None), (404, None), (401, "a")):
         calls.ended(CallTrace("/v1/chat/completions", tenant_id=tenant, status=status))
-    assert calls.refused(NO_POOL) == {"401": 2, "429": 1}
-    assert calls.refused("p") == {}
+    assert shown(calls).refused(NO_POOL) == {"401": 2, "429": 1}
+    assert shown(calls).refused("p") == {}
     clock.now += 70.0
-    assert calls.refused(NO_POOL) == {}
+    assert shown(calls).refused(NO_POOL) == {}
 
 
 def test_latencies_are_of_the_tenant_and_the_pool():
@@ -68,17 +83,17 @@ def test_latencies_are_of_the_tenant_and_the_pool():
         calls.ended(stream(ttft_s=ttft_s))
     calls.ended(stream("b", ttft_s=5.0))
     calls.ended(stream(ttft_s=7.0, model="other"))
-    (median, high), tpot_s = calls.latencies("p", "a")
+    (median, high), tpot_s = shown(calls).latencies("p", "a")
     assert (median, high) == (pytest.approx(0.2, rel=0.1), pytest.approx(0.9, rel=0.1))
     assert tpot_s[0] == pytest.approx(0.05, rel=0.1)
-    assert calls.latencies("p", "b")[0][0] == pytest.approx(5.0, rel=0.1)
-    assert calls.latencies("p", "nobody") == (None, None)
+    assert shown(calls).latencies("p", "b")[0][0] == pytest.approx(5.0, rel=0.1)
+    assert shown(calls).latencies("p", "nobody") == (None, None)
 
 
 def test_a_stream_that_was_cut_has_a_ttft_and_no_tpot():
     calls = make()
     calls.ended(stream(outcome=Outcome.CLIENT_DISCONNECTED))
-    ttft_s, tpot_s = calls.latencies("p", "a")
+    ttft_s, tpot_s = shown(calls).latencies("p", "a")
     assert ttft_s is not None
     assert tpot_s is None
 
@@ -89,16 +104,19 @@ def test_refusals_are_counted_by_reason_for_a_minute():
     for reason in (Reason.QUEUE_FULL, Reason.QUEUE_FULL, Reason.RATE_LIMITED):
         calls.ended(refusal(reason=reason))
     calls.ended(refusal("b", Reason.SHED, model="other"))
-    assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
-    assert calls.refused("q") == {"shed": 1}
-    assert calls.refused_of("p", "a") == {"queue_full": 2, "rate_limited": 1}
-    assert (calls.refused_of("p", "b"), calls.refused_of("q", "b")) == ({}, {"shed": 1})
-    assert (calls.refused_tenants("p"), calls.refused_tenants("q")) == ({"a"}, {"b"})
+    here = shown(calls)
+    assert here.refused("p") == {"queue_full": 2, "rate_limited": 1}
+    assert here.refused("q") == {"shed": 1}
+    assert here.refused_of("p", "a") == {"queue_full": 2, "rate_limited": 1}
+    assert (here.refused_of("p", "b"), here.refused_of("q", "b")) == ({}, {"shed": 1})
+    assert (here.refused_tenants("p"), here.refused_tenants("q")) == ({"a"}, {"b"})
     clock.now += 59
-    assert calls.refused("p") == {"queue_full": 2, "rate_limited": 1}
+    here.look()
+    assert here.refused("p") == {"queue_full": 2, "rate_limited": 1}
     clock.now += 1 + 2 * REFUSAL_PART_S
-    assert calls.refused("p") == {}
-    assert calls.refused_of("p", "a") == {}
+    here.look()
+    assert here.refused("p") == {}
+    assert here.refused_of("p", "a") == {}
 
 
 def test_a_call_that_found_no_pool_is_counted_nowhere():
@@ -114,10 +132,23 @@ def test_latencies_are_forgotten_after_a_quarter_of_an_hour():
     calls.ended(stream(ttft_s=4.0))
     clock.now += 15 * 60 - 1
     calls.ended(stream(ttft_s=0.1))
-    assert calls.latencies("p", "a")[0][1] == pytest.approx(4.0, rel=0.1)
+    here = shown(calls)
+    assert here.latencies("p", "a")[0][1] == pytest.approx(4.0, rel=0.1)
     clock.now += LATENCY_PART_S + 1
-    calls.refused("p")
-    assert calls.latencies("p", "a")[0][1] == pytest.approx(0.1, rel=0.1)
+    here.look()
+    assert here.latencies("p", "a")[0][1] == pytest.approx(0.1, rel=0.1)
+
+
+def test_latencies_are_computed_again_after_some_seconds_where_more_calls_have_ended():
+    clock = Clock()
+    calls = make(clock)
+    calls.ended(stream(ttft_s=4.0))
+    here = shown(calls)
+    for pause_s, expected_s in ((0.0, 4.0), (SHOWN_S - 1, 4.0), (1.0, 0.1)):
+        clock.now += pause_s
+        assert here.latencies("p", "a")[0][0] == pytest.approx(expected_s, rel=0.1)
+        calls.ended(stream(ttft_s=0.1))
+        here.look()
 
 
 def test_tenants_without_end_take_no_more_than_so_many_rows_and_idle_ones_give_theirs_back(monkeypatch):
@@ -127,9 +158,9 @@ def test_tenants_without_end_take_no_more_than_so_many_rows_and_idle_ones_give_t
     for number in range(500):
         calls.ended(refusal(f"t{number}"))
     assert len(calls.changes(0).rows) == 50
-    assert calls.refused("p") == {"queue_full": 50}
+    assert shown(calls).refused("p") == {"queue_full": 50}
     clock.now += 200.0
-    calls.refused("p")
+    calls.changes(0)
     clock.now += REFUSAL_PART_S
     for number in range(500, 540):
         calls.ended(refusal(f"t{number}"))
@@ -148,10 +179,11 @@ def tell(here, member, calls):
 
 def test_the_leader_has_the_latencies_and_refusals_of_all_members():
     own, others = make(), [make(), make()]
-    here = EndedElsewhere(own)
+    here = EndedEverywhere(own)
     for calls, ttft_s in zip((own, *others), (0.1, 0.2, 3.0), strict=True):
         calls.ended(stream(ttft_s=ttft_s))
         calls.ended(refusal())
+    here.look()
     for name, calls in zip(("m1", "m2"), others, strict=True):
         tell(here, name, calls)
     (median, high), _ = here.latencies("p", "a")
@@ -164,7 +196,7 @@ def test_the_leader_has_the_latencies_and_refusals_of_all_members():
 
 def test_a_member_tells_only_what_has_changed_and_that_something_is_over():
     clock = Clock()
-    calls, here = make(clock), EndedElsewhere(make(clock))
+    calls, here = make(clock), EndedEverywhere(make(clock))
     calls.ended(refusal("a"))
     calls.ended(refusal("b"))
     assert len(tell(here, "m", calls).rows) == 2
@@ -178,8 +210,20 @@ def test_a_member_tells_only_what_has_changed_and_that_something_is_over():
     assert (here.refused("p"), here.refused_of("p", "b")) == ({}, {})
 
 
+def test_a_reader_that_has_not_asked_for_long_is_not_left_with_rows_that_have_gone():
+    clock = Clock()
+    calls, here = make(clock), EndedEverywhere(make(clock))
+    calls.ended(refusal("a"))
+    tell(here, "m", calls)
+    for _ in range(2):  # it is empty, then it is gone
+        clock.now += 100.0
+        calls.ended(refusal("b"))
+    assert [row.tenant for row in tell(here, "m", calls).rows] == ["b"]
+    assert (here.refused_tenants("p"), here.refused_of("p", "a")) == ({"b"}, {})
+
+
 def test_a_process_that_takes_the_place_of_another_of_its_name_replaces_what_that_told():
-    first, here = make(), EndedElsewhere(make())
+    first, here = make(), EndedEverywhere(make())
     first.ended(refusal("a"))
     tell(here, "m", first)
     second = make()
@@ -195,10 +239,11 @@ def test_calls_that_went_on_count_for_a_minute_where_they_were_not_served_at_any
         trace = stream(model="other")
         trace.alias, trace.passed_on = alias, (("tiny", Reason.SLO_UNREACHABLE),)
         calls.ended(trace)
-    everywhere = EndedElsewhere(own)
+    everywhere = shown(own)
     everywhere.told("b", other.changes(0))
     assert everywhere.passed_on("p") == {"chat": {"slo_unreachable": 2}, "fast": {"slo_unreachable": 1}}
     assert everywhere.passed_on("q") == {}
     clock.now += REFUSAL_PART_S * 7
+    everywhere.look()
     everywhere.told("b", other.changes(0))
     assert everywhere.passed_on("p") == {}
