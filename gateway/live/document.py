@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from backends.pool import BackendPool
 from gateway.live.bottleneck import BackendsSeen
 from gateway.live.ended import NO_POOL, EndedEverywhere
-from gateway.live.gaps import LiveGaps
+from gateway.live.gaps import LiveGaps, rounded
 from gateway.live.record import LiveRecord, PoolRecord
 from gateway.live.schema import (
     ASKS,
@@ -280,8 +280,8 @@ class LiveDocument:
                 queued_there=backends.load(backend_id).requests_waiting or 0 if is_known else 0,
                 external_requests=view.external_requests,
                 external_tokens=view.external_tokens,
-                step_s=None if view.steps is None else _rounded(view.steps.step_s, 5),
-                step_measured_s=_rounded(self._from.pace_of(backend_id), 5),
+                step_s=None if view.steps is None else rounded(view.steps.step_s, 5),
+                step_measured_s=rounded(self._from.pace_of(backend_id), 5),
                 bound_by=DRAINING if is_draining else view.bound_by,
                 reserves={tier_id: each.sequences for tier_id, each in view.reserves.items() if each.sequences},
                 working_set=_working_set(snapshot.sessions, backend_id),
@@ -357,7 +357,3 @@ def _age(at: float | None, now: float) -> float | None:
 
 def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 3) if whole > 0 else None
-
-
-def _rounded(value: float | None, digits: int = 1) -> float | None:
-    return None if value is None or value == inf else round(value, digits)

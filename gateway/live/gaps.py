@@ -48,11 +48,11 @@ class LiveGaps:
         since = now - KEPT_S
         if seen.gap is not None and seen.gap_at >= since:
             gap, state = seen.gap, MEASURED
-            shown = {"gap": _rounded(gap.gap), "bound": _rounded(gap.bound), "jain": _rounded(gap.jain_index, 4)}
+            shown = {"gap": rounded(gap.gap), "bound": rounded(gap.bound), "jain": rounded(gap.jain_index, 4)}
             return {**shown, "gap_state": state, "gap_age_s": round(now - seen.gap_at)}
         state = NOT_THROUGHOUT if seen.two_at >= since else ONE_WAITS if seen.one_at >= since else NONE_WAITS
         return {"gap": None, "bound": None, "jain": None, "gap_state": state, "gap_age_s": None}
 
 
-def _rounded(value: float | None, digits: int = 1) -> float | None:
+def rounded(value: float | None, digits: int = 1) -> float | None:
     return None if value is None or value == inf else round(value, digits)

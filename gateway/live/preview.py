@@ -11,10 +11,10 @@ from math import inf
 from typing import Final, NamedTuple
 
 from gateway.live.schema import LivePagePool, LivePageTenant
+from gateway.live.shares import SHARE_DIGITS
 from policies.fairness.fair_shares import TenantClaim, tiered_shares
 
 WINDOW: Final = 1  # of the live document's three: one minute, long enough for a mean and short enough to be now
-SHARE_DIGITS: Final = 4  # as in the live document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
