@@ -20,12 +20,11 @@ from gateway.config import Config
 from gateway.config.problems import validation_problems
 from gateway.config.scheduling import POLICY, Scheduling, SimulatedScheduling
 from gateway.config.scheduling import PolicySettings as ConfiguredPolicy
+from gateway.observability.metrics.service_gap import gap_bound_of
 from gateway.scheduling.assembly import make_scheduler
-from gateway.simulate.exposure import ReportedBound
 from gateway.simulate.options import Holding, PolicyOptions
 from gateway.simulate.run import TriedPolicy
 from policies.accounts.cost import PRICES
-from policies.fairness.bounds import BOUNDS
 from policies.types import Tenant
 
 RUNS_MAX = 64
@@ -82,7 +81,7 @@ class Choices(PolicyOptions):
             ),
             price=PRICES[scheduling.price.policy](**scheduling.price.parameters()),
             price_text=_described(scheduling.price),
-            promise=_promise(scheduling),
+            promise=gap_bound_of(scheduling),
         )
 
 
@@ -133,18 +132,6 @@ def _read(kind: str, text: str) -> dict[str, str]:
 def _described(policy: ConfiguredPolicy) -> str:
     parameters = ", ".join(f"{name} {value:g}" for name, value in policy.parameters().items())
     return f"{policy.policy} ({parameters})" if parameters else policy.policy
-
-
-def _promise(scheduling: Scheduling) -> ReportedBound | None:
-    bound = BOUNDS[scheduling.fairness.policy]
-    if bound is None:
-        return None
-    return ReportedBound(
-        bound=bound,
-        ahead_service=bound.ahead_service(scheduling.fairness.parameters()),
-        is_capped=scheduling.share_ratio_max < 1.0,
-        is_per_engine=scheduling.has_queues_per_backend,
-    )
 
 
 def _weight(text: str, where: str) -> tuple[str, float]:

@@ -6,24 +6,9 @@ the engines' KV tokens limit. The charge for a prompt until its cached part is k
 multiple of U + K, and larger where tenants are capped or charges are refunded (policies/fairness/bounds.py).
 """
 
-from dataclasses import dataclass
-
+from gateway.observability.metrics.service_gap import GapBound
 from policies.accounts.cost import Price
-from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedBound:
-    """The service bound of a policy, with the policy's K (`ahead_service`), in service. `is_capped`: a tenant may hold
-    only a part of what is in flight. `is_per_engine`: calls wait for one engine each, and the bound holds for each
-    engine.
-    """
-
-    bound: FairnessBound
-    ahead_service: float = 0.0
-    is_capped: bool = True
-    is_per_engine: bool = False
 
 
 class RunExposure:
@@ -44,7 +29,7 @@ class RunExposure:
         """The value of U where requests wait for all engines together."""
         return max(self._expected, self._prompt_max, self._open.highest)
 
-    def promised(self, promise: ReportedBound) -> float | None:
+    def promised(self, promise: GapBound) -> float | None:
         """The most that two tenants may differ while both wait; None where the policy's bound does not hold."""
         bound = promise.bound
         if bound.until_refund and self._refundable.highest:

@@ -14,6 +14,7 @@ from itertools import combinations
 from types import MappingProxyType
 
 from backends.engine.engine import Engine
+from gateway.observability.metrics.service_gap import jain_index
 from gateway.simulate.exposure import RunExposure
 from gateway.simulate.report.findings import SessionFindings
 from gateway.simulate.report.series import Timeline
@@ -46,8 +47,7 @@ class _ObservedSpan:
 
 class Shares:
     """A measurement of the evenness of a run. It computes Jain's index of the service of tenants that waited all the
-    time, over windows of a minute (or a longer bin). The index is (sum x)^2 / (n sum x^2), x being service over weight:
-    1 where all got the same, 1/n where one got everything.
+    time, over windows of a minute (or a longer bin), x being service over weight.
     """
 
     def __init__(self) -> None:
@@ -72,19 +72,14 @@ class Shares:
                 for tenant_id, before in self._service.items()
                 if tenant_id in service and waiting_since[tenant_id] <= began_at
             ]
-            if len(got) > 1 and any(got):
+            if len(got) > 1 and (index := jain_index(got)) is not None:
                 self.windows += 1
-                self._indices += jain(got)
+                self._indices += index
         self._began_at, self._service = now, service
 
     def interrupted(self) -> None:
         """End the window without a comparison, because fewer than two tenants wait."""
         self._began_at = None
-
-
-def jain(got: Sequence[float]) -> float:
-    """Jain's fairness index of these amounts, not all of which are 0."""
-    return sum(got) ** 2 / (len(got) * sum(each * each for each in got))
 
 
 class Observer:

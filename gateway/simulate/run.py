@@ -16,7 +16,8 @@ from backends.engine.engine import Engine
 from backends.engine.kv_memory import BlockMemory, KvMemory, OracleMemory
 from backends.simulation.requests import Arrival
 from backends.simulation.world import KnownSteps, World
-from gateway.simulate.exposure import ReportedBound, RunExposure
+from gateway.observability.metrics.service_gap import GapBound
+from gateway.simulate.exposure import RunExposure
 from gateway.simulate.observer import Observer
 from gateway.simulate.report.findings import NO_GROUP, Curves, Figures, Findings, GroupFindings, Points, TenantFindings
 from gateway.simulate.report.series import LatencyHistogram, Series, Timeline
@@ -92,7 +93,7 @@ class TriedPolicy:
     make_scheduler: Callable[[], ViewedSchedulerProtocol]
     price: Price
     price_text: str
-    promise: ReportedBound | None
+    promise: GapBound | None
 
 
 def simulate(

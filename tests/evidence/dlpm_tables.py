@@ -9,7 +9,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from gateway.simulate.observer import jain
+from gateway.observability.metrics.service_gap import jain_index
 from tests.evidence.experiment import Row, Target, Tolerance, at_least, at_most, more_than, plus_minus
 from tests.evidence.prefix_pool import (
     CLIENTS,
@@ -57,7 +57,7 @@ def difference(outcome: PrefixOutcome) -> float:
 def equality(outcome: PrefixOutcome) -> float:
     """Return Jain's index of the tenants' services, full prompts counted, while all tenants send requests."""
     services = accumulated_service(outcome.records, [WARM_UP_S, outcome.asks_s]).values()
-    return jain([until - since for since, until in services])
+    return jain_index([until - since for since, until in services]) or 0.0
 
 
 def part_of_bound(outcome: PrefixOutcome, *, engines: int) -> float:

@@ -19,10 +19,15 @@ from gateway.observability.limit_log import LimitLog, binds
 from gateway.observability.metrics import instruments as to
 from gateway.observability.metrics.histograms import HistogramFamily, Labels
 from gateway.observability.metrics.instruments import Family, Values
-from gateway.observability.metrics.service_gap import WINDOWS_S, Evenness, GapBound, ServiceGap, TenantService
+from gateway.observability.metrics.service_gap import (
+    WINDOWS_S,
+    Evenness,
+    ServiceGap,
+    TenantService,
+    gap_bound_of,
+)
 from gateway.observability.metrics.tenant_series import OTHER, TenantSeries
 from gateway.scheduling.dispatcher import Dispatcher
-from policies.fairness.bounds import BOUNDS
 from policies.types import Attainment, BackendView, Cause, SessionsView, SizeSource, Snapshot, Tenant, TenantView
 
 SLICE_TENANTS: Final = 100
@@ -240,7 +245,7 @@ class SchedulerMetrics:
             await asyncio.sleep(0)
         for tier_id, evenness in found.items():
             bound = None
-            if promise is not None:
+            if promise is not None and promise.is_lasting:
                 await asyncio.sleep(0)
                 waiting = [each for each in standings.values() if each.tier_id == tier_id and each.waiting_spell]
                 weight_min = min((each.weight for each in waiting), default=1.0)
@@ -253,18 +258,6 @@ class SchedulerMetrics:
         for by in (self._charged[family] for family in BY_TENANT):
             for labels in [labels for labels in by if labels[1] != OTHER and not self._series.shows(labels[1])]:
                 del by[labels]
-
-
-def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
-    """The bound that the policy guarantees for the pool's gap; None where it guarantees none. That is where the policy
-    has no bound, with per-backend queues (the bound then holds for each queue), and where the bound ends with every
-    refund, which is all the time.
-    """
-    bound = BOUNDS[scheduling.fairness.policy]
-    if bound is None or bound.until_refund or scheduling.has_queues_per_backend:
-        return None
-    ahead = bound.ahead_service(scheduling.fairness.parameters())
-    return GapBound(bound, ahead, is_capped=scheduling.share_ratio_max < 1)
 
 
 def _slices(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import fsum, inf
 from typing import Final, NamedTuple
 
+from gateway.config.scheduling import Scheduling
+from policies.fairness.bounds import BOUNDS
 from policies.fairness.fairness_bound import FairnessBound
 
 # Short windows are for tenants that wait briefly; the longest for pools whose backends hold much service in flight.
@@ -110,12 +112,21 @@ def jain_index(received: list[float]) -> float | None:
 @dataclass(frozen=True, slots=True)
 class GapBound:
     """The bound that a pool's fairness policy guarantees on its service gap. `ahead_service` is the policy's K.
-    `is_capped`: a tenant may hold only a part of the service in flight.
+    `is_capped`: a tenant may hold only a part of the service in flight. `is_per_engine`: requests wait for one backend
+    each, and the bound holds for each backend.
     """
 
     bound: FairnessBound
     ahead_service: float = 0.0
     is_capped: bool = True
+    is_per_engine: bool = False
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it bounds the gap of the whole pool at any time: a bound that ends with every refund ends all the
+        time.
+        """
+        return not (self.is_per_engine or self.bound.until_refund)
 
     def gap_max(self, service_in_flight_max: float, weight_min: float) -> float:
         """The bound on the gap between tenants of a tier whose least weight is `weight_min`.
@@ -129,3 +140,16 @@ class GapBound:
         in_flight = service_in_flight_max / weight_min
         sides = in_flight * (1 + self.is_capped + self.bound.plus_refunds) + self.ahead_service
         return self.bound.both_wait * sides
+
+
+def gap_bound_of(scheduling: Scheduling) -> GapBound | None:
+    """The bound of a pool's fairness policy; None: the policy has none."""
+    bound = BOUNDS[scheduling.fairness.policy]
+    if bound is None:
+        return None
+    return GapBound(
+        bound,
+        bound.ahead_service(scheduling.fairness.parameters()),
+        is_capped=scheduling.share_ratio_max < 1.0,
+        is_per_engine=scheduling.has_queues_per_backend,
+    )

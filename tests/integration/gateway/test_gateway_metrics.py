@@ -23,6 +23,7 @@ from gateway.observability.metrics import page as metrics_module
 from gateway.observability.metrics import scheduler_metrics as checkpoint
 from gateway.observability.metrics.call_counts import MODELS_MAX
 from gateway.observability.metrics.instruments import FAMILIES
+from gateway.observability.metrics.service_gap import gap_bound_of
 from gateway.observability.telemetry import CallTrace
 from policies.types import NO_USAGE, Outcome, Request, SloEnvelope, Tenant, Timing, Usage
 
@@ -151,8 +152,8 @@ async def test_the_gap_of_two_that_wait_side_by_side_is_there_with_its_bound_and
 )
 async def test_there_is_a_bound_where_the_policy_promises_one(scheduling, is_promised):
     async with scripted() as backend, gateway(backend, scheduling={"fairness": scheduling}) as rig:
-        promise = checkpoint.gap_bound_of(rig.gateway._config.scheduling_of(MODEL))
-        assert (promise is not None) == is_promised
+        promise = gap_bound_of(rig.gateway._config.scheduling_of(MODEL))
+        assert (promise is not None and promise.is_lasting) == is_promised
 
 
 async def test_refusals_have_their_reasons_and_unknown_keys_no_tenant():

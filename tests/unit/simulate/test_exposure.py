@@ -2,12 +2,13 @@
 
 import pytest
 
-from gateway.simulate.exposure import ReportedBound, RunExposure
+from gateway.observability.metrics.service_gap import GapBound
+from gateway.simulate.exposure import RunExposure
 from policies.accounts.cost import LinearPrice
 from policies.fairness.fairness_bound import FairnessBound
 from policies.types import Request
 
-VTC = ReportedBound(bound=FairnessBound(), is_capped=False)
+VTC = GapBound(bound=FairnessBound(), is_capped=False)
 
 
 def request(prompt, output, prefix=()):
@@ -55,19 +56,19 @@ def test_a_quantum_a_cap_and_refunds_add_to_what_is_promised():
     exposure = exposed(request(100, 10, prefix=(1,)))
     u, k, capped, refunds = 20 + 90, 7, 20 + 90, 90
     ahead = FairnessBound(ahead="quantum_service")
-    assert exposure.promised(ReportedBound(bound=ahead, ahead_service=k, is_capped=False)) == 2 * (u + k)
-    assert exposure.promised(ReportedBound(bound=ahead, ahead_service=k)) == 2 * (u + k + capped)
+    assert exposure.promised(GapBound(bound=ahead, ahead_service=k, is_capped=False)) == 2 * (u + k)
+    assert exposure.promised(GapBound(bound=ahead, ahead_service=k)) == 2 * (u + k + capped)
     given_back = FairnessBound(ahead="quantum_service", plus_refunds=True)
-    assert exposure.promised(ReportedBound(bound=given_back, ahead_service=k, is_capped=False)) == 2 * (u + k + refunds)
+    assert exposure.promised(GapBound(bound=given_back, ahead_service=k, is_capped=False)) == 2 * (u + k + refunds)
 
 
 def test_queues_per_engine_promise_as_many_times_as_much():
     exposure = exposed(request(50, 10), kv_tokens=40, engines=4)
-    promise = ReportedBound(bound=FairnessBound(), ahead_service=5, is_capped=False, is_per_engine=True)
+    promise = GapBound(bound=FairnessBound(), ahead_service=5, is_capped=False, is_per_engine=True)
     assert exposure.promised(promise) == 2 * 4 * (50 + 5)
 
 
 def test_a_promise_that_ends_at_refunds_is_none_where_there_may_have_been_any():
-    promise = ReportedBound(bound=FairnessBound(until_refund=True), is_capped=False)
+    promise = GapBound(bound=FairnessBound(until_refund=True), is_capped=False)
     assert exposed(request(50, 10)).promised(promise) == 100
     assert exposed(request(50, 10, prefix=(1,))).promised(promise) is None

@@ -9,7 +9,7 @@ from backends.engine.engine import Engine
 from backends.simulation.requests import Arrival
 from backends.simulation.world import World
 from gateway.simulate.exposure import RunExposure
-from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares, jain
+from gateway.simulate.observer import SHARE_WINDOW_S, Observer, Shares
 from gateway.simulate.report.series import Timeline
 from policies.accounts.cost import LinearPrice
 from policies.fairness import FAIRNESS
@@ -98,12 +98,6 @@ def test_engines_and_queues_are_watched():
     assert max(observer.running.bins.values()) > 5
     assert max(observer.queued.bins.values()) > 50
     assert 0.3 < max(observer.kv_ratio.bins.values()) <= 1.0
-
-
-def test_jain_is_one_for_equals_and_one_over_n_for_one_alone():
-    assert jain([100, 100, 100]) == pytest.approx(1.0)
-    assert jain([300, 0, 0]) == pytest.approx(1 / 3)
-    assert jain([200, 100, 100]) == pytest.approx(0.8889, abs=1e-4)
 
 
 def test_only_tenants_that_waited_through_a_window_are_compared_in_it():

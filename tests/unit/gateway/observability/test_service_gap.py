@@ -84,6 +84,7 @@ def test_the_largest_of_all_windows_counts_and_the_evenness_of_the_longest():
 def test_jains_index_is_1_for_equal_parts_and_a_share_of_1_where_one_has_all():
     assert jain_index([4.0, 4.0, 4.0]) == pytest.approx(1.0)
     assert jain_index([9.0, 0.0, -1.0]) == pytest.approx(1 / 3)
+    assert jain_index([200.0, 100.0, 100.0]) == pytest.approx(0.8889, abs=1e-4)
     assert jain_index([0.0, 0.0]) is None
 
 
