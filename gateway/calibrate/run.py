@@ -7,8 +7,7 @@ SECONDS_MAX is over.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, cycle
 from random import Random
@@ -19,8 +18,7 @@ from backends.poll import Poller
 from backends.spec import BackendSpec
 from backends.step_times import StepWindows
 from gateway.calibrate.asking import POLL_TIMEOUT_S, get, model_card
-from gateway.calibrate.calls import CalibrationError, until_cancelled
-from gateway.calibrate.load import Load
+from gateway.calibrate.calls import CalibrationError, CallSender, Target, run_for, until_cancelled
 from gateway.calibrate.mix import PHASES, Mix
 from gateway.tasks import cancel
 from policies.step_time import Observation, StepTime, StepTimeModel, fit_all
@@ -96,6 +94,7 @@ async def calibrate(
     model from a run that had too few. Raises CalibrationError.
     """
     spec = plan.spec
+    watching: asyncio.Task[None] | None = None
     poller = Poller(POLL_TIMEOUT_S)
     poller.start()
     loop = asyncio.get_running_loop()
@@ -110,20 +109,28 @@ async def calibrate(
             on_progress(Progress(concurrent, loop.time() - began_at, len(possible(windows))))
 
         mix = Mix(Random(0), context_tokens_max=card.max_model_len)  # noqa: S311 - every time the same
+        target = Target.at(spec, card.id)
         with until_cancelled():
-            async with (
-                _running(_watch(poller, spec, windows, every_s=plan.every_s, show=show)),
-                Load(spec, mix, model=card.id) as load,
-            ):
+            watching = asyncio.create_task(_watch(poller, spec, windows, every_s=plan.every_s, show=show))
+            async with CallSender() as caller:
                 for number, concurrent in enumerate(chain(PHASES, cycle(PHASES))):
                     spent_s = loop.time() - began_at
                     if number >= len(PHASES) and (is_enough(windows) or spent_s >= plan.seconds_max):
                         break
                     show()
-                    await load.run(concurrent, plan.seconds / len(PHASES))
-        return judge(windows, model=card.id, seconds=round(loop.time() - began_at, 1), calls=load.answered)
+                    calls = (keep_calling(caller, target, mix) for _ in range(concurrent))
+                    await run_for(plan.seconds / len(PHASES), calls)
+        return judge(windows, model=card.id, seconds=round(loop.time() - began_at, 1), calls=caller.answered)
     finally:
+        await cancel(watching)
         await poller.stop()
+
+
+async def keep_calling(caller: CallSender, target: Target, mix: Mix) -> None:
+    """Make one call after another, until cancelled. Raises CalibrationError where the backend answers none."""
+    while True:
+        call = mix.call()
+        await caller.call(target, target.completion(call.prompt, call.output_tokens, stream=False))
 
 
 def possible(windows: list[Observation]) -> list[Observation]:
@@ -170,16 +177,6 @@ async def _watch(
             windows += watched.scraped(metrics, now=loop.time())
             show()
         await asyncio.sleep(every_s)
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """A block beside which this work runs; it is cancelled at the end of the block."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        await cancel(task)
 
 
 async def _scrape(poller: Poller, spec: BackendSpec) -> EngineMetrics:

@@ -35,9 +35,9 @@ from backends.metrics import SCRAPE_BYTES_MAX, parse_metrics  # noqa: E402
 from backends.poll import Poller  # noqa: E402
 from backends.spec import BackendSpec  # noqa: E402
 from backends.step_times import ReportedStep, StepTimes, StepWindows  # noqa: E402
-from gateway.calibrate.load import Load  # noqa: E402
+from gateway.calibrate.calls import CallSender, Target, run_for  # noqa: E402
 from gateway.calibrate.mix import PHASES, Mix  # noqa: E402
-from gateway.calibrate.run import equation  # noqa: E402
+from gateway.calibrate.run import equation, keep_calling  # noqa: E402
 from policies.step_time import Observation, StepTimeModel, fit_all  # noqa: E402
 
 CONTEXT_TOKENS_MAX = 4096
@@ -116,11 +116,15 @@ def record(arguments, name, *, times, seconds, probing):
 
 async def put_under_load(recording, spec, *, seconds, probing):
     mix = Mix(Random(1), context_tokens_max=CONTEXT_TOKENS_MAX)
-    async with Load(spec, mix, model="tiny") as load:
-        await load.run(4, 3.0)  # first of all: what is done once
+    async with CallSender() as caller:
+
+        def calls(concurrent):
+            return (keep_calling(caller, Target.at(spec, "tiny"), mix) for _ in range(concurrent))
+
+        await run_for(3.0, calls(4))  # first of all: what is done once
         async with scraping(recording, spec):
             for concurrent in PHASES:
-                await load.run(concurrent, seconds / len(PHASES))
+                await run_for(seconds / len(PHASES), calls(concurrent))
     if probing:
         async with scraping(Recording([]), spec) as now:
             recording.probes = await probe(spec, now)
