@@ -32,16 +32,15 @@ Values = dict[Labels, float]
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity, so a look-up hashes no text
 class Family:
-    """A metric whose values are read on a scrape. With `total` it is a counter, otherwise a gauge."""
+    """A metric whose values are read on a scrape. One whose name ends in `_total` is a counter, any other a gauge."""
 
     name: str
     help: str
     labels: Labels = ()
-    total: bool = False
 
     def metric(self, values: Iterable[tuple[Labels, float]]) -> Metric:
         """The metric with these values, by label values."""
-        make = CounterMetricFamily if self.total else GaugeMetricFamily
+        make = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         metric = make(self.name, self.help, labels=self.labels)
         for labels, value in values:
             metric.add_metric(labels, value)
@@ -72,43 +71,29 @@ class SloFamilies(NamedTuple):
 def _slo(of: str) -> SloFamilies:
     labels = ("pool", of)
     return SloFamilies(
-        Family(
-            f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and ended.", labels,
-            total=True,
-        ),
+        Family(f"fairlead_{of}_slo_requests_total", "Requests with an envelope that were sent and ended.", labels),
         Family(
             f"fairlead_{of}_slo_requests_kept_total", "Those that kept this target; an unset one is kept.",
-            (*labels, "target"), total=True,
+            (*labels, "target"),
         ),
-        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens sent to their clients.", labels, total=True),
-        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those tokens that came in time.", labels, total=True),
-        Family(f"fairlead_{of}_slo_refused_total", "Refused requests with an envelope.", labels, total=True),
+        Family(f"fairlead_{of}_slo_tokens_total", "Output tokens sent to their clients.", labels),
+        Family(f"fairlead_{of}_slo_tokens_in_time_total", "Those tokens that came in time.", labels),
+        Family(f"fairlead_{of}_slo_refused_total", "Refused requests with an envelope.", labels),
     )  # fmt: skip
 
 
 TENANT_REQUESTS: Final = Family(
-    "fairlead_tenant_requests_total", "Calls that ended, by outcome.", ("tenant", "outcome"), total=True
+    "fairlead_tenant_requests_total", "Calls that ended, by outcome.", ("tenant", "outcome")
 )
-TENANT_REFUSALS: Final = Family(
-    "fairlead_tenant_refusals_total", "Refused calls, by reason.", ("tenant", "reason"), total=True
-)
+TENANT_REFUSALS: Final = Family("fairlead_tenant_refusals_total", "Refused calls, by reason.", ("tenant", "reason"))
 TENANT_TOKENS: Final = Family(
-    "fairlead_tenant_tokens_total",
-    "Tokens of calls that ended; cached_input is part of input.",
-    ("tenant", "type"),
-    total=True,
+    "fairlead_tenant_tokens_total", "Tokens of calls that ended; cached_input is part of input.", ("tenant", "type")
 )
 TENANT_COST: Final = Family(
-    "fairlead_tenant_cost_total",
-    "Cost of calls that ended, at the prices of that time.",
-    ("tenant", "currency"),
-    total=True,
+    "fairlead_tenant_cost_total", "Cost of calls that ended, at the prices of that time.", ("tenant", "currency")
 )
 TENANT_UNPRICED: Final = Family(
-    "fairlead_tenant_unpriced_tokens_total",
-    "Tokens of models without a price, while price lists exist.",
-    ("tenant",),
-    total=True,
+    "fairlead_tenant_unpriced_tokens_total", "Tokens of models without a price, while price lists exist.", ("tenant",)
 )
 TENANT_BUDGET: Final = Family(
     "fairlead_tenant_budget_used_ratio",
@@ -116,63 +101,48 @@ TENANT_BUDGET: Final = Family(
     ("tenant", "unit", "period"),
 )
 GROUP_BUDGET: Final = Family(
-    "fairlead_group_budget_used_ratio",
-    "Used part of the budget of this day or month.",
-    ("group", "unit", "period"),
+    "fairlead_group_budget_used_ratio", "Used part of the budget of this day or month.", ("group", "unit", "period")
 )
 ALIAS_CALLS: Final = Family(
     "fairlead_alias_calls_total",
     "Calls of aliases that ended, by serving model; kind shadow: copies with dropped answers.",
     ("alias", "model", "kind", "outcome"),
-    total=True,
 )
 ALIAS_PASSED_ON: Final = Family(
     "fairlead_alias_passed_on_total",
     "Calls of aliases that went on from this model, by reason.",
     ("alias", "model", "reason"),
-    total=True,
 )
 BACKEND_OVERSTATED: Final = Family(
     "fairlead_backend_usage_overstated_total",
     "Calls whose reported tokens exceed what they can use; that maximum is charged.",
     ("backend",),
-    total=True,
 )
 NOT_CONTINUED: Final = Family(
     "fairlead_streams_not_continued_total",
     "Streams that ended because no backend served the same model, by what differed.",
     ("difference",),
-    total=True,
 )
-TENANT_WAITED: Final = Family(
-    "fairlead_tenant_queue_wait_seconds_total", "Time of calls in the queue.", ("tenant",), total=True
-)
+TENANT_WAITED: Final = Family("fairlead_tenant_queue_wait_seconds_total", "Time of calls in the queue.", ("tenant",))
 TENANT_SERVICE: Final = Family(
-    "fairlead_tenant_service_total",
-    "Charged service, as tokens pass; refunds are not subtracted.",
-    POOL_TENANT,
-    total=True,
+    "fairlead_tenant_service_total", "Charged service, as tokens pass; refunds are not subtracted.", POOL_TENANT
 )
 TENANT_QUEUED: Final = Family("fairlead_tenant_queued_requests", "Waiting requests.", POOL_TENANT)
 TENANT_IN_FLIGHT: Final = Family("fairlead_tenant_in_flight_requests", "Requests at backends.", POOL_TENANT)
 TENANT_IN_FLIGHT_TOKENS: Final = Family(
     "fairlead_tenant_in_flight_tokens", "KV tokens reserved for requests at backends.", POOL_TENANT
 )
-POOL_SERVICE: Final = Family("fairlead_pool_service_total", "Service charged to all tenants.", POOL, total=True)
+POOL_SERVICE: Final = Family("fairlead_pool_service_total", "Service charged to all tenants.", POOL)
 POOL_QUEUED: Final = Family("fairlead_pool_queued_requests", "Waiting requests.", POOL)
 POOL_QUEUED_BYTES: Final = Family("fairlead_pool_queued_bytes", "Bytes of waiting bodies.", POOL)
 POOL_IN_FLIGHT: Final = Family("fairlead_pool_in_flight_requests", "Requests at backends.", POOL)
 POOL_INTERRUPTIONS: Final = Family(
-    "fairlead_pool_interruptions_total",
-    "Answers cut after some tokens, to be continued, by cause.",
-    (*POOL, "cause"),
-    total=True,
+    "fairlead_pool_interruptions_total", "Answers cut after some tokens, to be continued, by cause.", (*POOL, "cause")
 )
 POOL_SENT_AGAIN: Final = Family(
     "fairlead_pool_continued_tokens_total",
     "Prompt and output tokens sent to continue them; a prefix cache may save their computation.",
     POOL,
-    total=True,
 )
 SESSIONS: Final = Family(
     "fairlead_pool_sessions", "Known sessions of agents: running, idle, held or paused.", (*POOL, "state")
@@ -181,20 +151,12 @@ SESSIONS_HELD: Final = Family("fairlead_pool_holds_sessions", "1: turns wait whe
 SESSION_DEMAND: Final = Family(
     "fairlead_pool_demand_tokens", "Tokens of working sets and of the contexts of held turns.", POOL
 )
-SESSION_PAUSES: Final = Family(
-    "fairlead_pool_session_pauses_total", "Idle sessions that made room for others.", POOL, total=True
-)
+SESSION_PAUSES: Final = Family("fairlead_pool_session_pauses_total", "Idle sessions that made room for others.", POOL)
 EXPECTED_CACHED: Final = Family(
-    "fairlead_pool_expected_cached_tokens_total",
-    "Prompt tokens of later turns that their backends had computed.",
-    POOL,
-    total=True,
+    "fairlead_pool_expected_cached_tokens_total", "Prompt tokens of later turns that their backends had computed.", POOL
 )
 RECOMPUTED: Final = Family(
-    "fairlead_pool_recomputed_prompt_tokens_total",
-    "Those that were computed again, as far as backends report.",
-    POOL,
-    total=True,
+    "fairlead_pool_recomputed_prompt_tokens_total", "Those that were computed again, as far as backends report.", POOL
 )
 WORKING_SET: Final = Family(
     "fairlead_backend_working_set_tokens", "Contexts of sessions that it is to keep.", POOL_BACKEND
@@ -232,9 +194,7 @@ BACKEND_SIZED: Final = Family(
     (*POOL_BACKEND, "source"),
 )
 BACKEND_LIMIT_SEQUENCES: Final = Family(
-    "fairlead_backend_limit_sequences",
-    "Sequences that its limit allows; absent where it is no number.",
-    POOL_BACKEND,
+    "fairlead_backend_limit_sequences", "Sequences that its limit allows; absent where it is no number.", POOL_BACKEND
 )
 BACKEND_LIMIT_BINDS: Final = Family("fairlead_backend_limit_binds", "1: requests wait for that limit.", POOL_BACKEND)
 BACKEND_RESERVED: Final = Family(
@@ -283,36 +243,27 @@ TENANTS: Final = Family("fairlead_tenants", "Tenants known to the schedulers.")
 TENANT_SERIES: Final = Family("fairlead_tenant_series", "Tenants with series of their own.")
 REPLICAS: Final = Family("fairlead_replicas", "Gateways in the shared order, this one included.")
 CUT_OFF: Final = Family(
-    "fairlead_replicas_cut_off",
-    "1: this gateway has neither leader nor Redis, and keeps to its part of limits.",
+    "fairlead_replicas_cut_off", "1: this gateway has neither leader nor Redis, and keeps to its part of limits."
 )
 CLUSTER_LEADS: Final = Family("fairlead_cluster_leader", "1: this gateway leads.")
 CLUSTER_EPOCH: Final = Family("fairlead_cluster_epoch", "Number of the present leadership.")
-CLUSTER_ELECTIONS: Final = Family(
-    "fairlead_cluster_elections_total", "How often this gateway began to lead.", total=True
-)
-CLUSTER_FACTS: Final = Family("fairlead_cluster_facts_total", "Facts that members told this leader.", total=True)
+CLUSTER_ELECTIONS: Final = Family("fairlead_cluster_elections_total", "How often this gateway began to lead.")
+CLUSTER_FACTS: Final = Family("fairlead_cluster_facts_total", "Facts that members told this leader.")
 CLUSTER_ROUND_TRIP: Final = Family(
     "fairlead_cluster_round_trip_seconds", "Last ping to the leader; absent at the leader."
 )
 CLIENTS_CUT: Final = Family(
     "fairlead_clients_cut_total", "Connections cut because clients read nothing, by reason.",
-    ("reason",), total=True,
+    ("reason",)
 )  # fmt: skip
 RELOAD_FAILED: Final = Family(
-    "fairlead_config_reload_failed",
-    "1: the changed configuration file is invalid; the last valid one is used.",
+    "fairlead_config_reload_failed", "1: the changed configuration file is invalid; the last valid one is used."
 )
-SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector took.", total=True)
+SPANS_LOST: Final = Family("fairlead_trace_spans_lost_total", "Spans that no collector took.")
 NOTICES: Final = Family(
-    "fairlead_notices_total",
-    "Notices of budgets: delivered, given up, and failed attempts.",
-    ("outcome",),
-    total=True,
+    "fairlead_notices_total", "Notices of budgets: delivered, given up, and failed attempts.", ("outcome",)
 )
-LINES_LOST: Final = Family(
-    "fairlead_log_lines_lost_total", "Lines that could not be written, by log.", ("log",), total=True
-)
+LINES_LOST: Final = Family("fairlead_log_lines_lost_total", "Lines that could not be written, by log.", ("log",))
 
 FAMILIES: Final = tuple(each for each in list(globals().values()) if isinstance(each, Family)) + TENANT_SLO + TIER_SLO
 """All families that are defined above."""
