@@ -89,14 +89,14 @@ class CallLogs:
         """The lines and spans that could not be written."""
         logs = {"access": self._access, "trace": self._trace}
         lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
-        return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.spans_lost}}
+        return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.shipper.lost}}
 
     async def close(self) -> None:
         for written in (self._access, self._trace):
             if written is not None:
                 written.close()
         if self.tracing is not None:
-            await asyncio.to_thread(self.tracing.close)
+            await asyncio.to_thread(self.tracing.shipper.shutdown)
 
 
 @dataclass(frozen=True, slots=True)

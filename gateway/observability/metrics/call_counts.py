@@ -76,8 +76,8 @@ class CallMeter:
 
     def __init__(self, histograms: Histograms, tenants_max: int) -> None:
         self._to = histograms
-        self.series = TenantSeries(tenants_max, self._drop)
         self._tenants: dict[str, _OfTenant] = {}
+        self.series = TenantSeries(tenants_max, lambda label: self._tenants.pop(label, None))
         self._models: dict[tuple[str, str, str], _OfModel] = {}
         self._aliases: Values = {}  # by alias, model, kind and outcome
         self._passed_on: Values = {}  # by alias, model and reason
@@ -200,10 +200,6 @@ class CallMeter:
         if name != OTHER:
             self._models[endpoint, model, tier_id] = series
         return series
-
-    def _drop(self, label: str) -> None:
-        """Forget the counts of a tenant that has lost its series."""
-        self._tenants.pop(label, None)
 
 
 def outcome_of(trace: CallTrace) -> str:

@@ -25,7 +25,7 @@ class TenantSeries:
     tenant in a look, `looked` at its end.
     """
 
-    def __init__(self, tenants_max: int, on_gone: Callable[[str], None]) -> None:
+    def __init__(self, tenants_max: int, on_gone: Callable[[str], object]) -> None:
         """`on_gone` is called with the id of a tenant whose series are to be dropped."""
         self._tenants_max = tenants_max
         self._on_gone = on_gone

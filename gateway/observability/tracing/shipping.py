@@ -38,7 +38,7 @@ class SpanShipper(SpanProcessor):
 
     @property
     def lost(self) -> int:
-        """The number of spans that were dropped."""
+        """The number of spans that no collector has received; only this shows a collector that does not answer."""
         return self._not_taken + self._not_sent
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:

@@ -61,21 +61,16 @@ class NextIds(IdGenerator):
 
 
 class Tracing:
-    """The tracer that makes the spans of sampled calls. Mutable; `close` sends the remaining spans."""
+    """The tracer that makes the spans of sampled calls. Mutable; its `shipper` sends them, and the rest at its end."""
 
-    def __init__(self, sampling: Sampling, exporter: SpanExporter, *, version: str, resource: Resource | None) -> None:
+    def __init__(self, sampling: Sampling, exporter: SpanExporter, *, version: str) -> None:
         self._sampling = sampling
-        self._shipper = SpanShipper(exporter)
-        own = Resource.create({SERVICE_NAME: SERVICE, SERVICE_VERSION: version}) if resource is None else resource
+        self.shipper = SpanShipper(exporter)
+        own = Resource.create({SERVICE_NAME: SERVICE, SERVICE_VERSION: version})
         self._ids = NextIds()
         provider = TracerProvider(resource=own, sampler=ALWAYS_ON, id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(self._shipper)
+        provider.add_span_processor(self.shipper)
         self._tracer = provider.get_tracer(SERVICE, version)
-
-    @property
-    def spans_lost(self) -> int:
-        """The number of spans that no collector has received; only this shows a collector that does not answer."""
-        return self._shipper.lost
 
     def begin(self, trace: CallTrace, method: str, headers: Mapping[str, str]) -> None:
         """Decide whether to sample the call, and set the header for its backend in its trace."""
@@ -94,9 +89,6 @@ class Tracing:
             self._make(queue_plan(queued, trace, spans, now_s), trace, spans)
         for sent in spans.sends:
             self._make(client_plan(sent, trace, spans, now_s), trace, spans)
-
-    def close(self) -> None:
-        self._shipper.shutdown()
 
     def _make(self, plan: "_Plan", trace: CallTrace, spans: CallSpans) -> None:
         self._ids.trace_id, self._ids.span_id = spans.decision.trace_id, plan.span_id
@@ -226,7 +218,7 @@ def make_tracing(settings: TracingSettings, *, version: str, rng: Random) -> Tra
     # The library logs each retry and failure; the gateway has a counter for lost spans instead.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     sampling = Sampling(settings.sampler, settings.sample_ratio, rng)
-    return Tracing(sampling, _make_exporter(settings), version=version, resource=None)
+    return Tracing(sampling, _make_exporter(settings), version=version)
 
 
 def _make_exporter(settings: TracingSettings) -> SpanExporter:

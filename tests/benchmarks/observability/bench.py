@@ -72,7 +72,7 @@ def call_us(telemetry, headers=HEADERS):
 
 
 def tracing(sampler, ratio):
-    return Tracing(Sampling(sampler, ratio, Random(1)), Nowhere(), version="0", resource=None)
+    return Tracing(Sampling(sampler, ratio, Random(1)), Nowhere(), version="0")
 
 
 def bench_calls():

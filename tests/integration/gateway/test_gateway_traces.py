@@ -243,7 +243,7 @@ async def test_a_collector_that_takes_nothing_moves_one_counter_and_nothing_else
         url = {"down": closed_port(), "never answers": hole}.get(fault, collector.url)
         async with gateway(backend, **tracing(url)) as rig:
             assert (await rig.post()).status == 200
-            await until(lambda: rig.gateway._logs.tracing.spans_lost == 3)
+            await until(lambda: rig.gateway._logs.tracing.shipper.lost == 3)
             assert await spans_lost(rig) == 3
     assert not said(caplog)
     assert capfd.readouterr() == ("", "")
@@ -257,7 +257,7 @@ async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
             assert (await rig.post()).status == 200
         assert calls.s < 2 * collector.delay_s
         await until(lambda: len(collector.spans) == 15)
-        assert rig.gateway._logs.tracing.spans_lost == 0
+        assert rig.gateway._logs.tracing.shipper.lost == 0
 
 
 async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end(monkeypatch, caplog, capfd):
