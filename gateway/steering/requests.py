@@ -1,8 +1,7 @@
 """Requests of a gateway, one by one: the waiting, the running and the last ended ones, and the cancelling of one.
 
-Each process knows those that it accepted (`OwnRequests`), and asks the others for theirs (`AllRequests`). The process
-that leads knows why queued requests wait. Only facts that are also in the access log are stored of a call; there is no
-text.
+Each process knows those that it accepted, and asks the others for theirs. The process that leads knows why queued
+requests wait. Only facts that are also in the access log are stored of a call; there is no text.
 """
 
 import asyncio
@@ -10,11 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
 from itertools import islice
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -141,10 +139,10 @@ class EndedRequests:
         return reversed(self._rows)
 
     def _row(self, trace: CallTrace, tenant_id: str) -> RequestRow:
-        now_s, usage, request = time.perf_counter(), trace.usage, trace.request
+        usage, request = trace.usage, trace.request
         is_cancelled = trace.reason == Reason.CANCELLED
-        phases = _phases(trace, now_s, is_dispatched=trace.dispatched_s is not None)
         return RequestRow(
+            **_times(trace, is_dispatched=trace.dispatched_s is not None),
             id=trace.request_id,
             pool=None if trace.model is None else self._pool_of(trace.model),
             tenant=tenant_id,
@@ -152,11 +150,6 @@ class EndedRequests:
             endpoint=trace.endpoint,
             state="ended",
             backend=trace.backend_id,
-            arrived_at=trace.arrived_at,
-            age_s=now_s - trace.started_s,
-            queue_s=phases.queue_s,
-            prefill_s=phases.prefill_s,
-            decode_s=phases.decode_s,
             prompt_tokens=usage.prompt_tokens if usage else request.prompt_tokens if request else 0,
             output_tokens=usage.output_tokens if usage else 0,
             output_tokens_max=_at_most(request, usage) if request else None,
@@ -166,97 +159,6 @@ class EndedRequests:
             ended_at=time.time(),
             cost=None if trace.cost is None else to_text(trace.cost),
             currency=trace.currency,
-            key=trace.key_id,
-            trace_id=trace.trace_id,
-        )
-
-
-class OwnRequests:
-    """The requests that this process has accepted: the queued, the running and the last ended ones."""
-
-    def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
-        self._others = others
-        others.services |= {
-            SERVICE: self._answer,
-            CANCEL_SERVICE: self._answer_cancel,
-            WAITS_SERVICE: self._answer_waits,
-        }
-        self._pools = pools
-        self._active = active
-        self._ended = ended
-
-    def rows(self, query: RequestQuery) -> list[RequestRow]:
-        """The rows of this process, in the order of their places."""
-        if query.state == "ended":
-            return list(islice(self._ended_rows(query), query.limit))
-        pools = {id(dispatcher): pool for pool, dispatcher in self._pools.dispatchers.items()}
-        wanted = [
-            (call.trace.arrived_at, request_id, call)
-            for call in self._active.all()
-            if _is_meant(call, request_id := call.lease.request.id, pools.get(id(call.dispatcher)), query)
-        ]
-        shown = nsmallest(query.limit, wanted)
-        return [self._row(call, pools.get(id(call.dispatcher))) for _, _, call in shown]
-
-    def cancel(self, request_id: str) -> Cancelling:
-        """Cancel the request with this id, if it has not ended."""
-        call = self._active.find(request_id)
-        if call is not None and call.dispatcher.cancel(request_id):
-            return Cancelling.DONE
-        return Cancelling.UNKNOWN if self._ended.find(request_id) is None else Cancelling.ENDED
-
-    async def waits(self, queued: Mapping[str, Sequence[str]]) -> dict[str, WaitView]:
-        """The reasons why requests wait, by their ids at the Scheduler, which are given by pool. Called where this
-        process leads.
-        """
-        waits: dict[str, WaitView] = {}
-        for pool, ids in queued.items():
-            for start in range(0, len(ids), VIEWS_AT_ONCE):
-                dispatcher = self._pools.dispatchers.get(pool)
-                waits |= {} if dispatcher is None else dispatcher.wait_views(ids[start : start + VIEWS_AT_ONCE])
-                await asyncio.sleep(0)
-        return waits
-
-    async def _answer(self, body: bytes) -> bytes:
-        return _pack(self.rows(_QUERY.decode(body)))
-
-    async def _answer_cancel(self, body: bytes) -> bytes:
-        return self.cancel(body.decode()).encode()
-
-    async def _answer_waits(self, body: bytes) -> bytes:
-        return _pack(await self.waits(_QUEUED.decode(body)))
-
-    def _ended_rows(self, query: RequestQuery) -> Iterator[RequestRow]:
-        found = self._ended.newest_first()
-        if query.id is not None:
-            one = self._ended.find(query.id)
-            found = iter(() if one is None else (one,))
-        yield from filter(query.takes, found)
-
-    def _row(self, call: ActiveCall, pool: str | None) -> RequestRow:
-        lease, trace, now_s = call.lease, call.trace, time.perf_counter()
-        request, usage = lease.request, lease.usage_passed() or trace.usage
-        slack = slack_s(lease, call.dispatcher.now())
-        phases = _phases(trace, now_s, is_dispatched=bool(lease.backend_id))
-        return RequestRow(
-            id=request.id,
-            pool=pool,
-            tenant=request.tenant_id,
-            model=request.model,
-            endpoint=request.endpoint,
-            state="running" if lease.backend_id else "queued",
-            backend=lease.backend_id or None,
-            arrived_at=trace.arrived_at,
-            age_s=now_s - trace.started_s,
-            queue_s=phases.queue_s,
-            prefill_s=phases.prefill_s,
-            decode_s=phases.decode_s,
-            prompt_tokens=(usage.prompt_tokens if usage else 0) or request.prompt_tokens,
-            output_tokens=usage.output_tokens if usage else 0,
-            output_tokens_max=_at_most(request, usage),
-            process=self._others.name,
-            slack_s=slack if slack < float("inf") else None,
-            scheduler_id=self._others.scheduler_id(request.id),
             key=trace.key_id,
             trace_id=trace.trace_id,
         )
@@ -272,60 +174,138 @@ class FoundRequests(NamedTuple):
     missing: list[str]
 
 
-@dataclass(slots=True)
 class AllRequests:
-    """The requests of all processes of a gateway. It asks the other processes for theirs."""
+    """The requests of all processes of a gateway: the queued, the running and the last ended ones. Each process answers
+    for those that it has accepted.
+    """
 
-    own: OwnRequests
-    others: Others
+    def __init__(self, others: Others, pools: Pools, active: ActiveCalls, ended: EndedRequests) -> None:
+        self._others = others
+        others.services |= {
+            SERVICE: self._answer,
+            CANCEL_SERVICE: self._answer_cancel,
+            WAITS_SERVICE: self._answer_waits,
+        }
+        self._pools = pools
+        self._active = active
+        self._ended = ended
 
     async def find(self, query: RequestQuery) -> FoundRequests:
         """The rows that match the query. Without an answer of the leader, the reasons for waiting are not known."""
-        answers, missing = await self.others.ask_all(self.others.names(), SERVICE, _pack(query))
-        rows = self.own.rows(query)
+        answers, missing = await self._others.ask_all(self._others.names(), SERVICE, _pack(query))
+        rows = self._rows(query)
         for answer in answers:
             rows += _ROWS.decode(answer)
         rows = nsmallest(query.limit, rows, key=lambda row: row.place)
-        return FoundRequests(rows, await self._waits(rows), missing)
+        return FoundRequests(rows, await self._why(rows), missing)
 
     async def cancel(self, request_id: str) -> Cancelling:
         """Cancel the request with this id, in whichever process it is."""
-        found = self.own.cancel(request_id)
+        found = self._cancel(request_id)
         if found is Cancelling.DONE:
             return found
-        answers, _ = await self.others.ask_all(self.others.names(), CANCEL_SERVICE, request_id.encode())
+        answers, _ = await self._others.ask_all(self._others.names(), CANCEL_SERVICE, request_id.encode())
         all_found = {found, *(Cancelling(answer.decode()) for answer in answers)}
         return next(each for each in Cancelling if each in all_found)
 
-    async def _waits(self, rows: Sequence[RequestRow]) -> dict[str, WaitView]:
+    async def _why(self, rows: Sequence[RequestRow]) -> dict[str, WaitView]:
         queued: dict[str, list[str]] = {}
         for row in rows:
             if row.state == "queued" and row.pool is not None:
                 queued.setdefault(row.pool, []).append(row.scheduler_id)
-        if self.others.is_leading or not queued:
-            return await self.own.waits(queued)
+        if self._others.is_leading or not queued:
+            return await self._waits(queued)
         with suppress(StoreUnavailable, StoreFull):
-            return _WAITS.decode(await self.others.ask_leader(WAITS_SERVICE, _pack(queued)))
+            return _WAITS.decode(await self._others.ask_leader(WAITS_SERVICE, _pack(queued)))
         return {}
 
+    # -- of this process -------------------------------------------------------------------------------------
 
-class Phases(NamedTuple):
-    """The phases of a request, in seconds; None: the request has not reached this phase."""
+    def _rows(self, query: RequestQuery) -> list[RequestRow]:
+        """The rows of this process, in the order of their places."""
+        if query.state == "ended":
+            return list(islice(self._ended_rows(query), query.limit))
+        pools = {id(dispatcher): pool for pool, dispatcher in self._pools.dispatchers.items()}
+        wanted = [
+            (call.trace.arrived_at, request_id, call)
+            for call in self._active.all()
+            if _is_meant(call, request_id := call.lease.request.id, pools.get(id(call.dispatcher)), query)
+        ]
+        shown = nsmallest(query.limit, wanted)
+        return [self._row(call, pools.get(id(call.dispatcher))) for _, _, call in shown]
 
-    queue_s: float | None
-    prefill_s: float | None
-    decode_s: float | None
+    def _cancel(self, request_id: str) -> Cancelling:
+        """Cancel the request with this id, if this process has it and it has not ended."""
+        call = self._active.find(request_id)
+        if call is not None and call.dispatcher.cancel(request_id):
+            return Cancelling.DONE
+        return Cancelling.UNKNOWN if self._ended.find(request_id) is None else Cancelling.ENDED
+
+    async def _waits(self, queued: Mapping[str, Sequence[str]]) -> dict[str, WaitView]:
+        """The reasons why requests wait, by their ids at the Scheduler, which are given by pool. Called where this
+        process leads.
+        """
+        waits: dict[str, WaitView] = {}
+        for pool, ids in queued.items():
+            for start in range(0, len(ids), VIEWS_AT_ONCE):
+                dispatcher = self._pools.dispatchers.get(pool)
+                waits |= {} if dispatcher is None else dispatcher.wait_views(ids[start : start + VIEWS_AT_ONCE])
+                await asyncio.sleep(0)
+        return waits
+
+    async def _answer(self, body: bytes) -> bytes:
+        return _pack(self._rows(_QUERY.decode(body)))
+
+    async def _answer_cancel(self, body: bytes) -> bytes:
+        return self._cancel(body.decode()).encode()
+
+    async def _answer_waits(self, body: bytes) -> bytes:
+        return _pack(await self._waits(_QUEUED.decode(body)))
+
+    def _ended_rows(self, query: RequestQuery) -> Iterator[RequestRow]:
+        found = self._ended.newest_first()
+        if query.id is not None:
+            one = self._ended.find(query.id)
+            found = iter(() if one is None else (one,))
+        yield from filter(query.takes, found)
+
+    def _row(self, call: ActiveCall, pool: str | None) -> RequestRow:
+        lease, trace = call.lease, call.trace
+        request, usage = lease.request, lease.usage_passed() or trace.usage
+        slack = slack_s(lease, call.dispatcher.now())
+        return RequestRow(
+            **_times(trace, is_dispatched=bool(lease.backend_id)),
+            id=request.id,
+            pool=pool,
+            tenant=request.tenant_id,
+            model=request.model,
+            endpoint=request.endpoint,
+            state="running" if lease.backend_id else "queued",
+            backend=lease.backend_id or None,
+            prompt_tokens=(usage.prompt_tokens if usage else 0) or request.prompt_tokens,
+            output_tokens=usage.output_tokens if usage else 0,
+            output_tokens_max=_at_most(request, usage),
+            process=self._others.name,
+            slack_s=slack if slack < float("inf") else None,
+            scheduler_id=self._others.scheduler_id(request.id),
+            key=trace.key_id,
+            trace_id=trace.trace_id,
+        )
 
 
-def _phases(trace: CallTrace, now_s: float, *, is_dispatched: bool) -> Phases:
-    """The seconds in the queue, from dispatch to first token, and since then, as far as the request has come. An answer
-    that is not streamed has its first token at its end.
+def _times(trace: CallTrace, *, is_dispatched: bool) -> dict[str, Any]:
+    """The times of a row: when it arrived, its age, and the seconds in the queue, from dispatch to first token, and
+    since then, as far as the request has come. An answer that is not streamed has its first token at its end.
     """
-    queued_s, sent_s, first_s = trace.queued_s, trace.dispatched_s if is_dispatched else None, trace.first_token_s
-    queue_s = None if queued_s is None else (now_s if sent_s is None else sent_s) - queued_s
-    prefill_s = None if sent_s is None else (now_s if first_s is None else first_s) - sent_s
-    decode_s = None if sent_s is None or first_s is None else now_s - first_s
-    return Phases(queue_s, prefill_s, decode_s)
+    now_s, queued_s, first_s = time.perf_counter(), trace.queued_s, trace.first_token_s
+    sent_s = trace.dispatched_s if is_dispatched else None
+    return {
+        "arrived_at": trace.arrived_at,
+        "age_s": now_s - trace.started_s,
+        "queue_s": None if queued_s is None else (now_s if sent_s is None else sent_s) - queued_s,
+        "prefill_s": None if sent_s is None else (now_s if first_s is None else first_s) - sent_s,
+        "decode_s": None if sent_s is None or first_s is None else now_s - first_s,
+    }
 
 
 def _at_most(request: Request, usage: Usage | None) -> int:

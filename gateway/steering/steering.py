@@ -14,7 +14,7 @@ from gateway.others import Others
 from gateway.registry.registry import Registry
 from gateway.scheduling.pools import Pools
 from gateway.steering.demo import Demo
-from gateway.steering.requests import AllRequests, EndedRequests, OwnRequests
+from gateway.steering.requests import AllRequests, EndedRequests
 from gateway.steering.trials import Trials
 from gateway.steering.what_if.changes import ENGINES_MAX
 from gateway.steering.what_if.messages import EngineSpec
@@ -64,7 +64,7 @@ class Steering:
         self._recorded.active = active
         self.demo = demo
         self.trials = trials
-        self.requests = AllRequests(OwnRequests(self._others, pools, active, self.ended), self._others)
+        self.requests = AllRequests(self._others, pools, active, self.ended)
 
         def config_of(pool: str) -> Callable[[], Mapping[str, Any]]:
             sections = sections_of(pool)
