@@ -50,11 +50,12 @@ class PolicyComparison(RunOptions, Choices):
             calls = trace.calls(tenant_rule(rule, seed=self.seed), read_bytes=progress(policy.label, trace.bytes))
             arrivals = replay.arrivals(calls)
             runs.append(simulate(policy, arrivals, fleet=fleet, tenant_of=grouped.find, groups=grouped.groups))
+        by = "as configured" if self.group_by is None else f"by the rule {self.group_by}"
         facts = {
             "trace": f"{self.trace.name} ({trace.format.name}), {self.speed:g} times as fast as it was",
             "calls": f"{runs[0].figures.requests}; left out: {replay.left_out.described()}",
             "tenants": f"{len(runs[0].tenants)}, by the rule {rule}",
-            **({"groups": f"{len(runs[0].groups)}, {_grouped_by(self.group_by)}"} if runs[0].groups else {}),
+            **({"groups": f"{len(runs[0].groups)}, {by}"} if runs[0].groups else {}),
             **_ends(runs[0]),
             **_described(fleet),
             "price": policies[0].price_text,
@@ -83,10 +84,6 @@ class PolicyComparison(RunOptions, Choices):
             model=self.model,
             left_out=LeftOut(),
         )
-
-
-def _grouped_by(rule: str | None) -> str:
-    return "as configured" if rule is None else f"by the rule {rule}"
 
 
 def _ends(run: Findings) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ all, any gateway's checkpoint of it is the same.)
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -54,10 +54,6 @@ class Learning:
     backends: BackendPool
     prompt_tokens: LearntPromptTokens
     is_serving: Callable[[], bool]
-
-    def checkpoint(self) -> Mapping[str, Callable[[], ServiceCheckpoint]]:
-        """A function for each pool that returns the service its tenants have received."""
-        return {name: dispatcher.checkpoint for name, dispatcher in self.pools.dispatchers.items()}
 
     def step_times(self) -> Sequence[tuple[BackendSpec, StepTime]]:
         """The step time models of all backends that have one."""
@@ -157,8 +153,8 @@ class Checkpoint:
 
     async def _counters(self, source: Learning) -> Counters:
         now = self._clock()
-        for name, ask in source.checkpoint().items():
-            checkpoint = ask()
+        for name, dispatcher in list(source.pools.dispatchers.items()):
+            checkpoint = dispatcher.checkpoint()
             if source.is_serving():
                 self._serving[name] = checkpoint
             fair_queues = without_lifted_tenants(keep_levels(checkpoint, self._serving.get(name, {})))

@@ -80,8 +80,9 @@ def write(folder: Path, setting: Setting, runs: Sequence[Findings]) -> bool:
     (folder / "index.html").write_text(page, encoding="utf-8")
     (folder / "findings.json").write_bytes(orjson.dumps(as_json(setting, runs), option=orjson.OPT_INDENT_2) + b"\n")
     for run, drawn in zip(runs, plots, strict=True):
+        policy = re.sub(r"[^A-Za-z0-9.=-]+", "-", run.policy).strip("-")
         for name, svg in drawn.items():
-            (folder / f"{_file_name(run.policy)}-{name}.svg").write_text(svg, encoding="utf-8")
+            (folder / f"{policy}-{name}.svg").write_text(svg, encoding="utf-8")
     return any(plots)
 
 
@@ -117,7 +118,3 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-
-
-def _file_name(policy: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=-]+", "-", policy).strip("-")
