@@ -28,13 +28,12 @@ class Promise:
     and not later.
     """
 
-    def __init__(self, ratio: float = PROMISE_RATIO) -> None:
-        self._ratio = ratio
+    def __init__(self) -> None:
         self.until = -inf
 
     def ponged(self, pinged_at: float, lease_s: float) -> None:
         """The leader answered the ping of `pinged_at`, by this process's clock: its lease had so much left."""
-        self.until = max(self.until, pinged_at + lease_s * self._ratio)
+        self.until = max(self.until, pinged_at + lease_s * PROMISE_RATIO)
 
     def release(self) -> None:
         """It is over: the connection is gone, or the leader stops."""
