@@ -88,7 +88,7 @@ class CallLogs:
     def lost(self) -> dict[Family, Values]:
         """The lines and spans that could not be written."""
         logs = {"access": self._access, "trace": self._trace}
-        lines: Values = {(name,): written.dropped for name, written in logs.items() if written is not None}
+        lines: Values = {(name,): written.lost for name, written in logs.items() if written is not None}
         return {LINES_LOST: lines, SPANS_LOST: {} if self.tracing is None else {(): self.tracing.shipper.lost}}
 
     async def close(self) -> None:

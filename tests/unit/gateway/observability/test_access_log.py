@@ -60,7 +60,7 @@ def test_what_does_not_fit_in_the_queue_is_dropped_and_counted(tmp_path):
     for _ in range(5):
         log.write(RECORD)
     log.close()
-    assert (len(lines(tmp_path / "log")), log.dropped) == (3, 2)
+    assert (len(lines(tmp_path / "log")), log.lost) == (3, 2)
 
 
 def test_the_file_may_be_rotated_at_any_time(tmp_path):
@@ -81,7 +81,7 @@ def test_a_disk_that_fails_costs_lines_and_is_counted(tmp_path):
     folder.rmdir()
     log.write(RECORD)
     log.close()
-    assert log.dropped == 1
+    assert log.lost == 1
 
 
 def test_a_log_that_cannot_be_opened_is_told_at_start(tmp_path):

@@ -1,0 +1,64 @@
+"""Batches: what the event loop hands to a thread, off the path of calls: lines of logs, and spans.
+
+The event loop only appends to a bounded queue; a thread handles what is queued a few times a second. It polls, because
+waking a thread for each record would cost more than the record. When the thread is too slow, the queue fills, and
+records are dropped and counted instead of delaying calls.
+"""
+
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Generic, TypeVar
+
+Record = TypeVar("Record")
+
+
+class Batches(ABC, Generic[Record]):
+    """Records that are taken on the event loop and handled in a thread, in batches. Mutable; `close` handles the
+    rest.
+    """
+
+    def __init__(self, name: str, *, records_max: int, interval_s: float, batch_max: int = sys.maxsize) -> None:
+        """Begin; `name` is the thread's."""
+        self._records: deque[Record] = deque()
+        self._records_max = records_max
+        self._interval_s = interval_s
+        self._batch_max = batch_max
+        self._closing = threading.Event()
+        self._not_taken = 0  # dropped because the queue was full; written by the loop
+        self._not_handled = 0  # written by the thread
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @abstractmethod
+    def handle(self, batch: list[Record]) -> bool:
+        """Handle these, in the thread; returns whether that went well: else they are lost."""
+
+    @property
+    def lost(self) -> int:
+        """The number of records that were dropped, or could not be handled."""
+        return self._not_taken + self._not_handled
+
+    def write(self, record: Record) -> None:
+        if len(self._records) >= self._records_max:
+            self._not_taken += 1
+        else:
+            self._records.append(record)
+
+    def close(self, s_max: float | None = None) -> None:
+        """Handle the rest; what takes longer than `s_max` is left to the thread."""
+        self._closing.set()
+        self._thread.join(s_max)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._interval_s):
+            self._handle_all()
+        self._handle_all()
+
+    def _handle_all(self) -> None:
+        while self._records:
+            # Only this thread removes records, so as many as were counted are still there.
+            batch = [self._records.popleft() for _ in range(min(len(self._records), self._batch_max))]
+            if not self.handle(batch):
+                self._not_handled += len(batch)
