@@ -38,6 +38,7 @@ from policies import types as policy
 REMOVE_RETIRED_S = 0.1
 
 S = TypeVar("S", bound=Section)
+P = TypeVar("P", policy.Tenant, policy.Group)
 
 log = logging.getLogger(__name__)
 
@@ -290,10 +291,11 @@ class Reconciler:
         for kind, name in sorted(changed):
             names.setdefault(kind, []).append(name)
         # Tiers are applied before their groups, groups before their tenants, and tenants before their keys.
-        self._tiers_changed(names.get("tiers", []))
-        moved = self._groups_changed(names.get("groups", []))
+        tiers = self._tiers_changed(names.get("tiers", []))
+        moved = self._groups_changed(sorted({*names.get("groups", []), *self._members("groups", tiers)}))
         limited = [each for name in names.get("keys", []) for each in self._key_limits_changed(name)]
-        self._tenants_changed(sorted({*names.get("tenants", []), *moved, *limited}))
+        tenants = {*names.get("tenants", []), *self._members("tenants", tiers), *moved, *limited}
+        self._tenants_changed(sorted(tenants))
         for name in names.get("keys", []):
             self._key_changed(name, self._registry.get("keys", name))
         for name in names.get("pools", []):
@@ -303,8 +305,9 @@ class Reconciler:
         if "backends" in names:
             self.backends.match()
 
-    def _tiers_changed(self, names: list[str]) -> None:
-        tiers, removed = [], []
+    def _tiers_changed(self, names: list[str]) -> Collection[str]:
+        """Apply changed tiers. Returns those that were added or removed."""
+        tiers, removed, before = [], [], set(self._tiers)
         for name in names:
             section = _section(self._registry.get("tiers", name), TierSection)
             if section is None and name != policy.DEFAULT_TIER.id:
@@ -320,6 +323,18 @@ class Reconciler:
             self._pools.settings.tiers_changed(tiers)
             self._pools.settings.tiers_removed(removed)
             self._handlers.envelopes.replace(tenants=self._tenant_envelopes, tiers=self._tier_envelopes)
+        return before ^ self._tiers.keys()
+
+    def _members(self, kind: str, tiers: Collection[str]) -> list[str]:
+        """The groups or tenants that name one of these tiers."""
+        return [each.name for each in self._registry.entries(kind) if each.body.get("tier") in tiers] if tiers else []
+
+    def _placed(self, each: P) -> P:
+        """A tenant or group in its tier; in the default tier where another file or gateway had its tier."""
+        if each.tier_id in self._tiers:
+            return each
+        log.warning("%s is in tier 'default': there is no tier '%s'", each.id, each.tier_id)
+        return replace(each, tier_id=policy.DEFAULT_TIER.id)
 
     def _groups_changed(self, names: list[str]) -> list[str]:
         """Apply changed groups. Returns the tenants of groups that were added, removed or moved to another tier."""
@@ -332,9 +347,9 @@ class Reconciler:
                 self._group_sections.pop(name, None)
             else:
                 self._group_sections[name] = section
-                self._groups[name] = policy_group(name, section)
+                self._groups[name] = self._placed(policy_group(name, section))
                 groups.append(self._groups[name])
-            if section is None or before is None or before.tier_id != section.tier:
+            if section is None or before is None or before.tier_id != self._groups[name].tier_id:
                 moved.add(name)
         if names:
             self._pools.settings.groups_changed(groups, removed)
@@ -350,7 +365,7 @@ class Reconciler:
                 self._pools.settings.forget(name)
             else:
                 _keep(self._tenant_envelopes, name, section)
-                tenant = policy_tenant(name, section, self._group_sections, self._key_limits.of(name))
+                tenant = self._placed(policy_tenant(name, section, self._group_sections, self._key_limits.of(name)))
                 self._handlers.tenants.put(tenant)
                 self._pools.settings.tenant_changed(tenant)
         if names:

@@ -118,7 +118,7 @@ class _Sums:
     waits_for_backends: bool = False
 
     def add(self, tenant: Tenant, view: TenantView, lately: Amounts) -> None:
-        self.tiers[tenant.tier_id].add(view)
+        self.tiers.setdefault(tenant.tier_id, _Queues()).add(view)  # it may be newer than the looks
         if tenant.group_id is not None:
             self.groups.setdefault(tenant.group_id, _Queues()).add(view)
         self.tokens += lately[PROMPT_TOKENS] + lately[OUTPUT_TOKENS]
