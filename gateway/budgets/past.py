@@ -44,6 +44,7 @@ class PastSpending:
         self._clock = clock
         self._read_at_s = 0.0
         self._unread: set[Holder] = set()
+        book.recall_watchers.append(self._read_all_anew)
 
     def count(self, holder: Holder, units: Iterable[Unit]) -> None:
         """Count in the holder's empty tallies of these units what the usage book has, and with the next read what the
@@ -63,6 +64,10 @@ class PastSpending:
         if not self._unread:
             self._ledger.priced_by = self._amounts.priced_by
 
+    def _read_all_anew(self) -> None:
+        """The clock was set back: of the month that it is now, the tallies may have nothing any more."""
+        self._unread |= self._ledger.accounts.keys()
+
     async def read(self) -> None:
         """Read usage from the store: this month's for new budgets and after a change of prices, and every READ_S the
         last two days' for all.
@@ -76,7 +81,7 @@ class PastSpending:
                 await self._read_days(unread, today.replace(day=1), today, replaces_costs=is_other)
             if self._amounts.priced_by == priced_by:
                 ledger.priced_by = priced_by
-            if self._is_shared and ledger.accounts and self._clock() - self._read_at_s >= READ_S:
+            if self._is_shared and ledger.accounts and not 0 <= self._clock() - self._read_at_s < READ_S:
                 await self._read_days(set(ledger.accounts), max(today - timedelta(days=1), today.replace(day=1)), today)
                 self._read_at_s = self._clock()
         except StoreUnavailable as error:

@@ -73,7 +73,7 @@ class MirroredUsage:
             for row_id, row in told.items():
                 if self._untold.get(row_id) is row:
                     del self._untold[row_id]
-        if time.time() >= self._pull_at_s:
+        if not 0 < self._pull_at_s - time.time() <= USAGE_PULL_S:  # a clock that was set back is no reason to wait
             await self._exchange(self._day(DAYS_PULLED - 1), today)
             self._pull_at_s = time.time() + USAGE_PULL_S
         if self._told_day != today:

@@ -72,6 +72,19 @@ def test_a_new_day_and_a_new_month_begin_with_nothing_spent(budgets, book, clock
     assert used(budgets) == {("", "day"): 30, ("", "month"): 30}
 
 
+async def test_a_clock_that_jumps_into_another_month_and_back_gives_no_budget_back(budgets, book, clock):
+    budgets.put(ALICE, BudgetLimits(day=100, month=100))
+    call(budgets, book)
+    await book.flush()
+    await budgets.read()
+    for jump_s, tokens in ((40 * DAY_S, 30), (-40 * DAY_S, 60)):
+        clock.now_s += jump_s
+        call(budgets, book)
+        await book.flush()
+        await budgets.read()
+        assert used(budgets) == {("", "day"): tokens, ("", "month"): tokens}
+
+
 def test_what_is_under_way_holds_back_what_would_not_fit_beside_it(budgets, book):
     budgets.put(ALICE, BudgetLimits(day=1_000))
     call(budgets, book, prompt=0, output=100)  # its answers have 100 tokens
@@ -142,6 +155,16 @@ async def test_what_others_have_counted_comes_from_the_store_or_from_them_and_co
     budgets.ledger.reserved_elsewhere = {"alice": 400}
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 21)) is not None
     assert budgets.spent_by(BudgetClaim("alice", "", "m", 20)) is None
+
+
+async def test_a_clock_that_is_set_back_keeps_nobody_from_reading_what_others_have_counted(book, store, clock):
+    budgets = Budgets(book, store, is_shared=True, clock=clock)
+    budgets.put(ALICE, BudgetLimits(day=500))
+    await budgets.read()
+    await kept(store, "2026-11-20", 60, writer="other")
+    clock.now_s -= HOUR_S
+    await budgets.read()
+    assert used(budgets) == {("", "day"): 60}
 
 
 async def test_what_is_told_to_others_is_what_they_count(book, store, clock):

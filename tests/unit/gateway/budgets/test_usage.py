@@ -108,6 +108,28 @@ async def test_a_day_that_is_over_and_written_is_not_kept_in_memory(store, clock
     assert len(book._rows) == 1
 
 
+@pytest.mark.parametrize("jump_s", [3_600.0, 40 * DAY_S])
+async def test_a_clock_that_jumps_over_midnight_and_back_loses_no_usage(store, clock, jump_s):
+    clock.now_s += 11.5 * 3_600
+    book = UsageBook(store, clock=clock)
+    use(book, "bob")
+    use(book, tokens=1_000)
+    await book.flush()
+    use(book, "carol")  # not yet written
+    clock.now_s += jump_s
+    use(book)
+    await book.flush()
+    clock.now_s -= jump_s
+    use(book)
+    use(book, "carol")
+    for _ in range(2):
+        await book.flush()
+    use(book, "bob")
+    await book.flush()
+    today = {of.tenant: totals for of, totals in (await kept(store)).items() if of.day == "2026-11-20"}
+    assert today == {"alice": Totals(2, 1_010, 2, 4), "bob": Totals(2, 20, 2, 4), "carol": Totals(2, 20, 2, 4)}
+
+
 async def test_rows_beyond_the_limit_are_counted_together(store, monkeypatch, clock):
     monkeypatch.setattr(usage, "ROWS_MAX", 2)
     book = UsageBook(store, clock=clock)
