@@ -178,7 +178,7 @@ class Management:
         """Apply the servers that this discovery source has found, here or in the leading process."""
         self._members.found(number, urls)
         self._declaration.found(number, urls)
-        self.registry.redeclare(self._declaration.declared())
+        self.registry.redeclare(self._declaration.backends())
 
     async def close(self) -> None:
         """Write usage and budgets, and close the store."""

@@ -13,7 +13,7 @@ from gateway.config.key_file import KeyRecord, read_keys
 from gateway.config.problems import Loc, dotted_path
 from gateway.config.scheduling import PoolSettings, Scheduling
 from gateway.config.sections import BackendSection
-from gateway.registry.entries import Declared, declared_by
+from gateway.registry.entries import Declared, declared_backends, declared_by
 
 LIVE_SECTIONS = frozenset({"backends", "tiers", "groups", "tenants", "pools", "prices", "aliases", "scheduling"})
 LIVE_SCHEDULING = frozenset({"fairness", "prediction", "placement"})
@@ -31,12 +31,16 @@ class Declaration:
         self._found: dict[int, frozenset[str]] = {}  # by source: the URLs there
 
     def declared(self) -> Declared:
+        return {**declared_by(self.config, self._keys), **self.backends()}
+
+    def backends(self) -> Declared:
+        """The backends alone: all that discovery changes."""
         backends: dict[str, BackendSection] = {backend.id: backend for backend in self.config.backends}
         for number, source in enumerate(self.config.discovery):
             for url in sorted(self._found.get(number, ())):
                 backend = source.backend_at(url)
                 backends.setdefault(backend.id, backend)
-        return declared_by(self.config.model_copy(update={"backends": tuple(backends.values())}), self._keys)
+        return declared_backends(backends.values())
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """Set the servers that the discovery source with this number has found."""

@@ -8,14 +8,14 @@ deleted.
 import json
 import zlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from gateway.config.config import Config
 from gateway.config.key_file import KeyRecord
-from gateway.config.sections import Section
+from gateway.config.sections import BackendSection, Section
 from gateway.registry.resource_kinds import RESOURCE_KINDS, ApiKey, ManagedBackend, body_to_json
 from gateway.store.base import Document
 
@@ -52,23 +52,28 @@ class Entry:
 
 def declared_by(config: Config, keys: list[KeyRecord]) -> Declared:
     """The entries that a configuration and its key file declare."""
-    backends = {
-        backend.id: ManagedBackend.model_construct(
-            _fields_set=backend.model_fields_set,
-            **{name: getattr(backend, name) for name in type(backend).model_fields},
-        )
-        for backend in config.backends
-    }
     return {
         "tiers": dict(config.tiers),
         "groups": dict(config.groups),
         "tenants": dict(config.tenants),
-        "backends": backends,
+        **declared_backends(config.backends),
         "pools": dict(config.pools),
         "prices": dict(config.prices),
         "aliases": dict(config.aliases),
         "keys": {record.hmac[:HMAC_CHARS_IN_NAME]: _declared_key(record) for record in keys},
     }
+
+
+def declared_backends(backends: Iterable[BackendSection]) -> Declared:
+    """The entries of these backends."""
+    made = {
+        backend.id: ManagedBackend.model_construct(
+            _fields_set=backend.model_fields_set,
+            **{name: getattr(backend, name) for name in type(backend).model_fields},
+        )
+        for backend in backends
+    }
+    return {"backends": made}
 
 
 def _declared_key(record: KeyRecord) -> ApiKey:
@@ -116,10 +121,10 @@ class View:
         return (self._at(kind, name) for name in self.names(kind))
 
     def redeclare(self, declared: Declared) -> frozenset[tuple[str, str]]:
-        """Replace the declarations. Returns the entries whose effective state differs."""
+        """Replace the declarations of these kinds. Returns the entries whose effective state differs."""
         changed = set()
-        for kind in RESOURCE_KINDS:
-            before, after = self._declared[kind], _entries(kind, declared.get(kind, {}))
+        for kind, sections in declared.items():
+            before, after = self._declared[kind], _entries(kind, sections)
             self._declared[kind] = after
             self._sorted[kind] = sorted({*self._written[kind], *after})
             changed |= {

@@ -109,7 +109,7 @@ class Registry:
             await self._refresh()
 
     def redeclare(self, declared: Declared) -> None:
-        """Replace the declared entries, after the file was read again."""
+        """Replace the declared entries of these kinds."""
         self._tell(self.view.redeclare(declared))
 
     async def _refresh(self) -> None:

@@ -196,13 +196,16 @@ async def test_servers_behind_a_name_are_backends_while_the_name_has_them(monkey
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
         monkeypatch.setitem(Dns.__init__.__kwdefaults__, "every_s", 0.02)
         source = {"dns": "vllm.llm.svc", "port": port, "backend": {"requests_running_max": 3}}
-        async with gateway(store=SqliteStore(None), discovery=[source]) as rig:
+        async with gateway(store=SqliteStore(None), discovery=[source], tiers={"gold": {}}) as rig:
+            registry = rig.gateway._management.registry
+            gold = registry.get("tiers", "gold")
             found = f"127.0.0.1:{port}"
             await until(lambda: serves(rig, found))
             assert (await rig.post()).status == 200
             assert rig.snapshot().backends[found].requests_limit == 3
             addresses[:] = ["127.0.0.2"]  # nothing listens there
             await until(lambda: rig.gateway.backends.backend_ids() == [f"127.0.0.2:{port}"])
+            assert registry.get("tiers", "gold") is gold, "discovery looks at nothing but backends"
             assert (await rig.post()).status == 503
             addresses[:] = ["127.0.0.1", "127.0.0.2"]
             await until(lambda: serves(rig, found))
