@@ -314,12 +314,14 @@ async def _write_file(request: web.BaseRequest, reply: AdminAnswer, pieces: Asyn
     disposition = f'attachment; filename="{reply.file_name}"'
     headers = {**HEADERS, hdrs.CONTENT_TYPE: reply.media_type, hdrs.CONTENT_DISPOSITION: disposition}
     response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
     try:
+        await response.prepare(request)
         async for piece in pieces:
             async with asyncio.timeout(WRITE_S_MAX):
                 await response.write(piece)
         await response.write_eof()
+    except ConnectionResetError:
+        pass  # its client has left
     except (StoreUnavailable, StoreFull, TimeoutError) as error:
         log.warning("%s is not complete: %s", reply.file_name, error or "its client does not read")
         if request.transport is not None:

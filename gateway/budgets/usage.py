@@ -129,7 +129,7 @@ class UsageBook:
             # Past days do not change: their written rows can be dropped.
             needed = self._unwritten | self._writing
             self._rows = {of: row for of, row in self._rows.items() if row.of.day == self._day or row.of in needed}
-            self._whole = set(self._rows) if is_set_back else None
+            self._whole = {row.of for row in self._rows.values()} if is_set_back else None
         return self._day
 
     async def _recall(self, whole: set[UsageKey]) -> None:

@@ -6,7 +6,7 @@ import io
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import pytest
@@ -149,6 +149,26 @@ async def test_what_fails_later_breaks_off_and_leaves_no_file(api, monkeypatch, 
 async def shell(api, folder, *options):
     given = ["admin", "--url", api.url, "--key-file", str(folder / "admin-key"), "usage", "export", *options]
     return await asyncio.to_thread(CliRunner().invoke, app, given)
+
+
+async def test_a_client_that_leaves_at_once_is_no_failure_of_the_gateway(api, monkeypatch, caplog):
+    store, asked, goes_on = api.rig.gateway._management.store, asyncio.Event(), asyncio.Event()
+    usage = store.usage
+
+    async def slow(query):
+        asked.set()
+        await goes_on.wait()
+        return await usage(query)
+
+    monkeypatch.setattr(store, "usage", slow)
+    _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(api.url).port)
+    writer.write(f"GET /admin/v1/usage/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.key}\r\n\r\n".encode())
+    await asked.wait()
+    writer.transport.abort()
+    await asyncio.sleep(0.05)
+    goes_on.set()
+    assert (await api.get(f"/usage/export?first_day={day(1)}")).status == 200
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 async def test_the_shell_writes_a_file_or_to_standard_output(api, tmp_path):
