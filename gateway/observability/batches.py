@@ -11,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import Generic, TypeVar
 
+CLOSE_S_MAX = 2.0  # a collector or a pipe that nobody reads must not keep the process
+
 Record = TypeVar("Record")
 
 
 class Batches(ABC, Generic[Record]):
     """Records that are taken on the event loop and handled in a thread, in batches. Mutable; `close` handles the
-    rest.
+    rest, within CLOSE_S_MAX.
     """
 
     def __init__(self, name: str, *, records_max: int, interval_s: float, batch_max: int = sys.maxsize) -> None:
@@ -46,10 +48,10 @@ class Batches(ABC, Generic[Record]):
         else:
             self._records.append(record)
 
-    def close(self, s_max: float | None = None) -> None:
-        """Handle the rest; what takes longer than `s_max` is left to the thread."""
+    def close(self) -> None:
+        """Handle the rest; what takes longer than CLOSE_S_MAX is lost."""
         self._closing.set()
-        self._thread.join(s_max)
+        self._thread.join(CLOSE_S_MAX)
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_s):

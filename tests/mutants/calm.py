@@ -121,7 +121,7 @@ MUTANTS = (
         check=24,
     ),
     Mutant(
-        "the end waits 2 s for spans that are not taken", "gateway/observability/tracing/shipping.py",
+        "the end waits 2 s for spans that are not taken", "gateway/observability/batches.py",
         "CLOSE_S_MAX = 2.0", "CLOSE_S_MAX = 60.0",
         calm("test_26_a_collector_that_never_answers.py"), check=26,
     ),

@@ -1,7 +1,7 @@
 """SpanShipper: sends spans to a collector, which may be slow or down; a counter has the spans that were lost.
 
 A thread sends the queued spans (gateway/observability/batches.py), in batches so small that encoding never holds the
-interpreter lock for long. No call waits for it; at shutdown it has CLOSE_S_MAX for the rest. OpenTelemetry's own batch
+interpreter lock for long. No call waits for it; at shutdown it has two seconds for the rest. OpenTelemetry's own batch
 processor does the same, but does not count the lost spans, and its shutdown waits for the collector.
 """
 
@@ -15,13 +15,12 @@ from gateway.observability.batches import Batches
 SPANS_MAX = 4096  # that wait to be sent
 BATCH_SPANS_MAX = 64
 INTERVAL_S = 1.0
-CLOSE_S_MAX = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class SpanShipper(Batches[ReadableSpan], SpanProcessor):
-    """A sender of ended spans, in a thread of its own. `shutdown` sends the rest, within CLOSE_S_MAX. Only the number
+    """A sender of ended spans, in a thread of its own. `shutdown` sends the rest. Only the number
     of those that are `lost` shows a collector that does not answer.
     """
 
@@ -33,8 +32,8 @@ class SpanShipper(Batches[ReadableSpan], SpanProcessor):
         self.write(span)
 
     def shutdown(self) -> None:
-        """Send the rest; spans that take longer than CLOSE_S_MAX are lost."""
-        self.close(CLOSE_S_MAX)
+        """Send the rest, as `close` does."""
+        self.close()
         self._exporter.shutdown()
 
     def handle(self, batch: list[ReadableSpan]) -> bool:

@@ -21,6 +21,7 @@ from gateway_rig import (
 )
 from otlp_collector import black_hole, grpc_collector, otlp_collector
 
+from gateway.observability import batches
 from gateway.observability.metrics import page as metrics
 from gateway.observability.tracing import shipping
 from tests.calm.rig import Watch, own_s
@@ -261,7 +262,7 @@ async def test_a_slow_collector_gets_everything_later_and_makes_no_call_slow():
 
 
 async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end(monkeypatch, caplog, capfd):
-    monkeypatch.setattr(shipping, "CLOSE_S_MAX", 0.3)
+    monkeypatch.setattr(batches, "CLOSE_S_MAX", 0.3)
     async with black_hole() as url, scripted() as backend:
         async with gateway(backend, **tracing(url)) as rig:
             await rig.post()

@@ -1,9 +1,12 @@
 """One line per request, whatever the disk does, and never in the request's way."""
 
 import json
+import os
+import threading
 
 import pytest
 
+from gateway.observability import batches
 from gateway.observability.access_log import AccessLog, AccessRecord
 
 RECORD = AccessRecord(
@@ -87,6 +90,21 @@ def test_a_disk_that_fails_costs_lines_and_is_counted(tmp_path):
 def test_a_log_that_cannot_be_opened_is_told_at_start(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         AccessLog(str(tmp_path / "none" / "log"))
+
+
+def test_a_pipe_that_nobody_reads_keeps_no_process_from_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "CLOSE_S_MAX", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    log = AccessLog(str(tmp_path / "pipe"))
+    for _ in range(1_000):  # more than a pipe holds
+        log.write(RECORD)
+    closing = threading.Thread(target=log.close, daemon=True)
+    closing.start()
+    closing.join(5.0)
+    has_ended = not closing.is_alive()
+    os.close(reader)  # lets go what may still write
+    assert has_ended
 
 
 def test_standard_output_is_a_dash(capfd):

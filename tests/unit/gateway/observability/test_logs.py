@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 import re
+import threading
 import warnings
 
 import pytest
@@ -21,7 +23,7 @@ def configure():
     handlers = logging.getLogger().handlers[:]
     stream = io.StringIO()
 
-    def configured(level="info", form="text"):
+    def configured(level="info", form="text", stream=stream):
         configure_logging(level, form, stream)
         return stream
 
@@ -77,3 +79,20 @@ def test_warnings_of_python_are_log_lines_too(configure):
         logging.captureWarnings(capture=True)
         warnings.warn("old", DeprecationWarning, stacklevel=1)
     assert "WARNING py.warnings: " in stream.getvalue()
+
+
+def test_a_pipe_that_nobody_reads_costs_lines_and_no_time(configure):
+    reader, writer = os.pipe()
+    log = logging.getLogger("gateway")
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as read:
+        configure(stream=stream)
+        writing = threading.Thread(target=lambda: [log.info("line %d", number) for number in range(5_000)], daemon=True)
+        writing.start()
+        writing.join(5.0)
+        assert not writing.is_alive()
+        kept = read.read(1 << 20).count(b"\n")
+        assert 0 < kept < 5_000
+        log.info("read again")
+        lost, last = read.read(1 << 20).splitlines()
+        assert lost.endswith(b" %d lines of this log are lost: nobody read it" % (5_000 - kept))
+        assert last.endswith(b"read again")

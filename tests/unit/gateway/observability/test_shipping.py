@@ -4,7 +4,7 @@ import threading
 
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from gateway.observability.tracing import shipping
+from gateway.observability import batches
 from gateway.observability.tracing.shipping import BATCH_SPANS_MAX, SpanShipper
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_taken_is_lost_and_counted_whether_it_fails_or_raises():
 
 
 def test_the_end_does_not_wait_for_a_collector_that_takes_for_ever(monkeypatch):
-    monkeypatch.setattr(shipping, "CLOSE_S_MAX", 0.05)
+    monkeypatch.setattr(batches, "CLOSE_S_MAX", 0.05)
     never = threading.Event()
     shipper = ship(Exporter(lambda: never.wait(20) and SpanExportResult.SUCCESS), 1)
     shipper.shutdown()
