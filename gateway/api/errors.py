@@ -52,18 +52,20 @@ class Problem:
     limit: LimitKind | None = None
 
 
-class BadRequest(Exception):  # noqa: N818 - named as HTTP names it
+class ProblemError(Exception):
+    """An error: the gateway answers a call with an error response of its own, this Problem. `reason` is for the log."""
+
+    def __init__(self, problem: Problem, reason: str | None = None) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.reason = reason or problem.code or problem.type
+
+
+class BadRequest(ProblemError):  # noqa: N818 - named as HTTP names it
     """An error of the client: the body is not a valid call. The message names fields and never repeats the input."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        self.code = code
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(400, "invalid_request_error", self.code, self.message, self.param)
+        super().__init__(Problem(400, "invalid_request_error", code, message, param), "bad_request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,15 +310,6 @@ _BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
 
 def _whole_seconds(retry_after_s: float, most_s: int) -> int:
     return min(max(math.ceil(retry_after_s), 1), most_s) if math.isfinite(retry_after_s) else most_s
-
-
-class ProblemError(Exception):
-    """An error: the gateway answers a call with an error response of its own, this Problem."""
-
-    def __init__(self, problem: Problem, reason: str | None = None) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-        self.reason = reason or problem.code or problem.type
 
 
 def problem_error(reason: Reason, retry_after_s: float = 1.0, limit: LimitKind | None = None) -> ProblemError:

@@ -20,7 +20,7 @@ import orjson
 
 from backends.meters import long
 from gateway.api.bodies import NESTING_MAX, invalid_json
-from gateway.api.errors import BODY_TOO_COMPLEX, BadRequest, Problem
+from gateway.api.errors import BODY_TOO_COMPLEX, BadRequest, ProblemError
 
 SLICE_BYTES: Final = 32 * 1024  # of 10,000 empty objects, the slowest there are: 6 to 12 ms on a busy machine
 SCALAR_BYTES_MAX: Final = 64 * 1024
@@ -42,12 +42,6 @@ _ESCAPE_BYTES_MAX: Final = 12  # of a surrogate pair, the longest that may not b
 Steps = Generator[None, None, Any]
 
 
-class TooComplexError(Exception):
-    """An error: the body has too many values."""
-
-    problem: Problem = BODY_TOO_COMPLEX
-
-
 class _InvalidError(Exception):
     """An error: the body is not JSON, `characters` behind this byte."""
 
@@ -57,7 +51,9 @@ class _InvalidError(Exception):
 
 
 def read_object(body: bytes | bytearray, values_max: int) -> Steps:
-    """Return the object, with a stop after each slice. Raises BadRequest; TooComplexError over `values_max`."""
+    """Return the object, with a stop after each slice. Raises BadRequest; another ProblemError over
+    `values_max`.
+    """
     yield from _check_values(body, values_max)
     try:
         return (yield from _Reader(body).read())
@@ -77,7 +73,7 @@ def _check_values(body: bytes | bytearray, values_max: int) -> Steps:
         # After every comma is a value: a number, or one that has been counted as more than that.
         room -= NUMBERS_TO_A_VALUE * values + outside.count(b",")
         if room < 0:
-            raise TooComplexError
+            raise ProblemError(BODY_TOO_COMPLEX)
         yield
 
 
@@ -114,7 +110,7 @@ class _Reader:
         """Read a list or an object, the `level`-th from outside."""
         self._descents -= 1
         if self._descents < 0:
-            raise TooComplexError
+            raise ProblemError(BODY_TOO_COMPLEX)
         body, found = self._body, _Found(self._body[at])
         _check_depth(level)
         at = yield from self._skip(at + 1)

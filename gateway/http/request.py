@@ -10,6 +10,7 @@ from http import HTTPMethod
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
+from gateway.api.errors import MALFORMED_HTTP, ProblemError, body_too_large
 from gateway.api.headers import Headers
 from gateway.http.response import EventStream, Response
 
@@ -18,18 +19,6 @@ from gateway.http.response import EventStream, Response
 UNREAD_BYTES_MAX: Final = 64 << 10
 EXPECTATION: Final = "100-continue"
 HEAD: Final = HTTPMethod.HEAD.value  # to look it up in its enum is a call
-
-
-class BodyError(Exception):
-    """An error: the body of a request cannot be read."""
-
-
-class BodyTooLargeError(BodyError):
-    """An error: the body of a request is longer than the limit."""
-
-
-class BodyMalformedError(BodyError):
-    """An error: the framing of a request's body is not HTTP."""
 
 
 class ClientLink(Protocol):
@@ -134,11 +123,11 @@ class HttpRequest:
         return self.target.partition("?")[2]
 
     def body_at_hand(self) -> bytes | None:
-        """The whole body if it has arrived, as most do with their head; else None. Raises BodyError."""
+        """The whole body if it has arrived, as most do with their head; else None. Raises ProblemError."""
         if not self.is_whole:
             return None
         if self.unread_bytes > self.connection.body_bytes_max:
-            raise BodyTooLargeError
+            raise self._too_large()
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []  # the request lives as long as the call
@@ -146,15 +135,15 @@ class HttpRequest:
         return body
 
     async def read_body(self, expect: Callable[[int], None]) -> bytearray:
-        """The whole body. Raises BodyError (BodyTooLargeError at once where the length is declared), and what `expect`
-        raises, which is told how many bytes the body will have, or has until now, before they are kept.
+        """The whole body. Raises ProblemError (of a declared length at once), and what `expect` raises, which is told
+        how many bytes the body will have, or has until now, before they are kept.
 
         It answers Expect: 100-continue (RFC 9110, 10.1.1).
         """
         bytes_max = self.connection.body_bytes_max
         declared = self.content_length or 0
         if declared > bytes_max:
-            raise BodyTooLargeError
+            raise self._too_large()
         expect(declared)
         if self.is_new and not self.is_whole and self.headers.get("expect", "").lower() == EXPECTATION:
             self.connection.send_continue()
@@ -167,17 +156,20 @@ class HttpRequest:
             self.unread_bytes = 0
             expect(len(body))
             if len(body) > bytes_max:
-                raise BodyTooLargeError
+                raise self._too_large()
             if self.is_whole:
                 return body
             if self._is_broken:
-                raise BodyMalformedError
+                raise ProblemError(MALFORMED_HTTP)
             self._waiter = asyncio.get_running_loop().create_future()
             self.connection.mind_reading()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+
+    def _too_large(self) -> ProblemError:
+        return ProblemError(body_too_large(self.connection.body_bytes_max))
 
     # For the server.
 

@@ -161,16 +161,13 @@ class RequestAdmission:
     async def _size(self, arrival: ParsedRequest, request: HttpRequest, endpoint: Endpoint, trace: CallTrace) -> _Sized:
         """Check and size a call. Raises ProblemError."""
         values, is_long = arrival.body.values, arrival.body_bytes >= LONG_BYTES
-        try:
-            salt = self._salt(arrival) if self._cache_salts.any else None
-            if is_long:
-                read = self._request_parser.long_bodies.run
-                parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
-            else:
-                parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
-            background = endpoint is RESPONSES and _in_background(values)
-        except BadRequest as error:
-            raise ProblemError(error.problem, "bad_request") from None
+        salt = self._salt(arrival) if self._cache_salts.any else None
+        if is_long:
+            read = self._request_parser.long_bodies.run
+            parsed = await read(parse_call, endpoint, arrival.body, self._limits, salt=salt)
+        else:
+            parsed = parse_call(endpoint, arrival.body, self._limits, salt=salt)
+        background = endpoint is RESPONSES and _in_background(values)
         trace.stream = parsed.stream
         if "request_id" in values and trace.request is None:  # else it has been queued with its name
             trace.request_id = self._names.renamed(trace.request_id, values["request_id"], request.headers)

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
+
+from gateway.api.errors import OUT_OF_MEMORY, ProblemError
+from gateway.ports.listener import Listener
 
 REFUSE_RATIO: Final = 0.90
 PAUSE_RATIO: Final = 0.95
@@ -25,10 +28,6 @@ TRIM_S: Final = 1.0
 BODY_COPIES: Final = 2  # of a body that is received: its bytes, and its texts when it has been parsed
 MEMORY: Final = "memory"
 NO_LIMIT_BYTES: Final = 1 << 60  # cgroup v1 writes a number of this size where there is no limit
-
-
-class OutOfMemory(Exception):  # noqa: N818 - a state of the process, not an error
-    """An error: the process accepts no further request body, because its memory is short."""
 
 
 class ExpectedBody:
@@ -41,7 +40,7 @@ class ExpectedBody:
         self.bytes = 0
 
     def expect(self, body_bytes: int) -> None:
-        """Count a body of at least this many bytes. Raises OutOfMemory."""
+        """Count a body of at least this many bytes. Raises ProblemError."""
         more = BODY_COPIES * body_bytes - self.bytes
         if more > 0:
             self._guard.check(more)
@@ -53,14 +52,6 @@ class ExpectedBody:
 
     def __exit__(self, *_error: object) -> None:
         self._guard.expected_bytes -= self.bytes
-
-
-class Accepting(Protocol):
-    """A port that accepts clients. To pause or resume it twice has no further effect."""
-
-    def pause(self, reason: str) -> None: ...
-
-    def resume(self, reason: str) -> None: ...
 
 
 class MemoryGuard:
@@ -78,38 +69,38 @@ class MemoryGuard:
         self._timer: asyncio.TimerHandle | None = None
         self._trimmed_at = 0.0
 
-    def start(self, accepting: Accepting) -> None:
-        """Look at the memory from now on."""
+    def start(self, listener: Listener) -> None:
+        """Look at the memory from now on; the listener pauses while it is short."""
         if self.limit_bytes < inf:
-            self._look(asyncio.get_running_loop(), accepting)
+            self._look(asyncio.get_running_loop(), listener)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def body(self) -> ExpectedBody:
-        """The count of a body that is received and parsed within its `with` block. Raises OutOfMemory."""
+        """The count of a body that is received and parsed within its `with` block. Raises ProblemError."""
         self.check(0)
         return ExpectedBody(self)
 
     def check(self, more_bytes: int) -> None:
-        """Raise OutOfMemory if this many more bytes would pass the mark."""
+        """Raise ProblemError if this many more bytes would pass the mark."""
         if self._used_bytes + self.expected_bytes + more_bytes > REFUSE_RATIO * self.limit_bytes:
             self.refused += 1
-            raise OutOfMemory
+            raise ProblemError(OUT_OF_MEMORY, "out_of_memory")
 
-    def look(self, now: float, accepting: Accepting) -> None:
+    def look(self, now: float, listener: Listener) -> None:
         """Measure the memory; `now` is in seconds."""
         self._used_bytes = self._resident()
         if self._used_bytes > REFUSE_RATIO * self.limit_bytes and now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
             trim()
             self._used_bytes = self._resident()
-        (accepting.pause if self._used_bytes > PAUSE_RATIO * self.limit_bytes else accepting.resume)(MEMORY)
+        (listener.pause if self._used_bytes > PAUSE_RATIO * self.limit_bytes else listener.resume)(MEMORY)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, accepting: Accepting) -> None:
-        self.look(loop.time(), accepting)
-        self._timer = loop.call_later(LOOK_S, self._look, loop, accepting)
+    def _look(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
+        self.look(loop.time(), listener)
+        self._timer = loop.call_later(LOOK_S, self._look, loop, listener)
 
 
 def resident_bytes() -> int:

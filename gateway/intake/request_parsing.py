@@ -15,14 +15,13 @@ from gateway.api import errors
 from gateway.api.bodies import Body, JsonBody, check_content_type, read_body
 from gateway.api.calls import model_of
 from gateway.api.endpoints import Endpoint
-from gateway.api.errors import BadRequest, ProblemError, problem_error
-from gateway.api.long_json import TooComplexError
-from gateway.http.request import BodyMalformedError, BodyTooLargeError, HttpRequest
+from gateway.api.errors import ProblemError, problem_error
+from gateway.http.request import HttpRequest
 from gateway.identity.auth import Authenticator, Identity, TrustedProxies, Unauthorized
 from gateway.identity.tenants import TenantDirectory
 from gateway.identity.throttle import FailureThrottle
 from gateway.intake.long_bodies import LONG_BYTES, LongBodies
-from gateway.intake.memory import ExpectedBody, MemoryGuard, OutOfMemory
+from gateway.intake.memory import ExpectedBody, MemoryGuard
 from gateway.intake.sessions import beginning_name, session_name
 from gateway.intake.stored_responses import StoredResponses
 from gateway.observability.telemetry import CallTrace
@@ -117,21 +116,17 @@ class RequestParser:
         if self.draining:
             raise problem_error(Reason.DRAINING)
         identity = self.identify(request, trace)
-        try:
-            self._memory.check(0)
-            data = self._at_hand(request)
-            if data is not None and 0 < len(data) < LONG_BYTES:
-                content_type = request.headers.get("content-type", "")
-                body, body_bytes = read_body(content_type, data, multipart=endpoint.multipart), len(data)
-            else:
-                body, body_bytes = await self._body(request, endpoint, data)
-            model = trace.model = model_of(body.values)
-        except BadRequest as error:
-            raise ProblemError(error.problem, "bad_request") from None
-        except TooComplexError as error:
-            raise ProblemError(error.problem) from None
-        except OutOfMemory:
-            raise ProblemError(errors.OUT_OF_MEMORY, "out_of_memory") from None
+        self._memory.check(0)
+        # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
+        if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:
+            raise ProblemError(errors.BODY_COMPRESSED)
+        data = request.body_at_hand()
+        if data is not None and 0 < len(data) < LONG_BYTES:
+            content_type = request.headers.get("content-type", "")
+            body, body_bytes = read_body(content_type, data, multipart=endpoint.multipart), len(data)
+        else:
+            body, body_bytes = await self._body(request, endpoint, data)
+        model = trace.model = model_of(body.values)
         if model is not None and model in self._aliases.all:
             return await self._of_alias(_Received(identity, request.headers, body, body_bytes), model, trace)
         route = self._pools.routes.any() if model is None and endpoint.may_be_empty else self._pools.routes.find(model)
@@ -220,8 +215,8 @@ class RequestParser:
         return replace(arrival, body=body, others=others)
 
     async def _body(self, request: HttpRequest, endpoint: Endpoint, data: bytes | None) -> tuple[Body, int]:
-        """A body that is long, empty or (None) still arriving, and its number of bytes. Raises BadRequest,
-        TooComplexError, OutOfMemory, ProblemError.
+        """A body that is long, empty or (None) still arriving, and its number of bytes. Raises
+        ProblemError.
         """
         with self._memory.body() as expected:
             received = await self._received(request, expected) if data is None else data
@@ -238,24 +233,10 @@ class RequestParser:
         check_content_type(content_type)
         return await self.long_bodies.read_json(data)
 
-    def _at_hand(self, request: HttpRequest) -> bytes | None:
-        """The body where all of it has arrived. Raises ProblemError."""
-        # vLLM rejects compressed bodies, too. Only decompression, up to a thousandfold, would show the true size.
-        if "content-encoding" in request.headers and request.headers["content-encoding"].lower() != IDENTITY:
-            raise ProblemError(errors.BODY_COMPRESSED)
-        try:
-            return request.body_at_hand()
-        except BodyTooLargeError:
-            raise ProblemError(errors.body_too_large(request.connection.body_bytes_max)) from None
-
     async def _received(self, request: HttpRequest, expected: ExpectedBody) -> bytearray:
         try:
             async with asyncio.timeout(self._body_timeout_s):
                 return await request.read_body(expected.expect)
-        except BodyTooLargeError:
-            raise ProblemError(errors.body_too_large(request.connection.body_bytes_max)) from None
-        except BodyMalformedError:
-            raise ProblemError(errors.MALFORMED_HTTP) from None
         except TimeoutError:
             raise ProblemError(errors.BODY_TIMEOUT) from None
 

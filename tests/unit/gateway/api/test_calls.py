@@ -119,13 +119,13 @@ def test_a_limit_of_zero_is_the_backends_to_refuse_and_counts_as_none_until_it_h
 @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("value", [10**6, 10**30, 1.5, "2.5", "many", "", [2], {}, 1e300, -1, -(2**62), "-1"])
 def test_a_count_that_is_no_count_or_over_its_limit_is_refused_by_name(name, value):
-    assert chat_refusal(**{name: value}).param == name
+    assert chat_refusal(**{name: value}).problem.param == name
 
 
 @pytest.mark.parametrize("name", ["logprobs", "top_logprobs", "prompt_logprobs"])
 def test_more_alternatives_for_a_token_than_the_limit_are_refused_by_name(name):
     for value in (LIMITS.logprobs_max + 1, 10**30, "10_000", -1, 1.5, [2]):
-        assert chat_refusal(**{name: value}).param == name
+        assert chat_refusal(**{name: value}).problem.param == name
     for value in (LIMITS.logprobs_max, 0, True, "true", None):
         chat(**{name: value})
 
@@ -155,7 +155,7 @@ def test_more_alternatives_for_a_token_than_the_limit_are_refused_by_name(name):
     ],
 )
 def test_a_mistyped_chat_field_is_refused_by_name(fields, param):
-    assert chat_refusal(**fields).param == param
+    assert chat_refusal(**fields).problem.param == param
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_mistyped_chat_field_is_refused_by_name(fields, param):
     ],
 )
 def test_a_prompt_that_is_none_of_its_four_forms_or_too_many_is_refused(prompt):
-    assert completion_refusal(prompt=prompt).param == "prompt"
+    assert completion_refusal(prompt=prompt).problem.param == "prompt"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_prompt_that_is_none_of_its_four_forms_or_too_many_is_refused(prompt):
     ],
 )
 def test_what_is_not_one_json_object_is_refused(body):
-    assert refusal(CHAT, body).code == "invalid_json"
+    assert refusal(CHAT, body).problem.code == "invalid_json"
 
 
 def test_nesting_is_limited_wherever_it_is():
@@ -206,7 +206,7 @@ def test_nesting_is_limited_wherever_it_is():
 
     # The object itself is one level.
     assert parse_call(CHAT, nested(NESTING_MAX - 1), LIMITS).choices == 1
-    assert refusal(CHAT, nested(NESTING_MAX)).code == "invalid_json"
+    assert refusal(CHAT, nested(NESTING_MAX)).problem.code == "invalid_json"
 
 
 def test_brackets_in_a_text_are_no_nesting():
@@ -215,8 +215,8 @@ def test_brackets_in_a_text_are_no_nesting():
 
 def test_messages_never_repeat_what_was_sent():
     for fields in ({"n": "SENTINEL"}, {"model": ["SENTINEL"]}, {"messages": "SENTINEL"}, {"stream": "SENTINEL"}):
-        assert "SENTINEL" not in chat_refusal(**fields).message
-    assert "SENTINEL" not in refusal(CHAT, b'{"SENTINEL"}').message
+        assert "SENTINEL" not in chat_refusal(**fields).problem.message
+    assert "SENTINEL" not in refusal(CHAT, b'{"SENTINEL"}').problem.message
 
 
 def test_of_duplicate_keys_the_last_one_counts_as_in_the_backend():
@@ -308,7 +308,7 @@ def test_responses_and_messages_have_their_own_limit_and_way_of_counting():
 def test_what_generates_nothing_has_no_output_and_a_limit_of_its_own():
     call = parse_call(EMBEDDINGS, orjson.dumps({"input": ["a", "bc", "d"], "n": 4, "max_tokens": 9}), LIMITS)
     assert (call.prompts, call.choices, call.output_tokens_max) == (3, 3, 0)
-    assert refusal(EMBEDDINGS, orjson.dumps({"input": ["a"] * 6})).param == "input"
+    assert refusal(EMBEDDINGS, orjson.dumps({"input": ["a"] * 6})).problem.param == "input"
 
 
 def test_the_prompt_of_a_passed_body_can_be_read_again_as_text():
@@ -380,7 +380,7 @@ def test_json_in_another_encoding_is_read_as_vllm_reads_it_and_forwarded_in_utf_
     "body", [b"\xff\xfe", b"\xff\xfe\0", b"\0\0\0\0", b"{\0}", b"\xef\xbb\xbf", b"\xef\xbb\xbf\xff{}"]
 )
 def test_what_only_begins_like_another_encoding_is_no_json(body):
-    assert refusal(CHAT, body).code == "invalid_json"
+    assert refusal(CHAT, body).problem.code == "invalid_json"
 
 
 # -- what costs more than it says --------------------------------------------------------------------------------
@@ -388,11 +388,11 @@ def test_what_only_begins_like_another_encoding_is_no_json(body):
 
 @pytest.mark.parametrize("value", [True, 1, "yes"])
 def test_beam_search_is_refused_because_its_work_is_not_counted(value):
-    assert chat_refusal(use_beam_search=value, n=2).param == "use_beam_search"
+    assert chat_refusal(use_beam_search=value, n=2).problem.param == "use_beam_search"
     assert chat(use_beam_search=False).choices == 1
 
 
 @pytest.mark.parametrize("name", STRING_LISTS)
 def test_a_token_is_looked_through_for_so_many_strings_and_no_more(name):
-    assert chat_refusal(**{name: ["a"] * (STRINGS_MAX + 1)}).param == name
+    assert chat_refusal(**{name: ["a"] * (STRINGS_MAX + 1)}).problem.param == name
     assert sent(chat(**{name: ["a"] * STRINGS_MAX}))

@@ -39,7 +39,7 @@ def test_the_first_name_that_is_there_counts():
     assert read({"messages": [MESSAGE]}).text == b"hello"
     with pytest.raises(BadRequest) as caught:
         read({"inputs": "a"})
-    assert caught.value.param == "input"
+    assert caught.value.problem.param == "input"
 
 
 def test_an_image_is_a_digest():
@@ -70,4 +70,4 @@ def test_a_long_query_before_many_documents_costs_no_memory():
 def test_a_side_that_is_missing_is_refused_by_name(call, param):
     with pytest.raises(BadRequest) as caught:
         pairs_prompt(call)
-    assert caught.value.param == param
+    assert caught.value.problem.param == param

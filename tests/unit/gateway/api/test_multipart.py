@@ -129,7 +129,7 @@ WRONG = {
 def test_a_form_that_could_be_read_in_two_ways_is_refused(body):
     with pytest.raises(BadRequest) as caught:
         read_form(TYPE, body)
-    assert caught.value.code == "invalid_form"
+    assert caught.value.problem.code == "invalid_form"
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_what_an_item_should_be_is_the_backends_to_say(odd):
 def test_what_is_no_prompt_at_all_is_refused_by_name(read, call, param):
     with pytest.raises(BadRequest) as caught:
         read(call)
-    assert caught.value.param == param
+    assert caught.value.problem.param == param
 
 
 def test_a_batch_is_its_conversations_and_the_first_one_leads():

@@ -35,7 +35,7 @@ def by_us(read: Any, value: Any) -> Any:
     try:
         return read({"x": value}, "x")
     except BadRequest as error:
-        return "refused" if error.param == "x" else error.param
+        return "refused" if error.problem.param == "x" else error.problem.param
 
 
 @given(VALUES.filter(lambda value: value is not None))

@@ -14,6 +14,7 @@ from aiohttp import http_exceptions, web
 from aiohttp.http_parser import HttpRequestParser
 
 from gateway.api.endpoints import CHAT, LIVEZ
+from gateway.api.errors import ProblemError
 from gateway.http import connection as connection_module
 from gateway.http import server as server_module
 from gateway.http.connection import (
@@ -25,7 +26,7 @@ from gateway.http.connection import (
     WAITING_BYTES_MAX,
 )
 from gateway.http.cors import Cors
-from gateway.http.request import UNREAD_BYTES_MAX, BodyError
+from gateway.http.request import UNREAD_BYTES_MAX
 from gateway.http.request_ids import RequestIds
 from gateway.http.response import PIECE_BYTES, Response
 from gateway.http.server import GatewayServer
@@ -121,7 +122,7 @@ class House:
         try:
             body = request.body_at_hand()
             body = bytes(await request.read_body(lambda _bytes: None)) if body is None else body
-        except BodyError:
+        except ProblemError:
             return None
         self.requests.append((request.method, request.target, body))
         return body

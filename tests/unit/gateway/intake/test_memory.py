@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.intake.memory import BODY_COPIES, MemoryGuard, OutOfMemory, memory_limit, resident_bytes
+from gateway.api.errors import ProblemError
+from gateway.intake.memory import BODY_COPIES, MemoryGuard, memory_limit, resident_bytes
 
 LIMIT = 1000
 
@@ -29,7 +30,7 @@ def is_refused(guard, size=0):
     try:
         with guard.body() as body:
             body.expect(size)
-    except OutOfMemory:
+    except ProblemError:
         return True
     return False
 
@@ -50,7 +51,7 @@ def test_bodies_that_arrive_together_count_with_all_that_they_will_take():
         second.expect(50 // BODY_COPIES)
         second.expect(50 // BODY_COPIES)  # the same bytes
         assert not is_refused(process.guard, 50 // BODY_COPIES)
-        with pytest.raises(OutOfMemory):
+        with pytest.raises(ProblemError):
             second.expect(200)
     assert process.guard.expected_bytes == 0
     assert not is_refused(process.guard, 300 // BODY_COPIES)
