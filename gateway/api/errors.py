@@ -5,7 +5,7 @@ message repeats what the client sent. Statuses follow vLLM, types and codes Open
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -68,49 +68,40 @@ class BadRequest(ProblemError):  # noqa: N818 - named as HTTP names it
         super().__init__(Problem(400, "invalid_request_error", code, message, param), "bad_request")
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonProblem:
-    """The HTTP error response for one Reason. 429: capacity exists, but is in use; 503: there is no capacity.
-    `renewed_in_days`: the limit resets only after days, so client libraries are told not to retry (the header
-    x-should-retry, which they read).
-    """
-
-    status: int
-    type: str
-    code: str
-    message: str
-    dropped_reason: str
-    renewed_in_days: bool = False
+def _rejected(status: int, type_: str, code: str, message: str, dropped_reason: str, **more: str) -> Problem:
+    """The error response for one Reason. 429: capacity exists, but is in use; 503: there is no capacity."""
+    return Problem(status, type_, code, message, headers={DROPPED_REASON_HEADER: dropped_reason, **more})
 
 
-PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
-    Reason.TENANT_QUEUE_FULL: ReasonProblem(
+PROBLEM_OF_REASON: Final[Mapping[Reason, Problem]] = {
+    Reason.TENANT_QUEUE_FULL: _rejected(
         429, "rate_limit_error", "rate_limit_exceeded", "Your queue is full.", "rejected-saturated"
     ),
-    Reason.QUEUE_FULL: ReasonProblem(
+    Reason.QUEUE_FULL: _rejected(
         429, "overloaded_error", "rate_limit_exceeded", "All queues together are full.", "rejected-saturated"
     ),
-    Reason.QUEUE_TIMEOUT: ReasonProblem(
+    Reason.QUEUE_TIMEOUT: _rejected(
         429, "overloaded_error", "rate_limit_exceeded", "No capacity became free in time.", "rejected-ttl-expired"
     ),
-    Reason.TOO_MANY_AT_ONCE: ReasonProblem(
+    Reason.TOO_MANY_AT_ONCE: _rejected(
         429, "rate_limit_error", "rate_limit_exceeded", "You have too many such calls at once.", "rejected-saturated"
     ),
-    Reason.RATE_LIMITED: ReasonProblem(
+    Reason.RATE_LIMITED: _rejected(
         429, "rate_limit_error", "rate_limit_exceeded", "You are over your rate limit.", "rejected-saturated"
     ),
     # OpenAI's type and code: its clients tell an exhausted quota by them from a limit that resets within a minute.
-    # llm-d has no value for it.
-    Reason.BUDGET_SPENT: ReasonProblem(
+    # llm-d has no value for it. It resets only after days, so client libraries, which read the last header, are told
+    # not to retry.
+    Reason.BUDGET_SPENT: _rejected(
         429,
         "insufficient_quota",
         "insufficient_quota",
         "You have used up your tokens of this day or month (UTC).",
         "rejected-budget-spent",
-        renewed_in_days=True,
+        **{"x-should-retry": "false"},
     ),
     # A retry cannot help, so the status is one that no client library retries.
-    Reason.REQUEST_TOO_LARGE: ReasonProblem(
+    Reason.REQUEST_TOO_LARGE: _rejected(
         400,
         "invalid_request_error",
         "request_too_large",
@@ -118,23 +109,23 @@ PROBLEM_OF_REASON: Final[Mapping[Reason, ReasonProblem]] = {
         "rejected-request-too-large",
     ),
     # llm-d has no value for an unknown tenant: this one is fairlead's, in llm-d's style.
-    Reason.TENANT_UNKNOWN: ReasonProblem(
+    Reason.TENANT_UNKNOWN: _rejected(
         403, "authentication_error", "tenant_unknown", "Your key belongs to no known tenant.", "rejected-tenant-unknown"
     ),
-    Reason.NO_BACKEND: ReasonProblem(
+    Reason.NO_BACKEND: _rejected(
         503, "overloaded_error", "service_unavailable", "No backend is available.", "rejected-no-endpoints"
     ),
-    Reason.SLO_UNREACHABLE: ReasonProblem(
+    Reason.SLO_UNREACHABLE: _rejected(
         429, "overloaded_error", "rate_limit_exceeded", "Your latency target cannot be met now.", "rejected-saturated"
     ),
-    Reason.SHED: ReasonProblem(
+    Reason.SHED: _rejected(
         429, "overloaded_error", "rate_limit_exceeded", "More important work needs the capacity.", "evicted-priority"
     ),
-    Reason.DRAINING: ReasonProblem(
+    Reason.DRAINING: _rejected(
         503, "overloaded_error", "service_unavailable", "The gateway is shutting down.", "rejected-shutting-down"
     ),
     # A status that no client library retries, as the operator does not want the call. llm-d has no value for it.
-    Reason.CANCELLED: ReasonProblem(
+    Reason.CANCELLED: _rejected(
         403,
         "permission_error",
         "cancelled",
@@ -231,19 +222,15 @@ _LIMIT_MESSAGES: Final[Mapping[tuple[Reason, LimitKind], str]] = {
 
 def problem_of(reason: Reason, retry_after_s: float, limit: LimitKind | None = None) -> Problem:
     """The Problem of a Reject. Retry-After is in whole seconds, at least 1 (RFC 9110, 10.2.3), on 429 and 503."""
-    problem_kind = PROBLEM_OF_REASON[reason]
-    headers = {DROPPED_REASON_HEADER: problem_kind.dropped_reason}
-    message = problem_kind.message
+    problem = PROBLEM_OF_REASON[reason]
+    headers, message = dict(problem.headers), problem.message
     if limit is not None:
         headers[LIMIT_HEADER] = limit
         message = _LIMIT_MESSAGES.get((reason, limit), message)
-    if problem_kind.status in (429, 503):
-        headers["retry-after"] = str(
-            _whole_seconds(retry_after_s, MONTH_S if problem_kind.renewed_in_days else RETRY_AFTER_S_MAX)
-        )
-    if problem_kind.renewed_in_days:
-        headers["x-should-retry"] = "false"
-    return Problem(problem_kind.status, problem_kind.type, problem_kind.code, message, headers=headers, limit=limit)
+    if problem.status in (429, 503):
+        most_s = MONTH_S if reason is Reason.BUDGET_SPENT else RETRY_AFTER_S_MAX
+        headers["retry-after"] = str(_whole_seconds(retry_after_s, most_s))
+    return replace(problem, message=message, headers=headers, limit=limit)
 
 
 def problem_about(problem: Problem, param: str) -> Problem:
@@ -263,7 +250,10 @@ def too_many_failures(wait_s: float) -> Problem:
 
 def write_answer(problem: Problem, api: Api) -> WholeAnswer:
     """The complete response for a problem, in this API's error format."""
-    return WholeAnswer(problem.status, _BODIES[api](problem), problem.headers)
+    body = error = error_object(problem, api)
+    if api is not Api.COHERE:
+        body = {"error": error} if api is Api.OPENAI else {"type": "error", "error": error}
+    return WholeAnswer(problem.status, orjson.dumps(body), problem.headers)
 
 
 def error_object(problem: Problem, api: Api) -> dict[str, Any]:
@@ -281,31 +271,8 @@ def error_object(problem: Problem, api: Api) -> dict[str, Any]:
         payload = {"type": _ANTHROPIC_TYPES.get(problem.status, "api_error"), "message": problem.message}
     else:
         payload = {"message": problem.message}
-    return payload | _limit(problem)
-
-
-def _openai_body(problem: Problem) -> bytes:
-    return orjson.dumps({"error": error_object(problem, Api.OPENAI)})
-
-
-def _anthropic_body(problem: Problem) -> bytes:
-    return orjson.dumps({"type": "error", "error": error_object(problem, Api.ANTHROPIC)})
-
-
-def _limit(problem: Problem) -> dict[str, str]:
-    """The name of the exceeded limit, as an additional field: OpenAI has it in the message alone."""
-    return {} if problem.limit is None else {"limit": problem.limit}
-
-
-def _cohere_body(problem: Problem) -> bytes:
-    return orjson.dumps(error_object(problem, Api.COHERE))
-
-
-_BODIES: Final[Mapping[Api, Callable[[Problem], bytes]]] = {
-    Api.OPENAI: _openai_body,
-    Api.ANTHROPIC: _anthropic_body,
-    Api.COHERE: _cohere_body,
-}
+    # An additional field: OpenAI has the name of the exceeded limit in the message alone.
+    return payload if problem.limit is None else {**payload, "limit": problem.limit}
 
 
 def _whole_seconds(retry_after_s: float, most_s: int) -> int:
