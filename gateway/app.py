@@ -25,7 +25,6 @@ from gateway.admin.management import Administration, Management
 from gateway.config import Config
 from gateway.config.jwt import TenantIssuer
 from gateway.config.reloading import Reloading
-from gateway.config.scheduling import Scheduling
 from gateway.embedded_engine import EmbeddedEngine
 from gateway.forwarding.backend_client import BackendClients
 from gateway.handlers.handlers import RequestHandlers
@@ -105,7 +104,7 @@ class Opened:
 
     config: Config
     order: Order
-    management: Management | None
+    management: Management
     logs: CallLogs
     engine: EmbeddedEngine
     specs: list[BackendSpec]
@@ -114,12 +113,11 @@ class Opened:
     """Closes all of them."""
 
 
-async def open_gateway(config: Config, *, order: Order | None = None, store: Store | None = None) -> "Gateway":
+async def open_gateway(config: Config, store: Store, *, order: Order | None = None) -> "Gateway":
     """A gateway that serves nothing yet. Call it on the loop that runs it; `start` the gateway, and `stop` it.
 
-    It is alone without an `order`. The `store` keeps what the admin API changes; without a store nothing can be changed
-    while the gateway runs. Raises ValueError where a secret cannot be read or a setting does not hold here, OSError,
-    and what `Management.open` raises.
+    It is alone without an `order`. The `store` keeps what the admin API changes. Raises ValueError where a secret
+    cannot be read or a setting does not hold here, OSError, and what `Management.open` raises.
     """
     order = OwnOrder(config) if order is None else order
     closing = AsyncExitStack()
@@ -127,15 +125,14 @@ async def open_gateway(config: Config, *, order: Order | None = None, store: Sto
         closing.push_async_callback(order.close)
         logs = CallLogs(config, writes_lines=order.process.listening is not None)
         closing.push_async_callback(logs.close)
-        management = None if store is None else Management(config, store, order)
+        management = Management(config, store, order)
         await order.process.open()
         engine = EmbeddedEngine(config.engine)
         closing.push_async_callback(engine.stop)
-        if management is not None:
-            closing.push_async_callback(management.close)
-            await management.open()
+        closing.push_async_callback(management.close)
+        await management.open()
         specs = config.backend_specs()
-        if not specs and not (management is not None and management.has_backends):
+        if not specs and not management.has_backends:
             specs = [await order.process.embedded_engine(engine.start)]
         tokens = await tenant_tokens(config.jwt.data)
         if tokens is not None:
@@ -166,8 +163,7 @@ class Gateway:
         self.pools.watch(self.backends)
         self._clients = BackendClients(config, self.backends, opened.specs)
         self._logs = opened.logs
-        has_admin_port = config.admin.enabled and management is not None
-        self.operators = self._make_operator_parts() if has_admin_port else None
+        self.operators = self._make_operator_parts() if config.admin.enabled else None
         """None without an admin port."""
         self.metrics = self._make_metrics()
         self._handlers = self._make_handlers(opened.tokens)
@@ -184,22 +180,18 @@ class Gateway:
             make_scheduler=self._make_scheduler,
             operators=self.operators,
         )
-        self._administration = None
-        if management is not None:
-            if self.operators is not None:
-                OperatorSources(config, self.order, self._engine, management, self._parts).connect(self.operators)
-            self._administration = Administration(config, management, self._parts, self.order)
+        if self.operators is not None:
+            OperatorSources(config, self.order, self._engine, management, self._parts).connect(self.operators)
+        self._administration = Administration(config, management, self._parts, self.order)
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
-        administration, metrics = self._administration, self._config.metrics
+        metrics = self._config.metrics
         metrics_page = partial(self.order.process.metrics_page, self.metrics)
-        if administration is not None:
-            administration.start()
+        self._administration.start()
         await self.order.begin(self._parts, self._management)
         await self.backends.polls.start()
-        if administration is not None:
-            self.admin_url = await administration.serve(metrics_page)
+        self.admin_url = await self._administration.serve(metrics_page)
         if metrics.port is not None and self.order.has_state:
             from gateway.ports.metrics_port import MetricsPort  # noqa: PLC0415 - only where it is on
 
@@ -213,18 +205,16 @@ class Gateway:
 
     def page_link(self) -> str | None:
         """The address of the page with a new one-time link; None without an admin port."""
-        token = None if self._administration is None else self._administration.make_link()
+        token = self._administration.make_link()
         return None if token is None else f"{self.admin_url}/#once={token}"
 
     async def watch(self, reloading: Reloading) -> None:
-        """Reload this configuration file whenever it changes, until cancelled. For a gateway with a store."""
+        """Reload this configuration file whenever it changes, until cancelled."""
         self._reloading = reloading
         await reloading.watch(self.reload)
 
     def reload(self, config: Config) -> None:
         """Apply another configuration. Raises ValueError."""
-        if self._administration is None:
-            raise ValueError("nothing can be changed without a store")
         self._administration.reload(config.listening_at(self._config.given_address))
 
     async def drain(self) -> None:
@@ -252,8 +242,7 @@ class Gateway:
         self._descriptors.stop()
         if self.operators is not None:
             await self.operators.stop()
-        if self._administration is not None:
-            await self._administration.stop()
+        await self._administration.stop()
         if self._metrics_port is not None:
             await self._metrics_port.stop()
         await self.metrics.stop()
@@ -269,13 +258,11 @@ class Gateway:
         """What is told of every call. Its cost is set before it is counted, and usage is counted before its reservation
         ends.
         """
-        management, meters = self._management, list[CallObserver]()
-        if management is not None:
-            meters.append(management.pricing)
-        meters.append(self.metrics.calls)
+        management = self._management
+        meters: list[CallObserver] = [management.pricing, self.metrics.calls]
         if self.operators is not None:
             meters += self.operators.meters
-        if management is not None and self._config.keeps_state:
+        if self._config.keeps_state:
             meters += [management.usage, management.budgets]
         return self._logs.telemetry(meters, [self.metrics.calls])
 
@@ -284,14 +271,13 @@ class Gateway:
         return Metrics(
             self.pools.dispatchers,
             led=lambda: self.order.others.is_leading,
-            scheduling_of=self._scheduling_of,
+            scheduling_of=self._management.scheduling_of,
             lost=self._lost,
             tenants_max=self._config.metrics.tenants_max,
             watches=() if operators is None else (operators.live.record, operators.history.recorder),
         )
 
     def _make_handlers(self, tokens: "Tokens[TenantIssuer, Identity] | None") -> RequestHandlers:
-        management = self._management
         return RequestHandlers(
             self._config,
             order=self.order,
@@ -300,7 +286,7 @@ class Gateway:
             tiers=self._tiers,
             telemetry=self._make_telemetry(),
             tokens=tokens,
-            claims=management.claims if management is not None and self._config.keeps_state else None,
+            claims=self._management.claims if self._config.keeps_state else None,
         )
 
     def _make_listener(self) -> Listener:
@@ -321,14 +307,11 @@ class Gateway:
             Live(catalog.pool_of_model, others), HistoryReader(recorder, others), Steering(others, catalog)
         )
 
-    def _scheduling_of(self, pool: str) -> Scheduling:
-        return (self._config if self._management is None else self._management).scheduling_of(pool)
-
     def _lost(self) -> dict[Family, Values]:
         """Counters that other parts hold: lost log lines and spans, clients that were cut, replicas."""
         cut: Values = {(reason,): number for reason, number in self._handlers.server.cuts.items()}
         reload_failed: Values = {} if self._reloading is None else {(): self._reloading.has_failed}
-        notices = None if self._management is None else self._management.notices
+        notices = self._management.notices
         budgets = {} if notices is None else notices.values(self.metrics.calls.series.names)
         counted = {CLIENTS_CUT: cut, RELOAD_FAILED: reload_failed}
         return {**self._logs.lost(), **counted, **budgets, **self.order.values()}
@@ -336,7 +319,7 @@ class Gateway:
     def _make_scheduler(self, pool: str) -> Scheduler:
         config = self._config
         return make_scheduler(
-            self._scheduling_of(pool),
+            self._management.scheduling_of(pool),
             tiers=config.policy_tiers(),
             queue=config.queue,
             continuation=config.continuation,

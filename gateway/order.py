@@ -111,7 +111,7 @@ class Order(Protocol):
         """The backends, which tell the pools of their changes."""
         ...
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
+    async def begin(self, parts: GatewayParts, management: Management) -> None:
         """All parts are there, and nothing serves yet."""
         ...
 
@@ -172,7 +172,7 @@ class OwnOrder:
         polls = PollLoop(**poll_options(self._config))
         return BackendPool(specs, polls=polls, on_change=pools.changed, on_load=pools.load_changed)
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None: ...
+    async def begin(self, parts: GatewayParts, management: Management) -> None: ...
 
     def is_ready(self) -> bool:
         return True

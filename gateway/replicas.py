@@ -92,7 +92,7 @@ async def open_replica(config: Config, redis: RedisSection, store: Store) -> Gat
     elections = make_elections(redis)
     enter = partial(Elected, config=config, elections=elections)
     order = MemberOrder(config, place_of(config, redis), enter, elections=elections)
-    return await open_gateway(config, order=order, store=store)
+    return await open_gateway(config, store, order=order)
 
 
 def place_of(config: Config, redis: RedisSection) -> MemberPlace:

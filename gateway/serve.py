@@ -57,7 +57,7 @@ async def open_one(config: Config, config_file: Path | None) -> Gateway:
         from gateway.replicas import open_replica  # noqa: PLC0415 - only with a shared Redis
 
         return await open_replica(config, config.cluster_redis, store)
-    return await open_gateway(config, store=store)
+    return await open_gateway(config, store)
 
 
 async def serve_one(

@@ -66,7 +66,7 @@ async def _open_worker(worker: WorkerPlace, config: Config, config_file: Path | 
     store = make_store(config.state, kept_beside) if worker.is_leading else None
     enter = partial(Appointed, worker=worker, config=config, store=store)
     order = MemberOrder(config, worker.place(), enter)
-    return await open_gateway(config, order=order, store=LeaderStore(order.others) if store is None else store)
+    return await open_gateway(config, LeaderStore(order.others) if store is None else store, order=order)
 
 
 def _present(config: Config, config_file: Path | None) -> Config:

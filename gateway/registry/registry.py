@@ -11,6 +11,7 @@ While the store is unavailable, reads still work and writes raise StoreUnavailab
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -44,7 +45,7 @@ class Registry:
         """What is read from memory, to read only."""
         self._cursor = 0
         self._guards: dict[str, int] = {}  # the version of each guard's document
-        self._listeners: list[Callable[[Changed], None]] = []
+        self._listeners: dict[Callable[[Changed], None], None] = {}
         self._watcher = Periodic(self._watch, WATCH_S, "watch the store")
         self._is_readable = True
         self.audit_log = AuditLog(store, replica, clock)
@@ -98,10 +99,10 @@ class Registry:
 
     def subscribe(self, listener: Callable[[Changed], None]) -> Callable[[], None]:
         """Call `listener` on the loop after every change; it must not raise or block. Returns a function that
-        unsubscribes it.
+        unsubscribes it, which may be called again.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        self._listeners[listener] = None
+        return partial(self._listeners.pop, listener, None)
 
     async def refresh(self) -> None:
         """Read the changes that other gateways have written. Raises StoreUnavailable."""

@@ -118,9 +118,7 @@ class MemberOrder:
 
         return BackendPool(specs, polls=self._polls, on_change=changed, on_load=load_changed, member=self.others.name)
 
-    async def begin(self, parts: GatewayParts, management: Management | None) -> None:
-        if management is None:
-            raise ValueError("processes that share an order share a store")
+    async def begin(self, parts: GatewayParts, management: Management) -> None:
         self._work = RoleWork(
             self.shared,
             peers=self.others,

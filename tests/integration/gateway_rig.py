@@ -23,6 +23,7 @@ from gateway.config import Config
 from gateway.order import OwnOrder
 from gateway.replicas import open_replica
 from gateway.scheduling.pools import Pools
+from gateway.store.sqlite import SqliteStore
 from policies.types import Snapshot
 
 CHAT = "/v1/chat/completions"
@@ -174,7 +175,8 @@ async def gateway(*backends: Any, wrap_scheduler: Any = None, store: Any = None,
     if made.cluster_redis is not None:
         served = await open_replica(made, made.cluster_redis, store)
     else:
-        served = await open_gateway(made, order=OwnOrder(made, wrap_scheduler=wrap_scheduler), store=store)
+        order = OwnOrder(made, wrap_scheduler=wrap_scheduler)
+        served = await open_gateway(made, SqliteStore(None) if store is None else store, order=order)
     try:
         url = await served.start()
         headers = {"Content-Type": "application/json"}

@@ -30,6 +30,7 @@ from engine_process import EngineProcess
 
 from gateway.app import open_gateway
 from gateway.config import Config
+from gateway.store.sqlite import SqliteStore
 
 STREAMS = 17
 AWAY_S = {"accident": 4.0, "outage": 10.0}
@@ -48,7 +49,8 @@ async def gateway(*backends):
         await backend.start()
     entries = [{"name": f"b{number}", "url": backend.url} for number, backend in enumerate(backends)]
     served = await open_gateway(
-        Config(listen={"port": 0}, backends=entries, access_log={"enabled": False}, shutdown={"lame_duck_s": 0.0})
+        Config(listen={"port": 0}, backends=entries, access_log={"enabled": False}, shutdown={"lame_duck_s": 0.0}),
+        SqliteStore(None),
     )
     url = await served.start()
     try:

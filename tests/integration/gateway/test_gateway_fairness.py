@@ -23,7 +23,9 @@ def tenants(tmp_path):
         auth = {"mode": "keys", "secret": SECRET, "keys_file": tmp_path / "keys"}
         headers = {}
         for name in settings:
-            key = add_key(auth["keys_file"], tenant=name, secret=SECRET.encode(), created_at="now")
+            key = add_key(
+                auth["keys_file"], tenant=name, secret=SECRET.encode(), created_at="2026-01-01T00:00:00+00:00"
+            )
             headers[name] = {"Authorization": f"Bearer {key}"}
         return {"auth": auth, "tenants": settings}, headers
 

@@ -33,7 +33,10 @@ def keyring(tmp_path):
     keys_file = tmp_path / "keys"
     auth = {"mode": "keys", "secret": SECRET, "keys_file": keys_file}
     tenants = ("alice", "bob", "stranger")
-    made = {name: add_key(keys_file, tenant=name, secret=SECRET.encode(), created_at="now") for name in tenants}
+    made = {
+        name: add_key(keys_file, tenant=name, secret=SECRET.encode(), created_at="2026-01-01T00:00:00+00:00")
+        for name in tenants
+    }
     return {"auth": auth, "tenants": {"alice": {}, "bob": {}}}, made
 
 

@@ -148,12 +148,12 @@ async def test_what_waits_for_the_next_start_is_said_whenever_the_file_is_read_a
     caplog.set_level("INFO")
     file = File(tmp_path)
     async with engine() as server, file.served(server) as (rig, reloading):
-        before = rig.gateway._scheduling_of(MODEL)
+        before = rig.gateway._management.scheduling_of(MODEL)
         pool = {"scheduling": {"fairness": "drr", "preempt_service": 9}}
         file.write(listen={"port": 0, "show_backend": True}, scheduling={"share_ratio_max": 0.8}, pools={MODEL: pool})
         late = f"listen.show_backend, pools.{MODEL}.scheduling.preempt_service, scheduling.share_ratio_max"
         await until(lambda: f"next start: {late}" in caplog.text)
-        now = rig.gateway._scheduling_of(MODEL)
+        now = rig.gateway._management.scheduling_of(MODEL)
         assert now.fairness.policy == "drr"
         assert (now.share_ratio_max, now.preempt_service) == (before.share_ratio_max, before.preempt_service)
         caplog.clear()

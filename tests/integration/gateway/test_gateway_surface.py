@@ -474,7 +474,7 @@ async def test_a_tenant_is_named_by_a_trusted_proxy_and_by_no_other_peer():
 
 async def test_a_trusted_proxy_needs_no_key_where_others_do(tmp_path):
     secret = b"s" * 32
-    key = add_key(tmp_path / "keys", secret=secret, tenant="alice", created_at="now")
+    key = add_key(tmp_path / "keys", secret=secret, tenant="alice", created_at="2026-01-01T00:00:00+00:00")
     auth = {"mode": "keys", "secret": secret.decode(), "keys_file": str(tmp_path / "keys")}
     async with scripted() as backend:
         config = {"tenants": {"alice": {}, "bob": {}}}

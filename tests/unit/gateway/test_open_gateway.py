@@ -6,6 +6,7 @@ from gateway import app
 from gateway.app import EmbeddedEngine, open_gateway
 from gateway.config import Config
 from gateway.order import LoneProcess, OwnOrder
+from gateway.store.sqlite import SqliteStore
 
 CONFIG = Config(listen={"port": 0}, access_log={"enabled": False})
 
@@ -30,7 +31,7 @@ async def test_an_order_that_does_not_open_is_closed():
     order = Watched()
     order.process = Leaderless()
     with pytest.raises(OSError, match="does not answer"):
-        await open_gateway(CONFIG, order=order)
+        await open_gateway(CONFIG, SqliteStore(None), order=order)
     assert order.closed == 1
 
 
@@ -47,13 +48,13 @@ async def test_what_is_open_is_closed_where_a_part_cannot_be_made(monkeypatch):
     monkeypatch.setattr(EmbeddedEngine, "stop", stops)
     monkeypatch.setattr(app, "Listener", no_listener)
     with pytest.raises(ValueError, match="no certificate"):
-        await open_gateway(CONFIG, order=order)
+        await open_gateway(CONFIG, SqliteStore(None), order=order)
     assert (order.closed, stopped) == (1, [True])
 
 
 async def test_a_gateway_that_is_stopped_closes_its_order_once():
     order = Watched()
-    gateway = await open_gateway(CONFIG, order=order)
+    gateway = await open_gateway(CONFIG, SqliteStore(None), order=order)
     await gateway.start()
     await gateway.stop()
     await gateway.stop()
