@@ -125,7 +125,7 @@ async def open_gateway(config: Config, store: Store, *, order: Order | None = No
         closing.push_async_callback(order.close)
         logs = CallLogs(config, writes_lines=order.process.listening is not None)
         closing.push_async_callback(logs.close)
-        management = Management(config, store, order)
+        management = Management(config, store, has_state=order.has_state, others=order.others, on_found=order.found)
         await order.process.open()
         engine = EmbeddedEngine(config.engine)
         closing.push_async_callback(engine.stop)
@@ -182,7 +182,7 @@ class Gateway:
         )
         if self.operators is not None:
             OperatorSources(config, self.order, self._engine, management, self._parts).connect(self.operators)
-        self._administration = Administration(config, management, self._parts, self.order)
+        self._administration = Administration(config, management, self._parts, self.order.cluster_view)
 
     async def start(self) -> str:
         """Serve; return the URL. Raises OSError where the port is taken, ValueError where a secret cannot be read."""
@@ -280,7 +280,10 @@ class Gateway:
     def _make_handlers(self, tokens: "Tokens[TenantIssuer, Identity] | None") -> RequestHandlers:
         return RequestHandlers(
             self._config,
-            order=self.order,
+            processes=self.order.processes,
+            others=self.order.others,
+            process_secret=self.order.secret,
+            is_ready=self.order.is_ready,
             pools=self.pools,
             clients=self._clients,
             tiers=self._tiers,

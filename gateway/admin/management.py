@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from backends.address_allowlist import AddressAllowlist
 from gateway.admin.reconciler import BudgetReconciler, Reconciler
@@ -42,37 +42,30 @@ if TYPE_CHECKING:  # loaded only where the admin port or discovery is on
 log = logging.getLogger(__name__)
 
 
-class Members(Protocol):
-    """The processes that form one gateway, as seen by one of them."""
-
-    @property
-    def has_state(self) -> bool:
-        """Whether this process has the state, discovers backends and serves the admin API. Other processes run without
-        these parts, and apply the state that this one sends.
-        """
-        ...
-
-    def cluster_view(self) -> ClusterView: ...
-
-    @property
-    def others(self) -> Others: ...
-
-    def found(self, number: int, urls: frozenset[str]) -> None:
-        """Report that the discovery source with this number has found these servers."""
-        ...
-
-
 class Management:
     """The managed state of a gateway: registry, usage, budgets, prices and checkpoint. Create it on the loop that runs
     it. `open` it before the gateway is assembled, and `close` it after all else has stopped.
     """
 
-    def __init__(self, config: Config, store: Store, members: Members) -> None:
-        """Raises ValueError where the key file cannot be read, or a discovery source cannot be set up."""
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        *,
+        has_state: bool,
+        others: Others,
+        on_found: Callable[[int, frozenset[str]], None],
+    ) -> None:
+        """`has_state`: this process has the state, discovers backends and serves the admin API. Other processes run
+        without these parts, and apply the state that this one sends. `on_found` is told of the servers that a discovery
+        source has found, by its number. Raises ValueError where the key file cannot be read, or a source cannot be set
+        up.
+        """
         self._config = config
         self.store = store
-        self._members = members
-        self._has_state = has_state = members.has_state
+        self.others = others
+        self.has_state = has_state
+        self._on_found = on_found
         self._declaration = Declaration(config)
         self.sources = _discovery_sources(config) if has_state else []
         """The sources of discovery; what each finds is passed to `found`."""
@@ -85,7 +78,7 @@ class Management:
         self.pricing = CallPricing(self.prices, self.usage.today)
         is_shared = config.state.redis is not None or config.workers != 1
         self.budgets = Budgets(self.usage, store, is_shared=is_shared, prices=self.prices)
-        self.claims = BudgetClaims(self.budgets, self.usage.writer, members.others)
+        self.claims = BudgetClaims(self.budgets, self.usage.writer, others)
         self.notices: BudgetNotices | None = None  # from `open` on, in the process that has the state
         self._writes_learnt = not config.is_clustered  # in a cluster its leader does
         self._is_open = False
@@ -99,16 +92,16 @@ class Management:
         await self.registry.start()
         self._is_open = True
         secret = self._config.auth.secret_bytes()
-        if secret is not None and self._has_state:
+        if secret is not None and self.has_state:
             self._fingerprint_check = FingerprintCheck(self.store, secret)
             await self._fingerprint_check.start()
         if self._memory is not None:
             await self._memory.open()
         self.usage.start()
         reconciler = BudgetReconciler(self.registry, self.budgets, keeps_state=self._config.keeps_state)
-        await reconciler.start(recalls_deleted=self._has_state)
+        await reconciler.start(recalls_deleted=self.has_state)
         await self.budgets.start()
-        if self._has_state:
+        if self.has_state:
             self.notices = BudgetNotices(
                 self._config.budgets,
                 self.budgets,
@@ -176,7 +169,7 @@ class Management:
 
     def found(self, number: int, urls: frozenset[str]) -> None:
         """Apply the servers that this discovery source has found, here or in the leading process."""
-        self._members.found(number, urls)
+        self._on_found(number, urls)
         self._declaration.found(number, urls)
         self.registry.redeclare(self._declaration.backends())
 
@@ -197,8 +190,10 @@ class Administration:
     the admin port.
     """
 
-    def __init__(self, config: Config, management: Management, parts: GatewayParts, members: Members) -> None:
-        self._config, self._parts, self._members = config, parts, members
+    def __init__(
+        self, config: Config, management: Management, parts: GatewayParts, cluster_view: Callable[[], ClusterView]
+    ) -> None:
+        self._config, self._parts, self._cluster_view = config, parts, cluster_view
         self.management = management
         self._address_allowlist = AddressAllowlist(config.admin.backend_networks)
         self._reconciler = Reconciler(
@@ -211,7 +206,7 @@ class Administration:
         self._searches: list[asyncio.Task[None]] = []
         self._port: AdminPort | None = None  # while it is open
         self._tokens: Tokens[AdminIssuer, Caller] | None = None
-        members.others.services["view"] = self._view
+        management.others.services["view"] = self._view
 
     def start(self) -> None:
         """Start the checkpoint, the reconciler and the discovery sources."""
@@ -236,10 +231,10 @@ class Administration:
         else:
             log.info("the configuration is in force")
 
-    async def serve(self, render_metrics: "Callable[[], Awaitable[web.Response]] | None" = None) -> str | None:
+    async def serve(self, render_metrics: "Callable[[], Awaitable[web.Response]]") -> str | None:
         """Start the admin port, if enabled; return its URL. Raises OSError, ValueError."""
         operators, secret = self._parts.operators, self._config.auth.secret_bytes()
-        if operators is None or secret is None or not self._members.has_state:
+        if operators is None or secret is None or not self.management.has_state:
             return None
         from gateway.admin.port import Parts  # noqa: PLC0415 - it takes a tenth of the time of a start
 
@@ -254,7 +249,7 @@ class Administration:
             address_allowlist=self._address_allowlist,
             tenant_keys=self._parts.handlers.keys,
             clock=asyncio.get_running_loop().time,
-            cluster_view=self._members.cluster_view,
+            cluster_view=self._cluster_view,
             ask_leader=self._ask_leader,
             operators=operators,
         )
@@ -275,7 +270,7 @@ class Administration:
             await self._tokens.start()
 
     async def _open_port(
-        self, port: int, parts: "Parts", secret: bytes, render_metrics: "Callable[[], Awaitable[web.Response]] | None"
+        self, port: int, parts: "Parts", secret: bytes, render_metrics: "Callable[[], Awaitable[web.Response]]"
     ) -> str:
         from gateway.admin.port import AdminPort  # noqa: PLC0415
 
@@ -301,13 +296,13 @@ class Administration:
 
     async def _view(self, target: bytes) -> bytes:
         """The live view at this path and query, as JSON, for a process that follows this one."""
-        if self._port is None or not self._members.others.is_leading:
+        if self._port is None or not self.management.others.is_leading:
             raise StoreUnavailable("this process does not lead, or its admin port is not open")
         return await self._port.server.answer_peer(target.decode())
 
     async def _ask_leader(self, target: str) -> bytes | None:
         """The view of the process that leads; None: this one does. Raises StoreUnavailable."""
-        others = self._members.others
+        others = self.management.others
         return None if others.is_leading else await others.ask_leader("view", target.encode())
 
     async def stop(self) -> None:

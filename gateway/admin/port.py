@@ -97,9 +97,9 @@ class AdminPort:
         parts: Parts,
         *,
         secret: bytes,
-        tokens: "Tokens[AdminIssuer, Caller] | None" = None,
-        render_metrics: Callable[[], Awaitable[web.Response]] | None = None,
-        has_first_key: bool = True,
+        tokens: "Tokens[AdminIssuer, Caller] | None",
+        render_metrics: Callable[[], Awaitable[web.Response]],
+        has_first_key: bool,
     ) -> None:
         """`secret` is the HMAC secret of API keys. Without `has_first_key` one-time links are the way in, and a socket
         for commands of this user. Raises ValueError where the first key cannot be read or created.
@@ -124,9 +124,9 @@ class AdminPort:
         )
         sessions = SessionRoutes(registry=parts.registry, links=self._links, sign_in=sign_in)
         table = RouteTable(routes(parts, self._ring.hmac_hex, sessions))
-        pages = {} if render_metrics is None else {"/metrics": render_metrics}
         made = {MODULE: fields_module(), PROVIDERS: _providers_module([] if oidc is None else oidc.labels)}
-        self.server = AdminServer(table, sign_in, parts.ask_leader, pages, StaticFiles(made=made), oidc=oidc)
+        files = StaticFiles(made=made)
+        self.server = AdminServer(table, sign_in, parts.ask_leader, render_metrics, files, oidc=oidc)
         address = config.host, config.port
         self._listener = Listener(self.server, address, config.tls, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
 

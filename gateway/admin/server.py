@@ -52,6 +52,7 @@ HEADERS: Mapping[str, str] = {
 JSON = "application/json"
 EVENTS = "text/event-stream"
 ACCEPTED = 202  # RFC 9110, 15.3.3: Location is where to ask how far it is
+METRICS = "/metrics"
 NOT_SIGNED_IN = Caller("", Role.VIEWER)
 
 if TYPE_CHECKING:  # loaded only where it is configured
@@ -65,13 +66,10 @@ log = logging.getLogger(__name__)
 # StoreUnavailable.
 AskLeader = Callable[[str], Awaitable[bytes | None]]
 
-# A page outside the route table: one path, served to any caller that is signed in.
-Page = Callable[[], Awaitable[web.Response]]
-
 
 class AdminServer(web.Server):
-    """The HTTP server of the admin port. It serves the routes of the table, and, for signed-in callers, `pages` (text
-    for programs, such as metrics). It serves the `files` of the page to every caller, because they hold no secret.
+    """The HTTP server of the admin port. It serves the routes of the table and, for signed-in callers, the metrics. It
+    serves the `files` of the page to every caller, because they hold no secret.
     """
 
     def __init__(
@@ -79,8 +77,8 @@ class AdminServer(web.Server):
         table: RouteTable,
         sign_in: SignIn,
         ask_leader: AskLeader,
-        pages: Mapping[str, Page] | None = None,
-        files: StaticFiles | None = None,
+        render_metrics: Callable[[], Awaitable[web.Response]],
+        files: StaticFiles,
         *,
         oidc: "Oidc | None" = None,
     ) -> None:
@@ -95,7 +93,7 @@ class AdminServer(web.Server):
         )
         self._table = table
         self._sign_in = sign_in
-        self._pages = pages or {}
+        self._render_metrics = render_metrics
         self._ask_leader = ask_leader
         self._files = files
         self._oidc = oidc
@@ -112,7 +110,7 @@ class AdminServer(web.Server):
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            found = None if self._files is None else self._files.find(request)
+            found = self._files.find(request)
             if found is None and self._oidc is not None:
                 found = await self._oidc.answer(request)
             response = await self._answer(request) if found is None else found
@@ -130,9 +128,8 @@ class AdminServer(web.Server):
             asked = await _asked(request, open_to_all, found[1], NOT_SIGNED_IN)
             return to_response(open_to_all, await run(open_to_all, asked))
         caller = self._sign_in.caller(request.headers, request.remote)
-        page = self._pages.get(request.path)
-        if page is not None and request.method == hdrs.METH_GET:
-            return await _shown_to(caller, page)
+        if request.path == METRICS and request.method == hdrs.METH_GET:
+            return await self._metrics(caller)
         if found is None:
             raise AdminProblem(404, "there is no such path")
         methods, path = found
@@ -157,6 +154,11 @@ class AdminServer(web.Server):
                 to_response(route, reply) if reply.pieces is None else await _write_file(request, reply, reply.pieces)
             )
         return to_response(route, await self._run_once(request, key, route, asked))
+
+    async def _metrics(self, caller: Caller) -> web.Response:
+        if (refused := refusal(caller, Role.VIEWER)) is not None:
+            raise AdminProblem(403, refused)
+        return await self._render_metrics()
 
     async def _run_once(self, request: web.BaseRequest, key: str, route: Route, asked: AdminRequest) -> AdminAnswer:
         if not _KEY.fullmatch(key):
@@ -193,12 +195,6 @@ class AdminServer(web.Server):
         except AdminProblem as problem:
             raise StoreUnavailable(str(problem)) from problem
         return reply.json() or b""
-
-
-async def _shown_to(caller: Caller, page: Page) -> web.Response:
-    if (refused := refusal(caller, Role.VIEWER)) is not None:
-        raise AdminProblem(403, refused)
-    return await page()
 
 
 async def run(route: Route, asked: AdminRequest) -> AdminAnswer:

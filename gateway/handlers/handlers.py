@@ -8,9 +8,9 @@ GatewayServer -> CallMiddleware -> Generation: RequestAdmission (RequestParser) 
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.api import endpoints
 from gateway.api.endpoints import ENDPOINTS, RESPONSES, ChargeRule, Endpoint, passthrough_endpoint
@@ -59,27 +59,6 @@ if TYPE_CHECKING:
     from gateway.identity.tokens import Tokens
 
 
-class RequestOrder(Protocol):
-    """The part of an Order's interface that the request handlers use."""
-
-    @property
-    def processes(self) -> int:
-        """That serve on this machine."""
-        ...
-
-    @property
-    def others(self) -> Others: ...
-
-    @property
-    def secret(self) -> bytes | None:
-        """Of all processes: it counts where none is configured."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether it is decided on requests."""
-        ...
-
-
 class RequestHandlers:
     """The handlers of all paths of the data port, and the server that calls them. Made and used on the gateway's
     loop.
@@ -89,7 +68,10 @@ class RequestHandlers:
         self,
         config: Config,
         *,
-        order: RequestOrder,
+        processes: int,
+        others: Others,
+        process_secret: bytes | None,
+        is_ready: Callable[[], bool],
         pools: Pools,
         clients: BackendClients,
         tiers: Mapping[str, Tier],
@@ -97,19 +79,22 @@ class RequestHandlers:
         tokens: "Tokens[TenantIssuer, Identity] | None" = None,
         claims: BudgetClaims | None = None,
     ) -> None:
-        """`tiers` are live: each look-up sees the present ones. Raises ValueError where a secret cannot be read."""
-        self._secret, self._config = order.secret, config
+        """`processes` serve on this machine. `process_secret` is that of all processes, which counts where none is
+        configured. `is_ready`: it is decided on requests. `tiers` are live: each look-up sees the present ones. Raises
+        ValueError where a secret cannot be read.
+        """
+        self._secret, self._config = process_secret, config
         self._pools, self._clients, self._claims = pools, clients, claims
         self._names = RequestIds()
         self._headers = _answer_headers(config.listen)
-        self._responses = StoredResponses(order.others)
+        self._responses = StoredResponses(others)
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
-        auth, self.keys = make_authenticator(config.auth, order.secret)
+        auth, self.keys = make_authenticator(config.auth, process_secret)
         self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
         self.tenants = _make_tenants(config, pools)
         self.envelopes = Envelopes(tenants=envelopes_of(config.tenants), tiers=envelopes_of(config.tiers))
-        self.memory = _make_memory_guard(config, order.processes)
+        self.memory = _make_memory_guard(config, processes)
         self._request_parser = self._make_request_parser(_accepting(auth, self.keys_beside, tokens))
         self.prompt_tokens, exact_tokens = LearntPromptTokens(), _exact_tokens(config.prompt_tokens)
         request_admission = self._make_request_admission(exact_tokens)
@@ -120,7 +105,7 @@ class RequestHandlers:
         self._background = Background(request_admission, self._generation, clients.by_id, self._names, telemetry.ended)
         xargs_allowed = config.limits.xargs_allowed
         self._utilities = Utilities(context, self._request_parser, pools, self._responses, xargs_allowed=xargs_allowed)
-        self._probes = Probes(pools, order.is_ready)
+        self._probes = Probes(pools, is_ready)
         cors = Cors(config.listen.allowed_origins)
         self._middleware = self._make_middleware(cors, telemetry)
         body_bytes_max = config.limits.body_bytes_max
