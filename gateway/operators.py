@@ -39,7 +39,7 @@ class OperatorSources:
         parts, management = self._parts, self._management
         trials = Trials(
             parts.handlers.server,
-            parts.handlers.keys_beside,
+            parts.handlers.auth.beside,
             operators.steering.ended.find,
             tenant_is_model=self._config.auth.tenant_from == "model",
         )

@@ -247,7 +247,7 @@ class Administration:
             backends=self._parts.backends,
             in_force=self._reconciler,
             address_allowlist=self._address_allowlist,
-            tenant_keys=self._parts.handlers.keys,
+            tenant_keys=self._parts.handlers.auth.keys,
             clock=asyncio.get_running_loop().time,
             cluster_view=self._cluster_view,
             ask_leader=self._ask_leader,

@@ -379,7 +379,7 @@ class Reconciler:
         return self._key_limits.put(name, key.tenant, policy_key(key))
 
     def _key_changed(self, name: str, entry: Entry | None) -> None:
-        ring, key = self._handlers.keys, _section(entry, ApiKey)
+        ring, key = self._handlers.auth.keys, _section(entry, ApiKey)
         if ring is None:
             return  # keys are not checked
         ring.drop(name)

@@ -38,8 +38,7 @@ from gateway.http.cors import Cors
 from gateway.http.middleware import CallMiddleware, Run
 from gateway.http.request_ids import RequestIds
 from gateway.http.server import GatewayServer
-from gateway.identity.auth import Authenticator, Identity, KeysBeside, KeysOrTokens, TrustedProxies, make_authenticator
-from gateway.identity.key_ring import KeyRing
+from gateway.identity.auth import Identity, TrustedProxies, make_authenticator
 from gateway.identity.tenants import TenantDirectory
 from gateway.intake.admission import Call, RequestAdmission
 from gateway.intake.envelopes import Envelopes
@@ -90,12 +89,11 @@ class RequestHandlers:
         self._responses = StoredResponses(others)
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
-        auth, self.keys = make_authenticator(config.auth, process_secret)
-        self.keys_beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
+        self.auth = make_authenticator(config.auth, process_secret, tokens)
         self.tenants = _make_tenants(config, pools)
         self.envelopes = Envelopes(tenants=envelopes_of(config.tenants), tiers=envelopes_of(config.tiers))
         self.memory = _make_memory_guard(config, processes)
-        self._request_parser = self._make_request_parser(_accepting(auth, self.keys_beside, tokens))
+        self._request_parser = self._make_request_parser()
         self.prompt_tokens, exact_tokens = LearntPromptTokens(), _exact_tokens(config.prompt_tokens)
         request_admission = self._make_request_admission(exact_tokens)
         self._shadows = self._make_shadows(telemetry)
@@ -130,9 +128,9 @@ class RequestHandlers:
         hops = TrustedHops(self._config.listen.trusted_hops)
         return CallMiddleware(names=self._names, hops=hops, headers=self._headers, cors=cors, telemetry=telemetry)
 
-    def _make_request_parser(self, auth: Authenticator) -> RequestParser:
+    def _make_request_parser(self) -> RequestParser:
         return RequestParser(
-            auth=auth,
+            auth=self.auth,
             proxies=TrustedProxies(self._config.auth.trusted_proxies),
             tenants=self.tenants,
             tenant_is_model=self._config.auth.tenant_from == "model",
@@ -242,14 +240,6 @@ def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:
     if (ranks := options.ranks()) is None:
         return None
     return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
-
-
-def _accepting(
-    auth: Authenticator, beside: KeyRing[Identity], tokens: "Tokens[TenantIssuer, Identity] | None"
-) -> Authenticator:
-    """An authenticator that accepts these keys and tokens besides."""
-    auth = KeysBeside(auth, beside)
-    return auth if tokens is None else KeysOrTokens(auth, tokens)
 
 
 def _answer_headers(listen: Listen) -> AnswerHeaders:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gateway.api.trusted_hops import is_within
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
@@ -53,65 +53,50 @@ class Identity:
         return self.models is None or model in self.models
 
 
-class Authenticator(Protocol):
-    """An authenticator: which tenant does a request belong to?"""
-
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        """The identity of a request; `headers` looks names up case-insensitively. Raises Unauthorized."""
-        ...
-
-
-class KnownKeys:
-    """An authenticator that accepts only the keys of one key ring: those of the key file, and those of the admin
-    API.
+class Authenticator:
+    """The finder of the tenant that a request belongs to, by a key or a token of an identity provider. Mutable: its key
+    rings change.
     """
 
-    def __init__(self, ring: KeyRing[Identity]) -> None:
-        self._ring = ring
-
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        try:
-            key = given_key(headers) or ""
-        except Unauthorized:
-            key = ""  # a malformed key is looked up too, so that its answer takes the same time
-        identity = self._ring.find(key)
-        if identity is None:
-            raise Unauthorized
-        return identity
-
-
-class KeysBeside:
-    """An authenticator that accepts all keys that another authenticator accepts, and also the keys of a key ring. This
-    ring is mostly empty.
-    """
-
-    def __init__(self, others: Authenticator, ring: KeyRing[Identity]) -> None:
-        self._others = others
-        self._ring = ring
-
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        if self._ring.known:
-            identity = self._ring.find(given_key(headers) or "")
-            if identity is not None:
-                return identity
-        return self._others.identify(headers)
-
-
-class KeysOrTokens:
-    """An authenticator that accepts keys, and tokens of identity providers."""
-
-    def __init__(self, keys: Authenticator, tokens: "Tokens[TenantIssuer, Identity]") -> None:
-        self._keys = keys
+    def __init__(
+        self,
+        *,
+        keys: KeyRing[Identity] | None = None,
+        open_secret: bytes = b"",
+        tokens: "Tokens[TenantIssuer, Identity] | None" = None,
+    ) -> None:
+        """`keys` are all that are accepted; None: any key is, or none, and `open_secret` names its tenant."""
+        self.keys = keys
+        self.beside: KeyRing[Identity] = KeyRing(secrets.token_bytes(32))
+        """Further keys, mostly none."""
+        self._open_secret = open_secret
         self._tokens = tokens
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        token = given_token(headers)
-        if token is None:
-            return self._keys.identify(headers)
-        identity = self._tokens.find(token)
+        """The identity of a request; `headers` looks names up case-insensitively. Raises Unauthorized."""
+        if self._tokens is not None and (token := given_token(headers)) is not None:
+            identity = self._tokens.find(token)
+        else:
+            identity = self._by_key(headers)
         if identity is None:
             raise Unauthorized
         return identity
+
+    def _by_key(self, headers: Mapping[str, str]) -> Identity | None:
+        """Raises Unauthorized where any key is accepted, but the given one is malformed."""
+        try:
+            key = given_key(headers) or ""
+        except Unauthorized:
+            if self.keys is None:
+                raise
+            key = ""  # it is looked up too, so that its answer takes the same time
+        if self.beside.known and (identity := self.beside.find(key)) is not None:
+            return identity
+        if self.keys is not None:
+            return self.keys.find(key)
+        if not key:
+            return Identity(ANONYMOUS)
+        return Identity(OPEN_TENANT_PREFIX + key_hmac(self._open_secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
 
 
 def tenant_of(issuer: TenantIssuer, claims: Mapping[str, Any]) -> Identity | None:
@@ -149,19 +134,6 @@ def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity
     return ring
 
 
-class OpenKeys:
-    """An authenticator that accepts any key, or none."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        key = given_key(headers)
-        if not key:
-            return Identity(ANONYMOUS)
-        return Identity(OPEN_TENANT_PREFIX + key_hmac(self._secret, key).hex()[:OPEN_TENANT_HEX_CHARS])
-
-
 class TrustedProxies:
     """The networks of proxies whose tenant header is trusted."""
 
@@ -185,16 +157,17 @@ class TrustedProxies:
 
 
 def make_authenticator(
-    auth: AuthSection, process_secret: bytes | None = None
-) -> tuple[Authenticator, KeyRing[Identity] | None]:
-    """The authenticator, from the secret and the key file; and the ring of keys, None where keys are not checked.
-    `process_secret` is used where no secret is configured; None: a random one. Raises ValueError where a file cannot be
-    read.
+    auth: AuthSection,
+    process_secret: bytes | None = None,
+    tokens: "Tokens[TenantIssuer, Identity] | None" = None,
+) -> Authenticator:
+    """The authenticator, from the secret and the key file. `process_secret` is used where no secret is configured;
+    None: a random one. Raises ValueError where a file cannot be read.
     """
     if auth.mode == "open":
-        return OpenKeys(auth.secret_bytes() or process_secret or secrets.token_bytes(32)), None
-    ring = tenant_keys(auth.given_secret(), read_keys(auth.keys_file))
-    return KnownKeys(ring), ring
+        secret = auth.secret_bytes() or process_secret or secrets.token_bytes(32)
+        return Authenticator(open_secret=secret, tokens=tokens)
+    return Authenticator(keys=tenant_keys(auth.given_secret(), read_keys(auth.keys_file)), tokens=tokens)
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from gateway_rig import Reply, bearer, http, scripted, wire
 from multidict import CIMultiDict
 
 from gateway.config.key_file import new_key
-from gateway.identity.auth import KEY_CHARS_MAX, KnownKeys, Unauthorized
+from gateway.identity.auth import KEY_CHARS_MAX, Authenticator, Unauthorized
 from gateway.identity.key_ring import KeyRing
 from gateway.identity.throttle import ADDRESSES_MAX, FAILURES_BURST, FailureThrottle
 
@@ -80,7 +80,7 @@ def test_looking_up_a_revoked_an_expired_a_malformed_and_an_unknown_key_takes_th
         ring.put(f"e{number}", ring.hmac_hex(key), number, expires_at_s=1.0)
     asked = {kind: [CIMultiDict(bearer(key)) for key in keys] for kind, keys in kinds.items()}
     asked["malformed"] = [CIMultiDict(bearer("x" * (KEY_CHARS_MAX + 1)))] * 2000
-    keys = KnownKeys(ring)
+    keys = Authenticator(keys=ring)
 
     def median_s(headers):
         times = []

@@ -56,7 +56,7 @@ async def test_a_quiet_tenant_and_a_flood_call_until_they_are_stopped_and_leave_
     assert (await api.delete("/demo")).status == 204
     assert (await api.get("/tenants")).json == before
     await within(lambda: is_over(api), timeout_s=5.0)  # a document is half a second old at most
-    assert len(api.rig.gateway._handlers.keys_beside.known) == 0, "its keys are not accepted any more"
+    assert len(api.rig.gateway._handlers.auth.beside.known) == 0, "its keys are not accepted any more"
     audit = (await api.get("/audit?kind=tenants")).json["items"]
     by_operator = [(each["action"], each["name"]) for each in audit if each["actor"] == operator["id"]]
     assert sorted(by_operator) == [

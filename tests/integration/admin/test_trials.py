@@ -78,7 +78,7 @@ async def test_what_is_not_there_is_said_as_to_a_client(tmp_path, fields, status
 
 async def test_a_client_that_leaves_ends_the_call_whose_key_is_gone_then(tmp_path):
     async with engine(**SLOW) as backend, admin(tmp_path, backend) as api:
-        keys = api.rig.gateway._handlers.keys_beside
+        keys = api.rig.gateway._handlers.auth.beside
         headers = {"Authorization": f"Bearer {api.key}", "Accept": EVENTS}
         body = trial(max_tokens=4000)
         async with api.session.post(f"{api.url}{ROOT}/trials", json=body, headers=headers) as answer:

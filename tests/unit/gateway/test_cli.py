@@ -123,7 +123,7 @@ def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
     assert result.exit_code == 0
     key = result.stdout.strip()
     assert key.startswith("fl-")
-    authenticator = make_authenticator(load_config(Path(keys_config)).auth)[0]
+    authenticator = make_authenticator(load_config(Path(keys_config)).auth)
     assert authenticator.identify(CIMultiDict({"Authorization": f"Bearer {key}"})).tenant_id == "alice"
     listed = run("keys", "list", "--config", keys_config).stdout
     assert f"...{key[-4:]}" in listed

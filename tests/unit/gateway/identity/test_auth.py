@@ -10,9 +10,8 @@ from gateway.config.sections import AuthSection
 from gateway.identity.auth import (
     KEY_CHARS_MAX,
     TENANT_HEADERS,
+    Authenticator,
     Identity,
-    KnownKeys,
-    OpenKeys,
     TrustedProxies,
     Unauthorized,
     make_authenticator,
@@ -27,8 +26,9 @@ def record(tenant: str, key: str) -> KeyRecord:
     return KeyRecord(tenant=tenant, hmac=key_hmac(SECRET, key).hex(), last_four=key[-4:], created_at="2026-01-01")
 
 
-KNOWN = KnownKeys(tenant_keys(SECRET, [record("alice", "fl-a"), record("alice", "fl-a2"), record("bob", "fl-b")]))
-OPEN = OpenKeys(SECRET)
+RECORDS = [record("alice", "fl-a"), record("alice", "fl-a2"), record("bob", "fl-b")]
+KNOWN = Authenticator(keys=tenant_keys(SECRET, RECORDS))
+OPEN = Authenticator(open_secret=SECRET)
 
 
 def bearer(key: str) -> CIMultiDict[str]:
@@ -69,7 +69,7 @@ def test_a_key_may_come_as_sdks_send_it(headers):
 
 
 def test_a_key_made_with_another_secret_is_unknown():
-    other = KnownKeys(tenant_keys(b"another secret!!", [record("alice", "fl-a")]))
+    other = Authenticator(keys=tenant_keys(b"another secret!!", [record("alice", "fl-a")]))
     with pytest.raises(Unauthorized):
         other.identify(bearer("fl-a"))
 
@@ -81,7 +81,7 @@ def test_in_open_mode_every_key_is_its_own_tenant_and_its_name_tells_nothing_of_
     assert one.tenant_id.startswith("key-")
     assert len(one.tenant_id) == len("key-") + 12
     assert "one" not in one.tenant_id
-    assert one != OpenKeys(b"another secret!!").identify(bearer("key-one"))
+    assert one != Authenticator(open_secret=b"another secret!!").identify(bearer("key-one"))
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer "}, {"x-api-key": ""}])
@@ -101,17 +101,15 @@ def test_keys_are_read_from_the_files_of_the_configuration(tmp_path):
     secret = auth.secret_bytes()
     assert secret is not None
     key = add_key(auth.keys_file, tenant="alice", secret=secret, created_at="now")
-    assert make_authenticator(auth)[0].identify(bearer(key)) == Identity("alice")
+    assert make_authenticator(auth).identify(bearer(key)) == Identity("alice")
 
 
 def test_an_open_gateway_without_a_secret_makes_one_up_at_every_start(tmp_path):
     auth = AuthSection(secret_file=tmp_path / "none")
-    one, two = make_authenticator(auth)[0], make_authenticator(auth)[0]
+    one, two = make_authenticator(auth), make_authenticator(auth)
     assert one.identify(bearer("k")) != two.identify(bearer("k"))
     configured = AuthSection(secret="sixteen-bytes-or-more")
-    assert make_authenticator(configured)[0].identify(bearer("k")) == make_authenticator(configured)[0].identify(
-        bearer("k")
-    )
+    assert make_authenticator(configured).identify(bearer("k")) == make_authenticator(configured).identify(bearer("k"))
 
 
 # -- proxies -------------------------------------------------------------------------------------------------------
