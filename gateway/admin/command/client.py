@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
@@ -46,23 +47,12 @@ class AdminClient:
         """Send a request and return the response; a header that is None is not sent. Raises UnreachableError. `path` is
         below the API's root.
         """
-        sent = {name: value for name, value in headers.items() if value is not None} | self._credentials
+        sent = {name: value for name, value in headers.items() if value is not None}
         if body is not None:
             sent["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        try:
-            connection = self._connection()
-            try:
-                data = None if body is None else json.dumps(body).encode()
-                connection.request(method, self._url.path.rstrip("/") + ROOT + path, data, sent)
-                response = connection.getresponse()
-                text = response.read(ANSWER_BYTES_MAX)
-            finally:
-                connection.close()
+        with self._response(method, path, sent, None if body is None else json.dumps(body).encode()) as response:
+            text = response.read(ANSWER_BYTES_MAX)
             return AdminReply(response.status, json.loads(text) if text else {}, response.headers.get("ETag"))
-        except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(
-                f"{self._url.geturl()} does not answer as an admin port: {reason_of_os(error)}"
-            ) from error
 
     def live_path(self) -> str:
         """The path of the live document that the key's role may see: the whole, or its group's part. Raises
@@ -78,40 +68,44 @@ class AdminClient:
         """Yield the names and JSON data of server-sent events, until the gateway ends the stream. Raises
         UnreachableError, also for a status other than 200 and where no event comes for `silence_s_max` seconds.
         """
-        try:
-            connection = self._connection(silence_s_max)
-            try:
-                sent = {"Accept": "text/event-stream", **self._credentials}
-                connection.request("GET", self._url.path.rstrip("/") + ROOT + path, None, sent)
-                response = connection.getresponse()
-                if response.status != HTTPStatus.OK:
-                    why = _detail(response.read(ANSWER_BYTES_MAX))
-                    raise UnreachableError(f"{self._url.geturl()} answers {response.status}: {why}")
-                yield from _events(iter(lambda: response.readline(ANSWER_BYTES_MAX), b""))
-            finally:
-                connection.close()
-        except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(
-                f"{self._url.geturl()} does not answer as an admin port: {reason_of_os(error)}"
-            ) from error
+        with self._response("GET", path, {"Accept": "text/event-stream"}, timeout_s=silence_s_max) as response:
+            if response.status != HTTPStatus.OK:
+                why = _detail(response.read(ANSWER_BYTES_MAX))
+                raise UnreachableError(f"{self._url.geturl()} answers {response.status}: {why}")
+            yield from _events(iter(lambda: response.readline(ANSWER_BYTES_MAX), b""))
 
     def download(self, path: str, to: BinaryIO) -> None:
         """Write a file to `to`, until its end. Raises UnreachableError, also where it is refused or breaks off."""
-        try:
-            connection = self._connection()
-            try:
-                connection.request("GET", self._url.path.rstrip("/") + ROOT + path, None, self._credentials)
-                response = connection.getresponse()
-                if response.status != HTTPStatus.OK:
-                    raise UnreachableError(_detail(response.read(ANSWER_BYTES_MAX)))
-                while piece := response.read(PIECE_BYTES):
-                    to.write(piece)
-            finally:
-                connection.close()
-        except (OSError, HTTPException, ValueError) as error:
-            raise UnreachableError(f"the file is not complete: {reason_of_os(error)}") from error
+        with self._response("GET", path, {}, failure="the file is not complete") as response:
+            if response.status != HTTPStatus.OK:
+                raise UnreachableError(_detail(response.read(ANSWER_BYTES_MAX)))
+            while piece := response.read(PIECE_BYTES):
+                to.write(piece)
 
-    def _connection(self, timeout_s: float = TIMEOUT_S) -> HTTPConnection:
+    @contextmanager
+    def _response(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        data: bytes | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        failure: str | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """The response, to be read in the block, where errors of the connection and of the data are UnreachableErrors,
+        too. `failure` is what they say first.
+        """
+        try:
+            with closing(self._connection(timeout_s)) as connection:
+                target = self._url.path.rstrip("/") + ROOT + path
+                connection.request(method, target, data, {**headers, **self._credentials})
+                yield connection.getresponse()
+        except (OSError, HTTPException, ValueError) as error:
+            said = failure or f"{self._url.geturl()} does not answer as an admin port"
+            raise UnreachableError(f"{said}: {reason_of_os(error)}") from error
+
+    def _connection(self, timeout_s: float) -> HTTPConnection:
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise ValueError("the URL must be like http://host:port")
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
