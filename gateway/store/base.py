@@ -268,25 +268,6 @@ class Store(Protocol):
     async def learnt(self, name: str) -> Learnt | None: ...
 
 
-class SharedStore(Store, Protocol):
-    """A store to which other gateways write, too, and which may lose data."""
-
-    @property
-    def epoch(self) -> str:
-        """The identity of the store's data: it changes when the store has lost all of it."""
-        ...
-
-    @property
-    def incarnation(self) -> str:
-        """The present incarnation of the data, which changes whenever the store may have lost data."""
-        ...
-
-    @property
-    def revision(self) -> int:
-        """The store's revision at the latest contact."""
-        ...
-
-
 async def usage_rows(store: Store, query: UsageQuery) -> AsyncIterator[tuple[UsageRow, ...]]:
     """The rows that are asked for, without a limit, in parts: memory holds one part, however many rows there are.
     Raises StoreUnavailable.

@@ -20,7 +20,6 @@ from gateway.store.base import (
     Change,
     Document,
     Learnt,
-    SharedStore,
     Store,
     StoreUnavailable,
     UsageRow,
@@ -28,6 +27,7 @@ from gateway.store.base import (
 )
 from gateway.store.mirrored_usage import MirroredUsage
 from gateway.store.periodic import Periodic
+from gateway.store.redis_store import RedisStore
 
 SYNC_S = 0.25
 
@@ -39,7 +39,7 @@ class MirroredStore:
     loop.
     """
 
-    def __init__(self, shared: SharedStore, own: Store, *, sync_s: float = SYNC_S) -> None:
+    def __init__(self, shared: RedisStore, own: Store, *, sync_s: float = SYNC_S) -> None:
         self._shared = shared
         self._own = own
         self.news, self.audit, self.usage, self.last_days = own.news, own.audit, own.usage, own.last_days

@@ -12,7 +12,6 @@ import orjson
 
 from gateway.store.base import (
     Learnt,
-    SharedStore,
     Store,
     Totals,
     UsageKey,
@@ -21,6 +20,7 @@ from gateway.store.base import (
     UsageRow,
     oldest_day,
 )
+from gateway.store.redis_store import RedisStore
 
 USAGE_PULL_S = 10.0
 DAYS_COMPARED = 7  # where the shared store seems to have lost nothing
@@ -37,7 +37,7 @@ class MirroredUsage:
     loop, one call at a time.
     """
 
-    def __init__(self, shared: SharedStore, own: Store) -> None:
+    def __init__(self, shared: RedisStore, own: Store) -> None:
         self._shared = shared
         self._own = own
         self._untold: dict[tuple[str, UsageKey], UsageRow] = {}

@@ -11,7 +11,7 @@ Rights that it needs: docs/operations.md.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields as fields_of
 from importlib import resources
@@ -59,6 +59,7 @@ DEADLINE_AT = 5  # in the arguments of commit.lua
 DOCUMENTS_AT_ONCE = 500
 ROWS_AT_ONCE = 500
 EPOCH_BYTES = 8
+SCRIPTS = ("news", "commit", "merge", "put_usage", "put_learnt")
 NEWS_KEYS = ("documents", "arrivals", "counters", "settling")
 NO_TOTALS = b"0,0,0,0"
 FIELD_END = "\x1f"  # between the parts of a row's name, none of which contains it
@@ -77,15 +78,18 @@ class RedisStore:
         options: dict[str, Any] | None = None,
     ) -> None:
         """`options` go to redis-py: username, password, ssl_ca_certs ... Raises ValueError for an invalid URL."""
-        self._server = RedisServer(url, prefix, timeout_s=timeout_s, options=options or {})
+        self._server = RedisServer(url, prefix, timeout_s=timeout_s, options=options, scripts=SCRIPTS)
         self._settle_s = settle_s
         self._timeout_s = timeout_s
         self._ahead_s = 0.0  # the server's clock minus this machine's
         self.epoch = ""
+        """The identity of the data: it changes when the server has lost all of it."""
         self.revision = 0
+        """At the latest contact."""
 
     @property
     def incarnation(self) -> str:
+        """The present incarnation of the data, which changes whenever the server may have lost data."""
         return f"{self.epoch}/{self._server.connections}"
 
     @property
@@ -230,23 +234,45 @@ class RedisStore:
 
 
 class RedisServer:
-    """The Redis server of a store: its keys and scripts, and the connection to it. Mutable."""
+    """A Redis server of gateways: its keys and scripts, and one connection to it. Mutable."""
 
-    def __init__(self, url: str, prefix: str, *, timeout_s: float, options: dict[str, Any]) -> None:
-        """Raises ValueError for an invalid URL."""
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        *,
+        timeout_s: float,
+        options: dict[str, Any] | None,
+        scripts: Sequence[str] = (),
+    ) -> None:
+        """`options` go to redis-py. Raises ValueError for an invalid URL."""
         self.name = f"{{{prefix}}}:".__add__  # the braces keep all keys in one slot of a cluster
         self.connections = 0
         """How often the server was connected to."""
-        pool = connections(url, timeout_s=timeout_s, options={"redis_connect_func": self._connected, **options})
+        self.on_connected: Callable[[], None] = lambda: None
+        """Called with every new connection."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=1,
+            timeout=2 * timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+            **{"redis_connect_func": self._connected, **(options or {})},
+        )
         self._redis = Redis(connection_pool=pool)
         data = resources.files("gateway.store").joinpath("data")
         self._scripts = {
             name: self._redis.register_script(data.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
-            for name in ("news", "commit", "merge", "put_usage", "put_learnt")
+            for name in scripts
         }
 
     async def close(self) -> None:
-        await close(self._redis)
+        """Close its connection. One that takes longer than the timeout is left to close by itself."""
+        with suppress(RedisError):
+            await self._redis.aclose()
+            await self._redis.connection_pool.aclose()
 
     async def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """What the script returns. Raises StoreUnavailable."""
@@ -259,9 +285,17 @@ class RedisServer:
             # redis-py has no types for this one.
             return await self._redis.execute_command(command, self.name(key), *args)  # type: ignore[no-untyped-call]
 
+    async def put(self, values: Mapping[str, bytes | str]) -> None:
+        """Set these keys in one exchange. Raises StoreUnavailable."""
+        async with self._mapped(), self._redis.pipeline(transaction=False) as pipeline:
+            for key, value in values.items():
+                pipeline.set(self.name(key), value)
+            await pipeline.execute()
+
     async def _connected(self, connection: Connection) -> None:
         await connection.on_connect()
         self.connections += 1
+        self.on_connected()
 
     @asynccontextmanager
     async def _mapped(self) -> AsyncIterator[None]:
@@ -270,27 +304,6 @@ class RedisServer:
             yield
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"Redis: {error or type(error).__name__}") from error
-
-
-async def close(redis: Redis) -> None:
-    """Close its connections. A connection that takes longer than the timeout is left to close by itself."""
-    with suppress(RedisError):
-        await redis.aclose()
-        await redis.connection_pool.aclose()
-
-
-def connections(url: str, *, timeout_s: float, options: dict[str, Any]) -> BlockingConnectionPool:
-    """A pool of one connection, with this timeout and without retries. Raises ValueError for an invalid URL."""
-    return BlockingConnectionPool.from_url(
-        url,
-        max_connections=1,
-        timeout=2 * timeout_s,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=0,
-        **options,
-    )
 
 
 def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:

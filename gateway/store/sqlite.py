@@ -7,7 +7,6 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gateway.store.base import (
@@ -43,45 +42,30 @@ DAY_S = 86_400
 log = logging.getLogger(__name__)
 
 
-class SqliteStore:
+class SqliteStore(StateFile):
     """A store in one SQLite file (see `Store`). Mutable; used on one loop."""
 
-    def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
-        """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway. It neither locks,
-        creates nor migrates the file.
-        """
-        self._file = StateFile(path, is_tool=is_tool)
-        self._pruned_day = ""
-
-    @property
-    def is_available(self) -> bool:
-        return self._file.is_open
-
-    async def open(self) -> None:
-        await self._file.open()
-
-    async def close(self) -> None:
-        await self._file.close()
+    _pruned_day = ""
 
     async def commit(
         self, changes: Sequence[Change], *, actor: str, at_s: float, replica: str = ""
     ) -> tuple[Document, ...]:
         check_size(changes)
-        return await self._file.run(partial(_commit, changes, (at_s, actor, replica)))
+        return await self.run(partial(_commit, changes, (at_s, actor, replica)))
 
     async def news(self, since: int) -> News:
-        return await self._file.run(partial(_news, since))
+        return await self.run(partial(_news, since))
 
     async def merge(self, documents: Sequence[Document], audit: Sequence[AuditEntry] = ()) -> None:
         if documents or audit:
-            await self._file.run(partial(_merge, documents, audit))
+            await self.run(partial(_merge, documents, audit))
 
     async def audit(
         self, *, before: int | None = None, limit: int = 100, kind: str | None = None, name: str | None = None
     ) -> tuple[AuditEntry, ...]:
         given = {"revision < ?": before, "kind = ?": kind, "name = ?": name}
         where, values = _where(given)
-        rows = await self._file.run(
+        rows = await self.run(
             lambda database: database.execute(
                 f"{READ_AUDIT} {where} ORDER BY revision DESC LIMIT ?", (*values, min(limit, AUDIT_PAGE_MAX))
             ).fetchall()
@@ -90,7 +74,7 @@ class SqliteStore:
 
     async def put_usage(self, rows: Sequence[UsageRow]) -> None:
         if rows:
-            await self._file.run(partial(self._put_usage, rows))
+            await self.run(partial(self._put_usage, rows))
 
     async def usage(self, query: UsageQuery) -> tuple[UsageRow, ...]:
         first_day, after, limit = query.first_day, query.after, query.limit
@@ -100,7 +84,7 @@ class SqliteStore:
         else:
             where, values = _where(asked)
             where, values = f"{where} AND {BEHIND_PLACE}", [*values, *after]
-        rows = await self._file.run(
+        rows = await self.run(
             lambda database: database.execute(
                 f"{READ_USAGE} {where} ORDER BY day, tenant, key, model, writer LIMIT ?",
                 (*values, USAGE_ROWS_MAX + 1 if limit is None else limit),
@@ -111,18 +95,18 @@ class SqliteStore:
         return tuple(UsageRow(row[4], UsageKey(*row[:4]), Totals(*row[5:])) for row in rows)
 
     async def last_days(self, since: str) -> dict[Holder, str]:
-        rows = await self._file.run(lambda database: database.execute(READ_LAST_DAYS, (since,)).fetchall())
+        rows = await self.run(lambda database: database.execute(READ_LAST_DAYS, (since,)).fetchall())
         return {(tenant, key): day for tenant, key, day in rows}
 
     async def put_learnt(self, learnt: Learnt) -> None:
         if len(learnt.body) > LEARNT_BYTES_MAX:
             raise StoreFull(f"{learnt.name} has more than {LEARNT_BYTES_MAX} bytes")
-        await self._file.run(
+        await self.run(
             lambda database: database.execute(MERGE_LEARNT, (learnt.name, learnt.at_s, learnt.body)) and None
         )
 
     async def learnt(self, name: str) -> Learnt | None:
-        row = await self._file.run(
+        row = await self.run(
             lambda database: database.execute("SELECT name, at_s, body FROM learnt WHERE name = ?", (name,)).fetchone()
         )
         return None if row is None else Learnt(*row)

@@ -61,8 +61,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 class StateFile:
     """One state file, and the thread that works on it. Mutable; used on one loop."""
 
-    def __init__(self, path: Path | None, *, is_tool: bool) -> None:
-        """`path` None: in memory. A tool neither locks, creates nor migrates the file."""
+    def __init__(self, path: Path | None, *, is_tool: bool = False) -> None:
+        """`path` None: in memory. A tool (`is_tool`) may briefly use the file of a running gateway. It neither locks,
+        creates nor migrates the file.
+        """
         self._path = path
         self._is_tool = is_tool
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state-file")
@@ -70,7 +72,7 @@ class StateFile:
         self._database: sqlite3.Connection | None = None
 
     @property
-    def is_open(self) -> bool:
+    def is_available(self) -> bool:
         return self._database is not None
 
     async def open(self) -> None:

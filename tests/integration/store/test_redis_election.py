@@ -120,7 +120,7 @@ async def led_with_witnesses(election):
         await election.call(call(Ask.LOOK, name))
     found = await election.call(call(Ask.RENEW, "one", 1, witnesses=ALL))
     assert found.witnesses == ALL
-    await election._redis.delete(election._name("leader"))
+    await election._server._redis.delete(election._server.name("cluster-leader"))
 
 
 async def test_the_key_of_a_leader_is_free_when_enough_of_its_witnesses_help_it_no_more(elections):
@@ -178,12 +178,12 @@ async def test_a_server_that_has_forgotten_takes_a_candidate_s_word_for_the_witn
 async def test_a_key_is_free_when_no_members_can_have_renewed_it_any_more(elections):
     one = elections()
     await led_with_witnesses(one)
-    name = one._name("witnesses")
-    epoch, renewed_ms, names = (await one._redis.get(name)).decode().split("\n", 2)
+    name = one._server.name("cluster-witnesses")
+    epoch, renewed_ms, names = (await one._server._redis.get(name)).decode().split("\n", 2)
     almost_ms = int(renewed_ms) - int(ABANDONED_S * 1000) + 5_000
-    await one._redis.set(name, f"{epoch}\n{almost_ms}\n{names}")
+    await one._server._redis.set(name, f"{epoch}\n{almost_ms}\n{names}")
     assert (await one.call(call(Ask.ACQUIRE, "four", 1))).leader is None
-    await one._redis.set(name, f"{epoch}\n{almost_ms - 5_000}\n{names}")
+    await one._server._redis.set(name, f"{epoch}\n{almost_ms - 5_000}\n{names}")
     assert (await one.call(call(Ask.ACQUIRE, "four", 1))).leader == "four"
 
 

@@ -129,7 +129,7 @@ async def test_no_call_fails_or_waits_while_the_disk_is_full_and_all_are_counted
             raise StoreUnavailable("the disk is full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._file, "_guarded", full)
+            patch.setattr(store, "_guarded", full)
             async with Callers(*rigs) as callers:
                 await asyncio.sleep(FAULT_S / 2)
         await check(callers, store)

@@ -254,13 +254,11 @@ class Away(SqliteStore):
     def __init__(self):
         super().__init__(None)
         self.is_away = False
-        self._work = self._file._guarded
-        self._file._guarded = self._guarded
 
     def _guarded(self, work):
         if self.is_away:
             raise StoreUnavailable("away")
-        return self._work(work)
+        return super()._guarded(work)
 
 
 async def test_while_the_store_is_away_changes_are_refused_and_what_is_in_force_stays(caplog):

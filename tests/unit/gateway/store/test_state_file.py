@@ -204,7 +204,7 @@ async def test_a_full_disk_refuses_what_is_written_and_nothing_else_and_ends(tmp
     first = await write(store, "alice", {"weight": 1})
     row = UsageRow("w1", UsageKey("2026-11-20", "alice", "k1", "m"), Totals(1, 2, 3, 4))
     big = {"label": "x" * 60_000}
-    await store._file.run(lambda database: database.execute("PRAGMA max_page_count = 20").fetchone())
+    await store.run(lambda database: database.execute("PRAGMA max_page_count = 20").fetchone())
     changes = [Change("tenants", f"t{number}", big) for number in range(10)]
     tries = [store.commit([change], actor="ann", at_s=1.0) for change in changes]
     results = await asyncio.gather(*tries, return_exceptions=True)
@@ -212,7 +212,7 @@ async def test_a_full_disk_refuses_what_is_written_and_nothing_else_and_ends(tmp
     documents = (await store.news(0)).documents
     assert documents[0] == first
     assert len(await store.audit()) == len(documents), "a change and its audit entry are there together"
-    await store._file.run(lambda database: database.execute("PRAGMA max_page_count = 100000").fetchone())
+    await store.run(lambda database: database.execute("PRAGMA max_page_count = 100000").fetchone())
     await write(store, "later", big)
     await store.put_usage([row])
     await store.close()
