@@ -11,12 +11,17 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 
 ROOT = "/admin/v1"
 MERGE_PATCH = "application/merge-patch+json"  # RFC 7396
 BODY_BYTES_MAX = 64 << 10
+HEADERS: dict[str, str] = {
+    hdrs.SERVER: "fairlead",
+    hdrs.CACHE_CONTROL: "no-store",
+    "x-content-type-options": "nosniff",
+}
 
 
 class Role(IntEnum):

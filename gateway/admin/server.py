@@ -24,6 +24,7 @@ from gateway.admin.idempotency import HEADER, KEY_PATTERN, Repeats
 from gateway.admin.page_files import StaticFiles
 from gateway.admin.problems import PROBLEM_TYPE, AdminProblem, FieldError, field_problem, invalid_problem, read_checked
 from gateway.admin.routes import (
+    HEADERS,
     MERGE_PATCH,
     ROOT,
     AdminAnswer,
@@ -44,11 +45,6 @@ HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 30.0
 WRITE_S_MAX = 60.0  # in which a client takes one piece of a file
 QUERY_FIELDS_MAX = 16
-HEADERS: Mapping[str, str] = {
-    hdrs.SERVER: "fairlead",
-    hdrs.CACHE_CONTROL: "no-store",
-    "x-content-type-options": "nosniff",
-}
 JSON = "application/json"
 EVENTS = "text/event-stream"
 ACCEPTED = 202  # RFC 9110, 15.3.3: Location is where to ask how far it is

@@ -18,7 +18,6 @@ from policies.types import LimitKind
 Holder = tuple[str, str]
 """The holder of a budget: a tenant and one of its keys, "" for the tenant as a whole; or a group (`group_holder`)."""
 GROUP = "group="  # no tenant's name begins with it
-MEMBERS_BYTES = 8  # of a hash of a group's tenants
 Period = Literal["day", "month"]
 
 
@@ -146,24 +145,19 @@ class Amounts:
 
     def __init__(self, prices: PriceBook, today: Callable[[], str]) -> None:
         """`today` is the day by whose prices a call is admitted."""
-        self._prices = prices
+        self.prices = prices
         self._today = today
-
-    @property
-    def priced_by(self) -> str:
-        """The version of the prices of now."""
-        return self._prices.version
 
     def of_usage(self, unit: Unit, of: UsageKey, totals: Totals) -> int:
         """The amount that this usage counts for, in this unit."""
         if unit is Unit.TOKENS:
             return totals.prompt_tokens + totals.output_tokens
-        prices = self._prices.prices(of.model, of.day)
+        prices = self.prices.prices(of.model, of.day)
         return 0 if prices is None else prices.cost(totals.prompt_tokens, totals.cached_tokens, totals.output_tokens)
 
     def cost(self, model: str, prompt_tokens: int, output_tokens: int) -> int:
         """The cost of a prompt and so many output tokens, in picos."""
-        prices = self._prices.prices(model, self._today())
+        prices = self.prices.prices(model, self._today())
         return 0 if prices is None else prices.cost(prompt_tokens, 0, output_tokens)
 
     def exceeds(self, use: BudgetUse, model: str, prompt_tokens: int) -> bool:
@@ -185,19 +179,8 @@ def limits_of(section: Section | None) -> BudgetLimits:
     return BudgetLimits(section.tokens_per_day_max, section.tokens_per_month_max, day, month)
 
 
-def tally_name(holder: Holder, unit: Unit, *, members: int = 0) -> str:
-    """The tally as a string: one line for a tenant's tokens, two for a key's, three for the cost of either. A group has
-    `members`, a hash of its tenants, in the place of a key.
-    """
-    tenant, key = holder
-    of = (tenant, f"{members:0{2 * MEMBERS_BYTES}x}" if group_of(holder) else key)
-    if unit is Unit.COST:
-        return "\n".join((*of, unit))
-    return "\n".join(of) if of[1] else tenant
-
-
 def named_tally(name: str) -> tuple[Holder, Unit]:
-    """The holder and the unit of a `tally_name`."""
+    """The holder and the unit of a `GroupTenants.tally_name`."""
     tenant, key, unit, *_ = (*name.split("\n"), "", "")
     return (tenant, "" if tenant.startswith(GROUP) else key), Unit(unit or Unit.TOKENS)
 

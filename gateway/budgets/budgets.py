@@ -73,8 +73,7 @@ class Budgets:
         self._reader.start()
 
     async def stop(self) -> None:
-        if self._reader.is_running:
-            await self._reader.stop()
+        await self._reader.stop()
 
     async def read(self) -> None:
         """Read what the store has, without tenants that were deleted in earlier months."""

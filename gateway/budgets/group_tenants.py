@@ -7,7 +7,9 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection
 
-from gateway.budgets.accounts import MEMBERS_BYTES, Holder, Unit, group_holder, tally_name
+from gateway.budgets.accounts import Holder, Unit, group_holder, group_of
+
+MEMBERS_BYTES = 8  # of a hash of a group's tenants
 
 
 class GroupTenants:
@@ -58,10 +60,15 @@ class GroupTenants:
         return self._hashes.get(holder, 0)
 
     def tally_name(self, holder: Holder, unit: Unit) -> str:
-        """The tally as other processes name it. That of a group says of which tenants: processes hear of a tenant that
-        moves at different times, and what they count meanwhile does not compare.
+        """The tally as other processes name it: one line for a tenant's tokens, two for a key's, three for the cost of
+        either. That of a group says in the place of a key of which tenants: processes hear of a tenant that moves at
+        different times, and what they count meanwhile does not compare.
         """
-        return tally_name(holder, unit, members=self.hash_of(holder))
+        tenant, key = holder
+        of = (tenant, f"{self.hash_of(holder):0{2 * MEMBERS_BYTES}x}" if group_of(holder) else key)
+        if unit is Unit.COST:
+            return "\n".join((*of, unit))
+        return "\n".join(of) if of[1] else tenant
 
 
 def _hash_of(tenant: str) -> int:

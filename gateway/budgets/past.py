@@ -62,7 +62,7 @@ class PastSpending:
         accounts = self._ledger.accounts
         self._unread = {each for each in accounts if each in self._unread or Unit.COST in accounts[each].tallies}
         if not self._unread:
-            self._ledger.priced_by = self._amounts.priced_by
+            self._ledger.priced_by = self._amounts.prices.version
 
     def _read_all_anew(self) -> None:
         """The clock was set back: of the month that it is now, the tallies may have nothing any more."""
@@ -74,12 +74,12 @@ class PastSpending:
         """
         ledger, today = self._ledger, date.fromisoformat(self._book.today())
         unread, self._unread = self._unread & ledger.accounts.keys(), set()
-        priced_by = self._amounts.priced_by
+        priced_by = self._amounts.prices.version
         try:
             if unread:
                 is_other = priced_by != ledger.priced_by
                 await self._read_days(unread, today.replace(day=1), today, replaces_costs=is_other)
-            if self._amounts.priced_by == priced_by:
+            if self._amounts.prices.version == priced_by:
                 ledger.priced_by = priced_by
             if self._is_shared and ledger.accounts and not 0 <= self._clock() - self._read_at_s < READ_S:
                 await self._read_days(set(ledger.accounts), max(today - timedelta(days=1), today.replace(day=1)), today)

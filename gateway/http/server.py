@@ -14,6 +14,7 @@ from gateway.api import errors
 from gateway.api.endpoints import Endpoint, PathTable, api_of
 from gateway.api.errors import Problem
 from gateway.api.headers import Headers
+from gateway.http.answer_headers import REQUEST_ID_HEADER
 from gateway.http.connection import ClientConnection, Handler
 from gateway.http.cors import Cors
 from gateway.http.request import HttpRequest
@@ -22,7 +23,6 @@ from gateway.http.response import SERVER, Response, to_response
 
 KEEPALIVE_S = 30.0
 KEEPALIVE_CHECKS: Final = 60  # in that time: one is closed half a second late at most, and 10,000 are read in 1 ms
-REQUEST_ID_HEADER: Final = "x-request-id"
 
 _NO_HEADERS: Final = Headers()
 

@@ -22,8 +22,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.config.sections import ServerTls
 
 if TYPE_CHECKING:  # loaded only where a port has a certificate
     from gateway.ports.certificate import Certificate
@@ -54,16 +55,6 @@ class Handshakes:
     s_max: float = HANDSHAKE_S_MAX
 
 
-class CertificateFiles(Protocol):
-    """The files of a port's certificate and of its key (PEM)."""
-
-    @property
-    def cert_file(self) -> Path: ...
-
-    @property
-    def key_file(self) -> Path: ...
-
-
 class PortServer(Protocol):
     """The server of the connections of a port: aiohttp's, or that of the data port."""
 
@@ -87,7 +78,7 @@ class Listener:
         self,
         server: PortServer,
         address: tuple[str, int],
-        security: CertificateFiles | Handshakes | None,
+        security: ServerTls | Handshakes | None,
         *,
         stop_s_max: float,
         inherited: socket.socket | None = None,
@@ -233,7 +224,7 @@ def are_descriptors_short(ratio: float = DESCRIPTORS_RATIO_MAX) -> bool:
     return lowest_free >= descriptors_max(ratio)
 
 
-def _make_certificate(files: CertificateFiles) -> "Certificate":
+def _make_certificate(files: ServerTls) -> "Certificate":
     """The certificate of a port. Raises ValueError where its files hold none."""
     from gateway.ports.certificate import Certificate  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
 
 from gateway.ports.error_connection import ErrorConnection
+from gateway.ports.listener import Listener
 
 HEADER_BYTES_MAX = 16 << 10
 KEEPALIVE_S = 120.0  # Prometheus comes back every 15 to 60 s
@@ -26,20 +27,16 @@ class MetricsPort:
 
     def __init__(self, host: str, port: int, page: Page) -> None:
         """`page` makes the response to GET /metrics. Port 0 stands for any free port."""
-        self._host = host
-        self._port = port
         self._pages: dict[str, Page] = {"/metrics": page, "/livez": _alive}
-        self._runner = web.ServerRunner(_Server(self._answer), shutdown_timeout=STOP_S_MAX)
+        server = _Server(self._answer)
+        self._listener = Listener(server, (host, port), None, stop_s_max=STOP_S_MAX, descriptors_ratio_max=1.0)
 
     async def start(self) -> str:
         """Listen; return the URL of the page. Raises OSError where the port is taken."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
-        host, port = self._runner.addresses[0][:2]
-        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+        return f"{await self._listener.start()}/metrics"
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        await self._listener.stop()
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         page = self._pages.get(request.path)

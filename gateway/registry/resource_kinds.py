@@ -7,7 +7,7 @@ the last four characters of an API key, and the place of a backend's credential.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AwareDatetime,
@@ -21,6 +21,7 @@ from pydantic import (
 
 from backends.tls import tls_context_of
 from gateway.config.aliases import AliasSection
+from gateway.config.jwt import Role
 from gateway.config.marks import FormField
 from gateway.config.prices import PriceSection
 from gateway.config.problems import ConfigProblem, validation_problems
@@ -40,7 +41,6 @@ CA_CHARS_MAX = 16 << 10
 KEY_MODELS_MAX = 256
 LABEL_CHARS_MAX = 256
 
-Role = Literal["viewer", "operator", "admin", "group-admin"]
 Hmac = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@:-]{{0,{NAME_CHARS_MAX - 1}}}")

@@ -7,7 +7,7 @@ from aiohttp import hdrs, web
 
 from gateway.admin.problems import AdminProblem
 from gateway.admin.resources.group_scope import GroupScope
-from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.admin.routes import HEADERS, AdminAnswer, AdminRequest, Role, Route
 from gateway.config.value_types import NAME_PATTERN
 from gateway.live.group_part import GroupPart
 from gateway.live.live import Live
@@ -15,8 +15,6 @@ from gateway.live.schema import LiveGroupDocument, LivePageDocument
 from gateway.live.stream.events import to_json
 from gateway.live.stream.feed import TooManyViewers
 from gateway.registry.registry import Registry
-
-HEADERS = {hdrs.CACHE_CONTROL: "no-store", "x-content-type-options": "nosniff", hdrs.SERVER: "fairlead"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

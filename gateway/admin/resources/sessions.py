@@ -11,9 +11,9 @@ from gateway.admin.access.sign_in import SignIn
 from gateway.admin.models.resources import Fields
 from gateway.admin.resources.keys import label_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.config.jwt import Role as RoleName
 from gateway.config.key_file import FIRST_KEY_CHARS_MAX
 from gateway.registry.registry import Registry
-from gateway.registry.resource_kinds import Role as RoleName
 
 ROLE_NAMES: dict[Role, RoleName] = {
     Role.GROUP_ADMIN: "group-admin",

@@ -5,7 +5,7 @@ caller, the tenant and the model; the prompt and the answer are not stored.
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from aiohttp import hdrs, web
@@ -14,14 +14,13 @@ from pydantic import BeforeValidator, Field
 from gateway.admin.models.resources import Fields, ModelName
 from gateway.admin.problems import AdminProblem, field_problem
 from gateway.admin.resources.group_scope import GroupScope
-from gateway.admin.resources.live_page import HEADERS
-from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
+from gateway.admin.routes import HEADERS, AdminAnswer, AdminRequest, Role, Route
 from gateway.config.value_types import TenantName, whole
+from gateway.http.event_stream import COMMENT
 from gateway.registry.audit_log import TRIALS
 from gateway.registry.registry import Registry
 from gateway.steering.trials import TrialCall, TrialResult, Trials
 
-WAITING: Final = b": waiting\n\n"
 PROMPT_CHARS_MAX = 10_000  # of four bytes each at most, it fits into a body
 OUTPUT_TOKENS_MAX = 4_096  # some minutes of reading
 
@@ -64,14 +63,14 @@ class TrialRoutes:
     ) -> web.StreamResponse:
         """Events of `text`, each a JSON string, and at the end one of `result`. A client that leaves ends the call."""
         trial = await self._begin(asked)
-        response = web.StreamResponse(headers=HEADERS | {hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(headers={**HEADERS, hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
         with suppress(ConnectionError):
             await response.prepare(request)
             async with aclosing(self.trials.run(trial)) as pieces:
                 async for piece in pieces:
                     if not is_allowed():
                         break
-                    await response.write(_event(piece) if piece else WAITING)
+                    await response.write(_event(piece) if piece else COMMENT)
         return response
 
     async def _begin(self, asked: AdminRequest) -> TrialCall:

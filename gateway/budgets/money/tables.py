@@ -8,7 +8,7 @@ needs no such thing.
 import csv
 from collections.abc import Mapping, Sequence
 from io import RawIOBase, StringIO
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.budgets.money.focus import ColumnKind, Row, text_of
 
@@ -19,26 +19,15 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 Columns = Mapping[str, ColumnKind]
 
 
-class TableWriter(Protocol):
-    """A writer of a table as a file: it makes the bytes. Mutable."""
-
-    def write(self, rows: Sequence[Row]) -> bytes:
-        """The bytes of these rows, preceded by the head of the file on the first call."""
-        ...
-
-    def close(self) -> bytes:
-        """The bytes at the end of the file."""
-        ...
-
-
 class CsvWriter:
-    """A writer of a table as CSV, in UTF-8."""
+    """A writer of a table as CSV, in UTF-8. Mutable."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._has_head = False
 
     def write(self, rows: Sequence[Row]) -> bytes:
+        """The bytes of these rows, preceded by the head of the file on the first call."""
         text = StringIO()
         writer = csv.writer(text)
         if not self._has_head:
@@ -48,6 +37,7 @@ class CsvWriter:
         return text.getvalue().encode()
 
     def close(self) -> bytes:
+        """The bytes at the end of the file."""
         return b"" if self._has_head else self.write(())
 
 
@@ -82,7 +72,8 @@ class ParquetWriter:
         return self._sink.take()
 
 
-WRITERS: Mapping[str, type[CsvWriter | ParquetWriter]] = {"csv": CsvWriter, "parquet": ParquetWriter}
+TableWriter = CsvWriter | ParquetWriter
+WRITERS: Mapping[str, type[TableWriter]] = {"csv": CsvWriter, "parquet": ParquetWriter}
 
 
 class _Sink(RawIOBase):

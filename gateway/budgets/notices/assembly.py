@@ -47,8 +47,7 @@ class BudgetNotices:
         self._looker.start()
 
     async def stop(self) -> None:
-        if self._looker.is_running:
-            await self._looker.stop()
+        await self._looker.stop()
         if self._sender is not None:
             await self._sender.stop()
 
