@@ -57,8 +57,9 @@ class StaticFile:
     headers: Mapping[str, str]
 
     @property
-    def etag(self) -> str:
-        return self.headers[hdrs.ETAG]
+    def tag(self) -> str:
+        """The opaque part of the ETag, which is compared weakly (RFC 9110, 13.1.2)."""
+        return self.headers[hdrs.ETAG].removeprefix("W/").strip('"')
 
 
 class StaticFiles:
@@ -81,7 +82,7 @@ class StaticFiles:
         found = self._files.get(request.path)
         if found is None or request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return None
-        if _knows(request, found.etag):
+        if any(each.value in ("*", found.tag) for each in request.if_none_match or ()):
             return web.Response(status=304, headers=found.headers)
         if found.compressed is None or not _takes_gzip(request):
             return web.Response(body=found.body, headers=found.headers)
@@ -108,12 +109,6 @@ def _file(body: bytes, content_type: str, policy: str) -> StaticFile:
     etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**HEADERS, hdrs.CONTENT_TYPE: content_type, hdrs.ETAG: etag, hdrs.CONTENT_SECURITY_POLICY: policy}
     return StaticFile(body, compressed, headers)
-
-
-def _knows(request: web.BaseRequest, etag: str) -> bool:
-    given = request.headers.get(hdrs.IF_NONE_MATCH, "")
-    tag = etag.removeprefix("W/")
-    return given.strip() == "*" or tag in (each.strip().removeprefix("W/") for each in given.split(","))
 
 
 def _takes_gzip(request: web.BaseRequest) -> bool:

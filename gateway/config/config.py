@@ -218,12 +218,7 @@ class Config(BaseSettings):
         return [backend_spec(backend) for backend in self.backends]
 
     def call_limits(self) -> CallLimits:
-        limits = self.limits
-        return CallLimits(
-            output_tokens_max=limits.output_tokens_max,
-            logprobs_max=limits.logprobs_max,
-            xargs_allowed=limits.xargs_allowed,
-        )
+        return CallLimits(**_shared(self.limits, CallLimits))
 
 
 def policy_tier(name: str, tier: TierSection) -> policy.Tier:

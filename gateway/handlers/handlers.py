@@ -21,7 +21,7 @@ from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
 from gateway.config.config import envelopes_of
 from gateway.config.jwt import TenantIssuer
-from gateway.config.sections import Listen, PromptTokens
+from gateway.config.sections import PromptTokens
 from gateway.continuation.held_bytes import HeldBytes
 from gateway.continuation.stream import ContinuationSettings
 from gateway.forwarding.answers.unread_bytes import UnreadBytes
@@ -85,19 +85,25 @@ class RequestHandlers:
         self._secret, self._config = process_secret, config
         self._pools, self._clients, self._claims = pools, clients, claims
         self._names = RequestIds()
-        self._headers = _answer_headers(config.listen)
+        listen = config.listen
+        self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = StoredResponses(others)
         self._continuation = _continuation_settings(config)
         self.aliases = AliasTable(config.aliases)
         self.auth = make_authenticator(config.auth, process_secret, tokens)
         self.tenants = _make_tenants(config, pools)
         self.envelopes = Envelopes(tenants=envelopes_of(config.tenants), tiers=envelopes_of(config.tiers))
-        self.memory = _make_memory_guard(config, processes)
+        memory_bytes_max = memory_limit(config.limits.memory_bytes_max)
+        self.memory = MemoryGuard(memory_bytes_max and memory_bytes_max // processes)
         self._request_parser = self._make_request_parser()
         self.prompt_tokens, exact_tokens = LearntPromptTokens(), _exact_tokens(config.prompt_tokens)
         request_admission = self._make_request_admission(exact_tokens)
-        self._shadows = self._make_shadows(telemetry)
-        context = self._attempt_context(request_admission, OutputTokens(self.prompt_tokens, exact_tokens))
+        self._shadows = Shadows(self.aliases, clients=clients, names=self._names, ended=telemetry.ended)
+        self.aliases_changed()
+        output_tokens = OutputTokens(self.prompt_tokens, exact_tokens)
+        context = AttemptContext(
+            request_admission, clients, self._headers, output_tokens, UnreadBytes(), self._continuation
+        )
         self._generation = self._make_generation(context, tiers)
         self.active = self._generation.active
         self._background = Background(request_admission, self._generation, clients.by_id, self._names, telemetry.ended)
@@ -105,14 +111,12 @@ class RequestHandlers:
         self._utilities = Utilities(context, self._request_parser, pools, self._responses, xargs_allowed=xargs_allowed)
         self._probes = Probes(pools, is_ready)
         cors = Cors(config.listen.allowed_origins)
-        self._middleware = self._make_middleware(cors, telemetry)
+        hops = TrustedHops(listen.trusted_hops)
+        self._middleware = CallMiddleware(
+            names=self._names, hops=hops, headers=self._headers, cors=cors, telemetry=telemetry
+        )
         body_bytes_max = config.limits.body_bytes_max
         self.server = GatewayServer(self._handlers(), names=self._names, cors=cors, body_bytes_max=body_bytes_max)
-
-    def _attempt_context(self, request_admission: RequestAdmission, output_tokens: OutputTokens) -> AttemptContext:
-        return AttemptContext(
-            request_admission, self._clients, self._headers, output_tokens, UnreadBytes(), self._continuation
-        )
 
     def _make_generation(self, context: AttemptContext, tiers: Mapping[str, Tier]) -> Generation:
         return Generation(
@@ -123,10 +127,6 @@ class RequestHandlers:
             heartbeat_s=self._config.queue.heartbeat_s,
             on_answer=partial(_remember, self._responses),
         )
-
-    def _make_middleware(self, cors: Cors, telemetry: Telemetry) -> CallMiddleware:
-        hops = TrustedHops(self._config.listen.trusted_hops)
-        return CallMiddleware(names=self._names, hops=hops, headers=self._headers, cors=cors, telemetry=telemetry)
 
     def _make_request_parser(self) -> RequestParser:
         return RequestParser(
@@ -208,16 +208,6 @@ class RequestHandlers:
             continues=self._continuation.enabled,
         )
 
-    def _make_shadows(self, telemetry: Telemetry) -> Shadows:
-        shadows = Shadows(
-            self.aliases,
-            clients=self._clients,
-            names=self._names,
-            ended=telemetry.ended,
-        )
-        self.aliases_changed()
-        return shadows
-
     def aliases_changed(self) -> None:
         """Aliases have changed: copies need a tenant and a tier, where there are any."""
         if any(each.shadow is not None for each in self.aliases.all.values()):
@@ -242,17 +232,8 @@ def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:
     return ExactPromptTokens(make_encoding(ranks, encoding=options.encoding, pattern=options.pattern))
 
 
-def _answer_headers(listen: Listen) -> AnswerHeaders:
-    return AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
-
-
 def _continuation_settings(config: Config) -> ContinuationSettings:
     section = config.continuation
     # Without resends every call is sent once, and a continuation would be a second time.
     enabled = section.enabled and config.limits.resends_max > 0
     return ContinuationSettings(enabled, section.silence_s, config.queue.backend_wait_s_max, HeldBytes())
-
-
-def _make_memory_guard(config: Config, processes: int) -> MemoryGuard:
-    limit = memory_limit(config.limits.memory_bytes_max)
-    return MemoryGuard(limit and limit // processes)
