@@ -198,7 +198,7 @@ class Gateway:
             self._metrics_port = MetricsPort(metrics.host, metrics.port, metrics_page)
             self.metrics_url = await self._metrics_port.start()
         self.metrics.start()
-        self._descriptors.start()
+        self._descriptors.watch.start()
         self._handlers.memory.start(self._listener)
         # Last, so that a gateway that answers /readyz answers at every port.
         return await self._listener.start()
@@ -239,7 +239,7 @@ class Gateway:
     async def stop(self) -> None:
         """Stop at once: queued calls are rejected, running streams end with an error event. Release all resources."""
         await self.order.end()
-        self._descriptors.stop()
+        await self._descriptors.watch.stop()
         if self.operators is not None:
             await self.operators.stop()
         await self._administration.stop()

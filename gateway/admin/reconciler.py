@@ -6,7 +6,6 @@ replica, a reload of the file); one method per kind applies them. A backend that
 removed once it runs none of this gateway's requests; until then a new backend of the same name has to wait.
 """
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -33,6 +32,7 @@ from gateway.registry.registry import Changed, Registry
 from gateway.registry.resource_kinds import ApiKey, ManagedBackend
 from gateway.scheduling.assembly import policy_choices
 from gateway.store.base import StoreUnavailable
+from gateway.store.periodic import Periodic
 from policies import types as policy
 
 REMOVE_RETIRED_S = 0.1
@@ -120,16 +120,15 @@ class BackendReconciler:
         self._folder = folder
         self._urls: dict[str, str] = {}  # of the backends in the pool, by id
         self._faults: dict[str, str] = {}  # why a wanted backend could not be added
-        self._removing_retired: asyncio.Task[None] | None = None
+        self._stuck: set[str] = set()  # retired ones that could not be removed
+        self._remover = Periodic(self._remove_retired, REMOVE_RETIRED_S, "remove retired backends")
 
     def start(self) -> None:
         self._urls = {backend_id: self._backends[backend_id].spec.url for backend_id in self._backends.backend_ids()}
-        self._removing_retired = asyncio.create_task(self._remove_retired(), name="tend backends")
+        self._remover.start()
 
     async def stop(self) -> None:
-        if self._removing_retired is not None:
-            self._removing_retired.cancel()
-            await asyncio.gather(self._removing_retired, return_exceptions=True)
+        await self._remover.stop()
 
     def fault(self, backend_id: str) -> str:
         """The reason why a wanted backend could not be added; "" where it was added."""
@@ -189,18 +188,15 @@ class BackendReconciler:
         self._urls[backend_id] = section.url
 
     async def _remove_retired(self) -> None:
-        stuck: set[str] = set()
-        while True:
-            await asyncio.sleep(REMOVE_RETIRED_S)
-            leaving = self._backends.leaving_ids()
-            stuck.intersection_update(leaving)
-            for backend_id in leaving:
-                try:
-                    await self._forget_if_idle(backend_id)
-                except Exception:  # a failure of one must not keep the others from being removed
-                    if backend_id not in stuck:  # retried every TEND_S, logged once
-                        log.exception("backend %s: it could not be taken away", backend_id)
-                    stuck.add(backend_id)
+        leaving = self._backends.leaving_ids()
+        self._stuck.intersection_update(leaving)
+        for backend_id in leaving:
+            try:
+                await self._forget_if_idle(backend_id)
+            except Exception:  # a failure of one must not keep the others from being removed
+                if backend_id not in self._stuck:  # retried every REMOVE_RETIRED_S, logged once
+                    log.exception("backend %s: it could not be taken away", backend_id)
+                self._stuck.add(backend_id)
 
     async def _forget_if_idle(self, backend_id: str) -> None:
         """Remove a retired backend that runs none of this gateway's requests, which frees its name."""

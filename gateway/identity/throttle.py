@@ -34,9 +34,6 @@ class Buckets:
             self._buckets.popitem(last=False)
         return None if is_there else (tokens - left) / self._per_s
 
-    def __len__(self) -> int:
-        return len(self._buckets)
-
 
 class FailureThrottle:
     """A limit on failed authentications of each client address. Mutable."""
@@ -47,9 +44,6 @@ class FailureThrottle:
     def failed(self, peer: str | None, now: float) -> float | None:
         """Count a failure. Returns None or, after too many, the seconds until the next one is answered."""
         return self._buckets.take(_source(peer), now)
-
-    def __len__(self) -> int:
-        return len(self._buckets)
 
 
 def _source(peer: str | None) -> str:

@@ -9,6 +9,7 @@ from math import inf
 from typing import Final
 
 from gateway.ports.listener import are_descriptors_short
+from gateway.store.periodic import Periodic
 
 LOOK_S: Final = 1.0
 SAID_AGAIN_S: Final = 60.0
@@ -18,25 +19,16 @@ log = logging.getLogger(__name__)
 
 class Descriptors:
     """A watch on this process's file descriptors, which logs an error when they are short, once a minute at most.
-    Mutable; `start` it on its loop, `stop` it.
+    Mutable.
     """
 
     def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
+        self.watch = Periodic(self._look, LOOK_S, "look at file descriptors")
+        """Checks once a second."""
         self._said_at = -inf
 
-    def start(self) -> None:
-        """Check once a second from now on."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_S, self._look, loop)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.look(loop.time())
-        self._timer = loop.call_later(LOOK_S, self._look, loop)
+    async def _look(self) -> None:
+        self.look(asyncio.get_running_loop().time())
 
     def look(self, now: float) -> None:
         """Check now; `now` is in seconds."""

@@ -49,11 +49,7 @@ class MirroredStore:
         self._revision = 0  # of the newest local audit entry
         self._usage = MirroredUsage(shared, own)
         self._syncing = asyncio.Lock()
-        self.is_shared_available = False
-
-    @property
-    def is_available(self) -> bool:
-        return self.is_shared_available
+        self.is_available = False  # the shared one
 
     async def open(self) -> None:
         await self._own.open()
@@ -100,7 +96,7 @@ class MirroredStore:
 
     async def put_learnt(self, learnt: Learnt) -> None:
         await self._own.put_learnt(learnt)
-        if self.is_shared_available:  # else skipped: the next checkpoint follows soon
+        if self.is_available:  # else skipped: the next checkpoint follows soon
             with contextlib.suppress(StoreUnavailable):
                 await self._shared.put_learnt(learnt)
 
@@ -118,7 +114,7 @@ class MirroredStore:
         await self._try_usage()
 
     async def _try_usage(self) -> None:
-        if self.is_shared_available:
+        if self.is_available:
             with contextlib.suppress(StoreUnavailable):  # the next sync logs it
                 await self._usage.sync()
 
@@ -126,13 +122,13 @@ class MirroredStore:
         try:
             await self._sync()
         except StoreUnavailable as error:
-            if self.is_shared_available:
+            if self.is_available:
                 log.warning("the shared store is away, changes are refused: %s", error)
-            self.is_shared_available = False
+            self.is_available = False
         else:
-            if not self.is_shared_available:
+            if not self.is_available:
                 log.info("the shared store is there")
-            self.is_shared_available = True
+            self.is_available = True
 
     async def _sync(self) -> None:
         """Bring the local copy up to the state of the shared store. Raises StoreUnavailable, without any loss."""

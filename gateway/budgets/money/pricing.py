@@ -40,7 +40,6 @@ class PriceBook:
     """The price lists of all models, by day. Mutable."""
 
     def __init__(self) -> None:
-        self._sections: dict[str, PriceSection] = {}
         self._periods: dict[str, tuple[list[str], list[TokenPrices]]] = {}  # first days, and the prices from then on
         self.currency: str | None = None
         """The currency of the prices (ISO 4217); None: there are no prices."""
@@ -53,11 +52,11 @@ class PriceBook:
         """
         currencies = Counter(section.currency for section in sections.values())
         self.currency = max(sorted(currencies), key=currencies.__getitem__, default=None)
-        self._sections = {name: each for name, each in sections.items() if each.currency == self.currency}
-        for name in sorted(sections.keys() - self._sections.keys()):
+        agreeing = {name: each for name, each in sections.items() if each.currency == self.currency}
+        for name in sorted(sections.keys() - agreeing.keys()):
             log.error("the price list of %s is not in %s as others are, and has no effect", name, self.currency)
-        self._periods = {name: _by_day(section) for name, section in self._sections.items()}
-        known = sorted((name, section.model_dump_json()) for name, section in self._sections.items())
+        self._periods = {name: _by_day(section) for name, section in agreeing.items()}
+        known = sorted((name, section.model_dump_json()) for name, section in agreeing.items())
         self.version = f"{zlib.crc32(repr(known).encode()):08x}" if known else ""
 
     def prices(self, model: str, day: str) -> TokenPrices | None:

@@ -102,5 +102,5 @@ async def test_over_tls_a_server_is_believed_whose_certificate_the_configured_au
         for ca_file, is_believed in ((tmp_path / "ca.pem", True), (None, False)):
             made = store(tmp_path, f"rediss://127.0.0.1:{port}/0", ca_file=ca_file)
             await made.open()
-            assert made.is_shared_available == is_believed
+            assert made.is_available == is_believed
             await made.close()

@@ -36,7 +36,7 @@ def test_a_hundred_thousand_addresses_take_no_more_memory_than_the_limit():
     throttle = FailureThrottle()
     for number in range(100_000):
         throttle.failed(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 0.0)
-    assert len(throttle) == ADDRESSES_MAX
+    assert len(throttle._buckets._buckets) == ADDRESSES_MAX
 
 
 def test_silence_earns_no_more_than_the_burst():
