@@ -6,7 +6,7 @@ entries (409).
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -334,31 +334,25 @@ def _given(asked: AdminRequest) -> dict[str, Any]:
     return given
 
 
-class registry_answers:  # noqa: N801 - used as `with` a function
-    """A context manager that turns errors of the registry into AdminProblems. They name `part` as the wrong part of the
-    request. An error of the type `but` stays as it is.
+@contextmanager
+def registry_answers(but: type[RegistryError] | None = None, part: str = "body") -> Iterator[None]:
+    """Turn errors of the registry into AdminProblems, which name `part` as the wrong part of the request. An error of
+    the type `but` stays as it is.
     """
-
-    def __init__(self, but: type[RegistryError] | None = None, part: str = "body") -> None:
-        self._but, self._part = but, part
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, RegistryError) and kind is not self._but:
-            raise _refusal(error, self._part) from None
+    try:
+        yield
+    except RegistryError as error:
+        if type(error) is but:
+            raise
+        raise _refusal(error, part) from None
 
 
 def _refusal(error: RegistryError, part: str) -> AdminProblem:
     if isinstance(error, Invalid):
-        errors = [FieldError(field=_path(part, problem.path), reason=problem.text) for problem in error.problems]
-        return AdminProblem(409, "; ".join(f"{each.field}: {each.reason}" for each in errors), errors)
+        found = [(".".join((part, *map(str, problem.path))), problem.text) for problem in error.problems]
+        errors = [FieldError(field=path, reason=text) for path, text in found]
+        return AdminProblem(409, "; ".join(f"{path}: {text}" for path, text in found), errors)
     return _REFUSALS[type(error)]
-
-
-def _path(part: str, path: tuple[str | int, ...]) -> str:
-    return ".".join((part, *map(str, path)))
 
 
 _REFUSALS: Mapping[type[RegistryError], AdminProblem] = {

@@ -5,7 +5,7 @@ again. The first request for a tenant that is being served waits for FIRST_LOOK_
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel
 
 from gateway.admin.models.backends import StepsResource
-from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList
+from gateway.admin.models.resources import Fields, ModelName, Page, ResourceList, first_of
 from gateway.admin.routes import AdminAnswer, AdminRequest, Role, Route
 from gateway.budgets.accounts import BudgetUse, Holder, Unit, group_of
 from gateway.budgets.ledger import BudgetLedger
@@ -250,25 +250,21 @@ class LiveRoutes:
             for tenant in tenants
             if (pool, tenant) > after
         ]
-        shown = rows[: query.limit]
+        shown, cursor = first_of(rows, query.limit, "\n".join)
         items: list[TenantStateResource] = []
         for pool in dict.fromkeys(pool for pool, _ in shown):
             dispatcher = self.pools.dispatchers.get(pool)
             slacks_s = {} if dispatcher is None else (await urgency_of(dispatcher, [])).tenants
             unknown = await self._measure(pool, [tenant for of, tenant in shown if of == pool])
             items += self._of(pool, shown, slacks_s, unknown)
-        more = len(rows) > len(shown)
-        return AdminAnswer(
-            TenantStates.model_construct(items=items, next_cursor="\n".join(shown[-1]) if more else None)
-        )
+        return AdminAnswer(TenantStates.model_construct(items=items, next_cursor=cursor))
 
     async def budgets_left(self, asked: AdminRequest) -> AdminAnswer:
         query: BudgetPage = asked.query
         tenant, _, key = (query.cursor or "").partition("\n")
         rows = self.ledger.overview((tenant, key), query.limit + 1, lambda holder: self._is_of(holder, query.group))
         # Both budgets of a holder are on the same page.
-        holders = list(dict.fromkeys(row.holder for row in rows))
-        shown = set(holders[: query.limit])
+        shown, cursor = first_of(list(dict.fromkeys(row.holder for row in rows)), query.limit, "\n".join)
         items = [
             BudgetState(
                 tenant="" if group_of(row.holder) else row.holder[0], key=row.holder[1], group=group_of(row.holder),
@@ -279,8 +275,6 @@ class LiveRoutes:
             for row in rows
             if row.holder in shown
         ]  # fmt: skip
-        more = len(holders) > query.limit
-        cursor = "\n".join(holders[query.limit - 1]) if more else None
         return AdminAnswer(BudgetStates.model_construct(items=items, next_cursor=cursor))
 
     def _is_of(self, holder: Holder, group: str | None) -> bool:
@@ -308,7 +302,7 @@ class LiveRoutes:
         return set(unknown)
 
     def _of(
-        self, pool: str, rows: list[tuple[str, str]], slacks_s: Mapping[str, float], unknown: Collection[str]
+        self, pool: str, rows: Sequence[tuple[str, str]], slacks_s: Mapping[str, float], unknown: Collection[str]
     ) -> Iterator[TenantStateResource]:
         names, now = [tenant for of, tenant in rows if of == pool], self.clock()
         views = self.pools.views(pool, names)
