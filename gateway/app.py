@@ -54,6 +54,7 @@ from gateway.scheduling.pools import Pools
 from gateway.steering.steering import Steering
 from gateway.store.base import Store
 from policies.scheduler import Scheduler
+from policies.types import DEFAULT_TIER, Group
 
 if TYPE_CHECKING:  # loaded only where they are on
     from gateway.identity.tokens import Tokens
@@ -155,10 +156,9 @@ class Gateway:
         self.metrics_url: str | None = None
         self._metrics_port: MetricsPort | None = None
         self._reloading: Reloading | None = None
-        self._tiers = {tier.id: tier for tier in config.policy_tiers()}
-        self._groups = {group.id: group for group in config.policy_groups()}
+        self._tiers = {DEFAULT_TIER.id: DEFAULT_TIER}  # the reconciler puts the others in, and groups
+        self._groups: dict[str, Group] = {}
         self.pools = Pools(lambda pool: self.order.make_dispatcher(pool, self._make_scheduler))
-        self.pools.settings.groups_changed(list(self._groups.values()))
         self.backends = self.order.make_backends(opened.specs, self.pools)
         self.pools.watch(self.backends)
         self._clients = BackendClients(config, self.backends, opened.specs)

@@ -291,11 +291,6 @@ def backend_tls(backend: BackendSection) -> ssl.SSLContext | None:
     return tls_context(backend.ca_file, backend.cert_file, backend.key_file)
 
 
-def envelopes_of(named: Mapping[str, TierSection | TenantSection]) -> dict[str, policy.SloEnvelope]:
-    """The envelopes of the sections that have one."""
-    return {name: envelope for name, each in named.items() if (envelope := envelope_of(each)) is not None}
-
-
 def _seconds(milliseconds: float | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 

@@ -19,7 +19,6 @@ from gateway.api.token_counts import ExactPromptTokens, LearntPromptTokens, Outp
 from gateway.api.trusted_hops import TrustedHops
 from gateway.budgets.claims import BudgetClaims
 from gateway.config import Config
-from gateway.config.config import envelopes_of
 from gateway.config.jwt import TenantIssuer
 from gateway.config.sections import PromptTokens
 from gateway.continuation.held_bytes import HeldBytes
@@ -59,8 +58,8 @@ if TYPE_CHECKING:
 
 
 class RequestHandlers:
-    """The handlers of all paths of the data port, and the server that calls them. Made and used on the gateway's
-    loop.
+    """The handlers of all paths of the data port, and the server that calls them. Made and used on the gateway's loop.
+    The reconciler puts tenants, keys, envelopes and aliases in.
     """
 
     def __init__(
@@ -89,17 +88,16 @@ class RequestHandlers:
         self._headers = AnswerHeaders(show_queue_ms=listen.show_queue_ms, show_backend=listen.show_backend)
         self._responses = StoredResponses(others)
         self._continuation = _continuation_settings(config)
-        self.aliases = AliasTable(config.aliases)
+        self.aliases = AliasTable({})
         self.auth = make_authenticator(config.auth, process_secret, tokens)
         self.tenants = _make_tenants(config, pools)
-        self.envelopes = Envelopes(tenants=envelopes_of(config.tenants), tiers=envelopes_of(config.tiers))
+        self.envelopes = Envelopes()
         memory_bytes_max = memory_limit(config.limits.memory_bytes_max)
         self.memory = MemoryGuard(memory_bytes_max and memory_bytes_max // processes)
         self._request_parser = self._make_request_parser()
         self.prompt_tokens, exact_tokens = LearntPromptTokens(), _exact_tokens(config.prompt_tokens)
         request_admission = self._make_request_admission(exact_tokens)
         self._shadows = Shadows(self.aliases, clients=clients, names=self._names, ended=telemetry.ended)
-        self.aliases_changed()
         output_tokens = OutputTokens(self.prompt_tokens, exact_tokens)
         context = AttemptContext(
             request_admission, clients, self._headers, output_tokens, UnreadBytes(), self._continuation
@@ -223,7 +221,7 @@ def _remember(responses: StoredResponses, answer_id: str, call: Call, backend_id
 def _make_tenants(config: Config, pools: Pools) -> TenantDirectory:
     # With `tenant_from: model` each model is a tenant, and backends may serve models that are not configured.
     is_open = config.auth.mode == "open" or config.auth.tenant_from == "model"
-    return TenantDirectory(config.policy_tenants(), is_open=is_open, forget_if_idle=pools.settings.forget_if_idle)
+    return TenantDirectory(is_open=is_open, forget_if_idle=pools.settings.forget_if_idle)
 
 
 def _exact_tokens(options: PromptTokens) -> ExactPromptTokens | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.api.trusted_hops import is_within
 from gateway.config import ANONYMOUS, OPEN_TENANT_PREFIX
 from gateway.config.jwt import TenantIssuer
-from gateway.config.key_file import KeyRecord, key_hmac, read_keys
+from gateway.config.key_file import key_hmac
 from gateway.config.sections import AuthSection
 from gateway.config.value_types import TENANT_NAME
 from gateway.identity.key_ring import KeyRing
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # loaded only where tokens are configured
     from gateway.identity.tokens import Tokens
 
 KEY_CHARS_MAX = 512
-HMAC_CHARS_IN_ID = 16  # of a key of the key file, whose id is the start of its HMAC
 OPEN_TENANT_HEX_CHARS = 12
 # Where SDKs send the key: Authorization, or these (Anthropic, Azure).
 KEY_HEADERS = ("x-api-key", "api-key")
@@ -125,15 +124,6 @@ def given_token(headers: Mapping[str, str]) -> str | None:
     return token if scheme.lower() == "bearer" and looks_like_token(token) else None
 
 
-def tenant_keys(secret: bytes, records: Iterable[KeyRecord]) -> KeyRing[Identity]:
-    """The ring of the keys in a key file, each with the start of its HMAC as id."""
-    ring: KeyRing[Identity] = KeyRing(secret)
-    for record in records:
-        key_id = record.hmac[:HMAC_CHARS_IN_ID]
-        ring.put(key_id, record.hmac, Identity(record.tenant, key_id=key_id))
-    return ring
-
-
 class TrustedProxies:
     """The networks of proxies whose tenant header is trusted."""
 
@@ -161,13 +151,13 @@ def make_authenticator(
     process_secret: bytes | None = None,
     tokens: "Tokens[TenantIssuer, Identity] | None" = None,
 ) -> Authenticator:
-    """The authenticator, from the secret and the key file. `process_secret` is used where no secret is configured;
-    None: a random one. Raises ValueError where a file cannot be read.
+    """The authenticator. Where keys are checked it knows none yet: the reconciler puts them in. `process_secret` is
+    used where no secret is configured; None: a random one. Raises ValueError where the secret cannot be read.
     """
     if auth.mode == "open":
         secret = auth.secret_bytes() or process_secret or secrets.token_bytes(32)
         return Authenticator(open_secret=secret, tokens=tokens)
-    return Authenticator(keys=tenant_keys(auth.given_secret(), read_keys(auth.keys_file)), tokens=tokens)
+    return Authenticator(keys=KeyRing(auth.given_secret()), tokens=tokens)
 
 
 def given_key(headers: Mapping[str, str]) -> str | None:

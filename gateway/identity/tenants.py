@@ -5,7 +5,7 @@ longest. That is fair: a forgotten tenant that returns is lifted to the least ac
 idle.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from policies.types import Reason, Tenant
 
@@ -20,7 +20,6 @@ class TenantDirectory:
 
     def __init__(
         self,
-        tenants: Iterable[Tenant],
         *,
         is_open: bool,
         forget_if_idle: Callable[[str], bool],
@@ -29,7 +28,7 @@ class TenantDirectory:
         """`forget_if_idle` drops all state of a tenant unless it has requests queued or in flight, and returns whether
         it did.
         """
-        self._configured = {tenant.id: tenant for tenant in tenants}
+        self._configured: dict[str, Tenant] = {}
         self._open: dict[str, Tenant] = {}  # the least recently seen is first
         self._open_tenants_max = open_tenants_max if is_open else 0
         self._forget_if_idle = forget_if_idle

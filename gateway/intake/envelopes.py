@@ -15,7 +15,7 @@ from policies.types import SloEnvelope, Tenant
 
 TTFT_HEADERS: Final = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS: Final = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-HEADER_TPOT_RATIO_MIN: Final = 0.5
+HEADER_TPOT_RATIO_MIN: Final = 0.5  # of the configured TPOT target, which a header can ask for
 _DIGITS_MAX: Final = 9
 _TENANTS_WARNED_MAX: Final = 1000  # tenants with a warning in the log: a wrong header is usually in every call
 
@@ -27,18 +27,10 @@ class Envelopes:
     target. Mutable.
     """
 
-    def __init__(
-        self,
-        *,
-        tenants: Mapping[str, SloEnvelope],
-        tiers: Mapping[str, SloEnvelope],
-        header_tpot_ratio_min: float = HEADER_TPOT_RATIO_MIN,
-    ) -> None:
-        """`header_tpot_ratio_min` is the least part of the configured TPOT target that a header can ask for."""
-        self._tpot_ratio_min = header_tpot_ratio_min
-        self._tenants = tenants
-        self._tiers = tiers
-        self.any = bool(tenants or tiers)
+    def __init__(self) -> None:
+        self._tenants: Mapping[str, SloEnvelope] = {}
+        self._tiers: Mapping[str, SloEnvelope] = {}
+        self.any = False
         self._warned: set[str] = set()
 
     def replace(self, *, tenants: Mapping[str, SloEnvelope], tiers: Mapping[str, SloEnvelope]) -> None:
@@ -53,7 +45,7 @@ class Envelopes:
         given = _merged(own, tier)
         return SloEnvelope(
             ttft_s=self._tighter(tenant, given.ttft_s, headers, TTFT_HEADERS),
-            tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS, ratio_min=self._tpot_ratio_min),
+            tpot_s=self._tighter(tenant, given.tpot_s, headers, TPOT_HEADERS, ratio_min=HEADER_TPOT_RATIO_MIN),
             ttft_s_given=given.ttft_s,
         )
 

@@ -16,8 +16,8 @@ from gateway.cluster import campaign
 from gateway.cluster.wire import VERSION
 from gateway.config.key_file import add_key, read_keys
 from gateway.config.state import StateSection
-from gateway.identity.auth import HMAC_CHARS_IN_ID
 from gateway.intake.stored_responses import StoredResponse
+from gateway.registry.entries import HMAC_CHARS_IN_NAME
 from gateway.shared_order.roles import MemberRole
 from gateway.store.assembly import make_store
 
@@ -39,7 +39,7 @@ def key(tmp_path):
 
 @pytest.fixture
 def key_id(tmp_path, key):
-    return read_keys(tmp_path / "keys")[0].hmac[:HMAC_CHARS_IN_ID]
+    return read_keys(tmp_path / "keys")[0].hmac[:HMAC_CHARS_IN_NAME]
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from multidict import CIMultiDict
 from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.config import load_config
-from gateway.identity.auth import make_authenticator
+from gateway.config.key_file import key_hmac, read_keys
 from policies import scheduler
 
 MODULES_MAX = 1000  # of a start, at 0.5 ms and 60 KB each
@@ -123,8 +122,10 @@ def test_a_new_key_is_printed_once_and_opens_the_gateway(keys_config):
     assert result.exit_code == 0
     key = result.stdout.strip()
     assert key.startswith("fl-")
-    authenticator = make_authenticator(load_config(Path(keys_config)).auth)
-    assert authenticator.identify(CIMultiDict({"Authorization": f"Bearer {key}"})).tenant_id == "alice"
+    auth = load_config(Path(keys_config)).auth
+    assert [(each.tenant, each.hmac) for each in read_keys(auth.keys_file)] == [
+        ("alice", key_hmac(auth.given_secret(), key).hex())
+    ]
     listed = run("keys", "list", "--config", keys_config).stdout
     assert f"...{key[-4:]}" in listed
     assert key not in listed

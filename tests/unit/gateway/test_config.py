@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from backends.pool import BackendSpec
 from gateway.config import Config, ConfigError, load_config
-from gateway.config.config import envelopes_of
+from gateway.config.config import envelope_of
 from gateway.config.problems import REMOVED
 from gateway.config.scheduling import NAMES, PARAMETERS, PolicySettings, Scheduling
 from gateway.config.value_types import PATTERNS, TENANT_PATTERN
@@ -299,8 +299,9 @@ def test_envelopes_are_of_the_tiers_and_tenants_that_name_them_in_seconds():
         tiers={"gold": {"envelope": {"ttft_ms": 500, "tpot_ms": 50}}, "batch": {}},
         tenants={"a": {"envelope": {"ttft_ms": 250}}, "b": {}},
     )
-    assert envelopes_of(config.tiers) == {"gold": SloEnvelope(0.5, 0.05)}
-    assert envelopes_of(config.tenants) == {"a": SloEnvelope(ttft_s=0.25)}
+    tiers, tenants = ({name: envelope_of(each) for name, each in of.items()} for of in (config.tiers, config.tenants))
+    assert tiers == {"gold": SloEnvelope(0.5, 0.05), "batch": None}
+    assert tenants == {"a": SloEnvelope(ttft_s=0.25), "b": None}
 
 
 @pytest.mark.parametrize("value", ["0", "-5", "0.5", ".inf", ".nan", "3600001", "true", "soon"])

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 from multidict import CIMultiDict
 
-from gateway.config.key_file import KeyRecord, add_key, key_hmac, make_secret
+from gateway.config.key_file import add_key, key_hmac, make_secret, read_keys
 from gateway.config.sections import AuthSection
 from gateway.identity.auth import (
     KEY_CHARS_MAX,
@@ -15,19 +15,21 @@ from gateway.identity.auth import (
     TrustedProxies,
     Unauthorized,
     make_authenticator,
-    tenant_keys,
 )
 from gateway.identity.key_ring import KeyRing
 
 SECRET = b"0123456789abcdef"
 
 
-def record(tenant: str, key: str) -> KeyRecord:
-    return KeyRecord(tenant=tenant, hmac=key_hmac(SECRET, key).hex(), last_four=key[-4:], created_at="2026-01-01")
+def ring_of(secret: bytes, **keys: str) -> KeyRing[Identity]:
+    """A ring that checks by this secret. It has the HMACs of these keys' tenants by SECRET, each with its key as id."""
+    ring: KeyRing[Identity] = KeyRing(secret)
+    for key, tenant in keys.items():
+        ring.put(key, key_hmac(SECRET, f"fl-{key}").hex(), Identity(tenant, key_id=key))
+    return ring
 
 
-RECORDS = [record("alice", "fl-a"), record("alice", "fl-a2"), record("bob", "fl-b")]
-KNOWN = Authenticator(keys=tenant_keys(SECRET, RECORDS))
+KNOWN = Authenticator(keys=ring_of(SECRET, a="alice", a2="alice", b="bob"))
 OPEN = Authenticator(open_secret=SECRET)
 
 
@@ -69,7 +71,7 @@ def test_a_key_may_come_as_sdks_send_it(headers):
 
 
 def test_a_key_made_with_another_secret_is_unknown():
-    other = Authenticator(keys=tenant_keys(b"another secret!!", [record("alice", "fl-a")]))
+    other = Authenticator(keys=ring_of(b"another secret!!", a="alice"))
     with pytest.raises(Unauthorized):
         other.identify(bearer("fl-a"))
 
@@ -95,13 +97,15 @@ def test_in_open_mode_another_scheme_or_an_endless_key_is_unauthorized():
             OPEN.identify(CIMultiDict(headers))
 
 
-def test_keys_are_read_from_the_files_of_the_configuration(tmp_path):
+def test_keys_are_checked_by_the_secret_of_the_configuration(tmp_path):
     auth = AuthSection(mode="keys", secret_file=tmp_path / "secret", keys_file=tmp_path / "keys")
     make_secret(auth.secret_file)
     secret = auth.secret_bytes()
     assert secret is not None
     key = add_key(auth.keys_file, tenant="alice", secret=secret, created_at="now")
-    assert make_authenticator(auth).identify(bearer(key)) == Identity("alice")
+    authenticator = make_authenticator(auth)
+    authenticator.keys.put("k1", read_keys(auth.keys_file)[0].hmac, Identity("alice"))
+    assert authenticator.identify(bearer(key)) == Identity("alice")
 
 
 def test_an_open_gateway_without_a_secret_makes_one_up_at_every_start(tmp_path):
@@ -155,7 +159,7 @@ def test_a_key_is_unknown_from_when_it_expires():
 
 
 def test_a_key_that_is_dropped_is_unknown_and_one_that_is_put_again_has_its_new_owner():
-    ring = tenant_keys(SECRET, [record("alice", "fl-a")])
+    ring = ring_of(SECRET, a="alice")
     key_id = ring.find("fl-a").key_id
     ring.put(key_id, ring.hmac_hex("fl-a"), Identity("alice", frozenset({"tiny"})))
     assert not ring.find("fl-a").may_use("large")

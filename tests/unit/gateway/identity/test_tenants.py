@@ -8,12 +8,13 @@ ALICE = Tenant(id="alice", weight=2)
 
 def open_tenants(open_tenants_max: int, busy: set[str] | None = None) -> TenantDirectory:
     waiting = set() if busy is None else busy
-    return TenantDirectory(
-        [ALICE],
+    tenants = TenantDirectory(
         is_open=True,
         open_tenants_max=open_tenants_max,
         forget_if_idle=lambda tenant_id: tenant_id not in waiting,
     )
+    tenants.put(ALICE)
+    return tenants
 
 
 def known(tenants: TenantDirectory, *tenant_ids: str) -> set[str]:
@@ -22,7 +23,8 @@ def known(tenants: TenantDirectory, *tenant_ids: str) -> set[str]:
 
 
 def test_configured_tenants_are_those_and_no_others():
-    tenants = TenantDirectory([ALICE], is_open=False, forget_if_idle=lambda _: True)
+    tenants = TenantDirectory(is_open=False, forget_if_idle=lambda _: True)
+    tenants.put(ALICE)
     assert (tenants.find("alice"), tenants.find("bob")) == (ALICE, None)
     assert tenants.reject_reason is Reason.TENANT_UNKNOWN
 
@@ -60,7 +62,7 @@ def test_looking_for_room_takes_bounded_work():
         asked.append(tenant_id)
         return False
 
-    tenants = TenantDirectory([], is_open=True, open_tenants_max=100, forget_if_idle=never_idle)
+    tenants = TenantDirectory(is_open=True, open_tenants_max=100, forget_if_idle=never_idle)
     for number in range(100):
         tenants.find(f"t{number}")
     assert tenants.find("one too many") is None

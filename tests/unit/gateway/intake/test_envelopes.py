@@ -9,8 +9,14 @@ from policies.types import SloEnvelope, Tenant
 TENANT = Tenant(id="alice", tier_id="gold")
 
 
+def envelopes_of(*, tenants, tiers):
+    envelopes = Envelopes()
+    envelopes.replace(tenants=tenants, tiers=tiers)
+    return envelopes
+
+
 def envelope(headers=(), *, own=None, tier=None, tenant=TENANT):
-    envelopes = Envelopes(tenants={"alice": own} if own else {}, tiers={"gold": tier} if tier else {})
+    envelopes = envelopes_of(tenants={"alice": own} if own else {}, tiers={"gold": tier} if tier else {})
     return envelopes.of(tenant, CIMultiDict(headers))
 
 
@@ -27,15 +33,9 @@ def test_a_header_tightens_an_envelope(prefix):
     assert envelope(headers, own=SloEnvelope(1.0, 0.05)) == SloEnvelope(0.25, 0.03)
 
 
-@pytest.mark.parametrize(("ratio_min", "tpot_s"), [(0.5, 0.025), (0.25, 0.0125), (1.0, 0.05)])
-def test_a_header_asks_for_no_less_time_per_token_than_a_part_of_what_was_given(ratio_min, tpot_s):
-    envelopes = Envelopes(tenants={}, tiers={"gold": SloEnvelope(1.0, 0.05)}, header_tpot_ratio_min=ratio_min)
-    asked = envelopes.of(TENANT, CIMultiDict({"x-slo-ttft-ms": "1", "x-slo-tpot-ms": "1"}))
-    assert asked == SloEnvelope(0.001, tpot_s), "a first token may be asked for at once"
-
-
-def test_a_header_asks_for_no_less_than_half_by_default():
-    assert envelope({"x-slo-tpot-ms": "1"}, own=SloEnvelope(tpot_s=0.05)) == SloEnvelope(tpot_s=0.025)
+def test_a_header_asks_for_no_less_time_per_token_than_half_of_what_was_given():
+    asked = envelope({"x-slo-ttft-ms": "1", "x-slo-tpot-ms": "1"}, tier=SloEnvelope(1.0, 0.05))
+    assert asked == SloEnvelope(0.001, 0.025), "a first token may be asked for at once"
 
 
 def test_what_was_given_is_known_beside_what_is_asked_for():
@@ -56,7 +56,7 @@ def test_a_header_makes_no_target_out_of_nothing():
 
 
 def test_a_header_that_cannot_be_read_is_in_the_log_once(caplog):
-    envelopes = Envelopes(tenants={}, tiers={"gold": SloEnvelope(1.0)})
+    envelopes = envelopes_of(tenants={}, tiers={"gold": SloEnvelope(1.0)})
     for _ in range(3):
         envelopes.of(TENANT, CIMultiDict({"x-slo-ttft-ms": "secret"}))
     (line,) = caplog.messages
