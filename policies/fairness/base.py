@@ -1,16 +1,16 @@
-"""Fairness: the protocol of an order of requests, and the accounts that every order keeps.
+"""Fairness: the base of an order of requests, with the accounts that every order keeps.
 
 An order reads each tenant's queue, live and oldest first, and picks requests from it. Most orders choose a tenant and
 send its oldest request; an order may also choose among a tenant's requests. Charges arrive divided by the tenant's
 weight, in service units. Every order keeps accounts, even one that does not read them, so an operator can change the
 order of a running gateway without losing what each tenant has received.
 
-An order lives in one queue (policies/queueing/fair_queue.py). `Accounts` has a default for each unused fact.
+An order lives in one queue (policies/queueing/fair_queue.py).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
 from policies.fairness.fairness_bound import FairnessBound
@@ -59,124 +59,6 @@ class ServiceRecord(NamedTuple):
         return self.counter + self.outstanding
 
 
-class Fairness(Protocol):
-    """The fairness policy of one queue: which waiting request is served next?"""
-
-    bound: ClassVar[FairnessBound | None]
-    """The bound on the difference in service of two tenants under this order; None: there is no bound."""
-
-    reads_counters: bool
-    """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
-
-    follows_requests: bool
-    """Whether the order needs the facts `queued`, `dropped`, `dispatched` and `ended`."""
-
-    reads_prefixes: bool
-    """Whether the order reads the prefix cache; `look_up_in` is then called first."""
-
-    is_fair: bool
-    """Whether the order follows service received. Only then may a tenant be passed over for what it has in flight."""
-
-    def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
-        """Set the prefix cache. `cached_blocks` gives the number of leading blocks of a request that are cached where
-        it may go. `changes` gives the prompts for which that number may have changed.
-        """
-        ...
-
-    def queued(self, request: Request, waiting: Waiting, now: float) -> None:
-        """The request has joined its tenant's queue, `waiting`: at the end, or at its old place if it was returned.
-        `joined` and `left` tell whether the tenant may send it.
-        """
-        ...
-
-    def dropped(self, request: Request, now: float) -> None:
-        """The request has left the queue for good without being dispatched."""
-        ...
-
-    def joined(self, tenant_id: str, waiting: Waiting) -> None:
-        """The tenant has its first waiting request that it may send."""
-        ...
-
-    def left(self, tenant_id: str) -> None:
-        """The tenant has no more waiting requests that it may send."""
-        ...
-
-    def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
-        """The tenant's counter and outstanding change by these amounts; either may be negative."""
-        ...
-
-    def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
-        """The tenant starts to wait while no other waits, is charged these amounts, and has no more waiting requests.
-        An order that needs facts of requests is not told in this way.
-        """
-        ...
-
-    def dispatched(self, entry: InFlight) -> None:
-        """The entry's request is dispatched: its charge and its exit from the queue follow. With `entry.is_prepaid` it
-        was dispatched before and returned; nothing more is charged.
-        """
-        ...
-
-    def ended(self, entry: InFlight, now: float) -> None:
-        """A dispatched request has ended and has used `entry.usage`. `entry.service` is its final charge: 0 if it was
-        not served.
-        """
-        ...
-
-    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
-        """The next request of the waiting and eligible ones, except those of the tenants `besides`. A second call
-        without a change in between returns the same request.
-        """
-        ...
-
-    def heads(self, besides: Collection[str]) -> Iterator[Request]:
-        """What `pick` gives next, as long as nothing but `besides` changes: each time the tenant of the one before has
-        joined them. The caller does not go on after anything else has changed.
-        """
-        ...
-
-    def service_record(self, tenant_id: str) -> ServiceRecord:
-        """The tenant's account; zeros for an unknown tenant."""
-        ...
-
-    def lag(self, tenant_id: str, other_id: str) -> float:
-        """Service over weight by which one waiting tenant is behind another; negative: it is ahead."""
-        ...
-
-    def adopt(self, tenant_id: str, record: ServiceRecord) -> None:
-        """Take over the account of a tenant that does not wait here yet."""
-        ...
-
-    def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
-        """Move the account of a tenant that does not wait to another order of this kind. There the tenant is as far
-        ahead of or behind the waiting tenants as it was here. Nothing else about the tenant is moved.
-        """
-        ...
-
-    def forget(self, tenant_id: str) -> None:
-        """Drop the account of a tenant that does not wait."""
-        ...
-
-    def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
-        """The counter of every tenant with an account, or of `tenant_ids`: service over weight."""
-        ...
-
-    def level(self) -> float:
-        """The counter to which a returning tenant without outstanding service is lifted; 0.0: the order never lifts."""
-        ...
-
-    def begin_at(self, level: float, *, returning: bool) -> None:
-        """Set the level of an order in which no request has waited yet. The first tenant to join is lifted to it. With
-        `returning`, every tenant that joins before `all_returned` is lifted to it, as if a tenant at this level kept
-        waiting.
-        """
-        ...
-
-    def all_returned(self) -> None:
-        """End `returning`: from now on, a tenant that joins is lifted as after an absence."""
-        ...
-
-
 class Account(Place):
     """One tenant's account in a fairness policy."""
 
@@ -196,16 +78,21 @@ class Account(Place):
         return self.waiting.head()
 
 
-class Accounts(ABC):
-    """The base class of fairness policies. It has the accounts of all tenants, and default methods for a policy that
-    ignores the other facts.
+class Fairness(ABC):
+    """The fairness policy of one queue: which waiting request is served next? The base class has the accounts of all
+    tenants, and ignores the facts that a policy need not know.
     """
 
     bound: ClassVar[FairnessBound | None] = None
+    """The bound on the difference in service of two tenants under this order; None: there is no bound."""
     reads_counters = False
+    """Whether service that moves from outstanding to counter, with the same rank, may change the order."""
     follows_requests = False
+    """Whether the order needs the facts `queued`, `dropped`, `dispatched` and `ended`."""
     reads_prefixes = False
+    """Whether the order reads the prefix cache; `look_up_in` is then called first."""
     is_fair = True
+    """Whether the order follows service received. Only then may a tenant be passed over for what it has in flight."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -215,58 +102,89 @@ class Accounts(ABC):
         self._is_returning = False
 
     def look_up_in(self, cached_blocks: CachedBlocks, changes: Changes = anything_changes) -> None:
+        """Set the prefix cache. `cached_blocks` gives the number of leading blocks of a request that are cached where
+        it may go. `changes` gives the prompts for which that number may have changed.
+        """
         return
 
     def queued(self, request: Request, waiting: Waiting, now: float) -> None:
+        """The request has joined its tenant's queue, `waiting`: at the end, or at its old place if it was returned.
+        `joined` and `left` tell whether the tenant may send it.
+        """
         return
 
     def dropped(self, request: Request, now: float) -> None:
+        """The request has left the queue for good without being dispatched."""
         return
 
     def dispatched(self, entry: InFlight) -> None:
+        """The entry's request is dispatched: its charge and its exit from the queue follow. With `entry.is_prepaid` it
+        was dispatched before and returned; nothing more is charged.
+        """
         return
 
     def ended(self, entry: InFlight, now: float) -> None:
+        """A dispatched request has ended and has used `entry.usage`. `entry.service` is its final charge: 0 if it was
+        not served.
+        """
         return
 
     def charged(self, tenant_id: str, service: float, outstanding: float) -> None:
+        """The tenant's counter and outstanding change by these amounts; either may be negative."""
         account = self._account(tenant_id)
         account.counter += service
         account.outstanding += outstanding
         account.rank = account.counter + account.outstanding
 
     @abstractmethod
-    def joined(self, tenant_id: str, waiting: Waiting) -> None: ...
+    def joined(self, tenant_id: str, waiting: Waiting) -> None:
+        """The tenant has its first waiting request that it may send."""
 
     @abstractmethod
-    def left(self, tenant_id: str) -> None: ...
+    def left(self, tenant_id: str) -> None:
+        """The tenant has no more waiting requests that it may send."""
 
     @abstractmethod
-    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None: ...
+    def pick(self, eligible: Eligible, besides: Collection[str] = ()) -> Request | None:
+        """The next request of the waiting and eligible ones, except those of the tenants `besides`. A second call
+        without a change in between returns the same request.
+        """
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
+        """What `pick` gives next, as long as nothing but `besides` changes: each time the tenant of the one before has
+        joined them. The caller does not go on after anything else has changed.
+        """
         while (request := self.pick(any_request, besides)) is not None:
             yield request
 
     def served_at_once(self, tenant_id: str, service: float, outstanding: float) -> None:
+        """The tenant starts to wait while no other waits, is charged these amounts, and has no more waiting requests.
+        An order that needs facts of requests is not told in this way.
+        """
         self.joined(tenant_id, NOTHING)
         self.charged(tenant_id, service, outstanding)
         self.left(tenant_id)
 
     def service_record(self, tenant_id: str) -> ServiceRecord:
+        """The tenant's account; zeros for an unknown tenant."""
         account = self._accounts.get(tenant_id)
         return ServiceRecord(account.counter, account.outstanding) if account else ServiceRecord()
 
     def lag(self, tenant_id: str, other_id: str) -> float:
+        """Service over weight by which one waiting tenant is behind another; negative: it is ahead."""
         return self.service_record(other_id).rank - self.service_record(tenant_id).rank
 
     def adopt(self, tenant_id: str, record: ServiceRecord) -> None:
+        """Take over the account of a tenant that does not wait here yet."""
         account = self._account(tenant_id)
         assert not account.is_waiting, "an account is adopted before its tenant joins"
         account.counter, account.outstanding = record
         account.rank = record.rank
 
     def hand_over(self, tenant_id: str, to: Self, now: float) -> None:
+        """Move the account of a tenant that does not wait to another order of this kind. There the tenant is as far
+        ahead of or behind the waiting tenants as it was here. Nothing else about the tenant is moved.
+        """
         record = self.service_record(tenant_id)
         counter = record.counter + to._rank_level() - self._rank_level()
         self.forget(tenant_id)
@@ -274,15 +192,18 @@ class Accounts(ABC):
         to.adopt(tenant_id, ServiceRecord(max(0.0, counter), record.outstanding))
 
     def forget(self, tenant_id: str) -> None:
+        """Drop the account of a tenant that does not wait."""
         account = self._accounts.pop(tenant_id, None)
         assert account is None or not account.is_waiting, "a waiting tenant is not forgotten"
 
     def received(self, tenant_ids: Collection[str] | None = None) -> Mapping[str, float]:
+        """The counter of every tenant with an account, or of `tenant_ids`: service over weight."""
         accounts = self._accounts
         ids = accounts if tenant_ids is None else [each for each in tenant_ids if each in accounts]
         return {tenant_id: accounts[tenant_id].counter for tenant_id in ids}
 
     def level(self) -> float:
+        """The counter to which a returning tenant without outstanding service is lifted; 0.0: the order never lifts."""
         if self._is_returning:
             return self._first_level
         if self._waiting:
@@ -290,10 +211,15 @@ class Accounts(ABC):
         return self._first_level if self._last_left is None else self._last_left.counter
 
     def begin_at(self, level: float, *, returning: bool) -> None:
+        """Set the level of an order in which no request has waited yet. The first tenant to join is lifted to it. With
+        `returning`, every tenant that joins before `all_returned` is lifted to it, as if a tenant at this level kept
+        waiting.
+        """
         assert not self._waiting, "before any tenant waits"
         self._first_level, self._is_returning = level, returning
 
     def all_returned(self) -> None:
+        """End `returning`: from now on, a tenant that joins is lifted as after an absence."""
         self._is_returning = False
 
     def _rank_level(self) -> float:

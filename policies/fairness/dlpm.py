@@ -16,7 +16,7 @@ from math import floor, inf, nextafter
 from typing import ClassVar, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Accounts, CachedBlocks, Changes, Eligible, Waiting, anything_changes, of_others
+from policies.fairness.base import CachedBlocks, Changes, Eligible, Fairness, Waiting, anything_changes, of_others
 from policies.fairness.cached import LongestCached
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.vtc import fell
@@ -25,7 +25,7 @@ from policies.types import Request
 REFILL_SERVICE = 2_000.0  # K_u
 
 
-class DeficitLongestPrefix(Accounts):
+class DeficitLongestPrefix(Fairness):
     """A fairness policy: the request with the most cached prompt tokens, among those of tenants with credit, is next
     (DLPM).
     """

@@ -15,7 +15,7 @@ from math import floor
 from typing import ClassVar, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.base import Account, Eligible, Fairness, Waiting
 from policies.fairness.circle import Circle, Spot
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import TenantHeap
@@ -35,7 +35,7 @@ class _Turn(Spot):
         self.deficit_at_0 = 0.0
 
 
-class DeficitRoundRobin(Accounts):
+class DeficitRoundRobin(Fairness):
     """A fairness policy: deficit round robin over the waiting tenants."""
 
     bound: ClassVar[FairnessBound | None] = FairnessBound(ahead="quantum_service", until_refund=True)

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.base import Account, Eligible, Fairness, Waiting
 from policies.fairness.heap import TenantHeap
 from policies.types import Request
 
 
-class Fifo(Accounts):
+class Fifo(Fairness):
     """A fairness policy: the oldest request of all tenants is next; ties by tenant id."""
 
     follows_requests = True

@@ -21,10 +21,10 @@ from policies.accounts.ledger import InFlight
 from policies.due_times import urgency_at
 from policies.fairness.base import (
     Account,
-    Accounts,
     CachedBlocks,
     Changes,
     Eligible,
+    Fairness,
     Waiting,
     anything_changes,
     of_others,
@@ -126,7 +126,7 @@ class SlackCounter(VirtualTokenCounter):
         return best or least.head()
 
     def heads(self, besides: Collection[str]) -> Iterator[Request]:
-        return Accounts.heads(self, besides) if self._slack else super().heads(besides)
+        return Fairness.heads(self, besides) if self._slack else super().heads(besides)
 
     def forget(self, tenant_id: str) -> None:
         super().forget(tenant_id)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import ClassVar
 
-from policies.fairness.base import Account, Accounts, Eligible, Waiting, any_request
+from policies.fairness.base import Account, Eligible, Fairness, Waiting, any_request
 from policies.fairness.fairness_bound import FairnessBound
 from policies.fairness.heap import ByKey, Place, TenantHeap
 from policies.queues import ArrivalOrder
@@ -38,7 +38,7 @@ def fell(place: Place, rank: float) -> bool:
     return rank < entry_key - RANK_RESOLUTION_RATIO * abs(entry_key)
 
 
-class LeastCounterFirst(Accounts):
+class LeastCounterFirst(Fairness):
     """A fairness policy: VTC without lifts. It is a baseline without a bound, because a tenant can exploit it by
     staying away (VTC Fig. 10).
     """
@@ -124,7 +124,7 @@ class VirtualTokenCounter(LeastCounterFirst):
     bound: ClassVar[FairnessBound | None] = FairnessBound()
 
     def level(self) -> float:
-        return Accounts.level(self)
+        return Fairness.level(self)
 
     def joined(self, tenant_id: str, waiting: Waiting) -> None:
         self._lift(tenant_id)

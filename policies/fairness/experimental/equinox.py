@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Accounts, Eligible, Waiting, of_others
+from policies.fairness.base import Eligible, Fairness, Waiting, of_others
 from policies.types import Request
 
 ALPHA, BETA = 0.7, 0.3
@@ -48,7 +48,7 @@ class _Average:
         self.observed = True
 
 
-class DualCounter(Accounts):
+class DualCounter(Fairness):
     """A fairness policy: the tenant with the least score of its two counters is next (Equinox)."""
 
     follows_requests = True

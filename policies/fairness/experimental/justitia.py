@@ -23,7 +23,7 @@ from itertools import count
 from typing import NamedTuple, Self
 
 from policies.accounts.ledger import InFlight
-from policies.fairness.base import Account, Accounts, Eligible, Waiting
+from policies.fairness.base import Account, Eligible, Fairness, Waiting
 from policies.fairness.heap import TenantHeap
 from policies.fairness.ranked import Ranked
 from policies.types import Request
@@ -89,7 +89,7 @@ class AgentCosts:
         self._means.pop(tenant_id, None)
 
 
-class AgentTags(Accounts):
+class AgentTags(Fairness):
     """A fairness policy: the request of the agent with the smallest tag is next (Justitia)."""
 
     follows_requests = True
