@@ -56,7 +56,8 @@ class SeparatePrefill:
     def _prefill(self, slots: Slots) -> Batch:
         batch = Batch(prefill_alone=True)
         prompt_tokens = 0
-        while (head := slots.waiting.peek()) is not None:
+        while slots.waiting:
+            head = slots.waiting[0]
             prompt_tokens += head.present
             if batch.sequences and prompt_tokens > self.prefill_tokens_max:
                 break

@@ -15,7 +15,7 @@ from backends.engine.coefficients import StepCoefficients
 from backends.engine.fair_batching import prefill_budget
 from backends.engine.kv_memory import BlockMemory, KvMemory
 from backends.engine.sequence import EngineRequest, Sequence
-from backends.engine.slots import ORDERS, SlotOrder, Slots
+from backends.engine.slots import SlotOrder, Slots
 from policies.types import SloEnvelope
 
 BLOCK_TOKENS = 16
@@ -97,7 +97,7 @@ class Engine:
         self._batching = ChunkedPrefill() if batching is None else batching
         self._slots = Slots(
             memory=BlockMemory(blocks_max=blocks_max, block_tokens=block_tokens) if memory is None else memory,
-            order=ORDERS["fcfs"]() if order is None else order,
+            order=SlotOrder() if order is None else order,
             requests_running_max=requests_running_max,
         )
         self._sequences: dict[str, Sequence] = {}
@@ -119,7 +119,7 @@ class Engine:
         sequence = Sequence(request, now, self._submitted)
         self._submitted += 1
         self._sequences[request.id] = sequence
-        self._slots.waiting.push(sequence)
+        self._slots.waiting.append(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request, whose memory and slot are free at once. Returns False if it is not in flight."""

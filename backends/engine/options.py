@@ -1,16 +1,15 @@
-"""Options of an embedded server: its sizes, its policies, and its faults."""
+"""Options of an embedded server: its sizes and its policies."""
 
 from dataclasses import dataclass
 
 from backends.engine.batching import BATCHING, CHUNK_TOKENS_MAX
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import BLOCK_TOKENS
-from backends.engine.slots import ORDERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The options of one embedded server. Sizes are of all engines together and split evenly. Faults are for tests."""
+    """The options of one embedded server. Sizes are of all engines together and split evenly."""
 
     model: str = "embedded"
     coefficients: str = "a10g-llama3.2-3b"
@@ -23,15 +22,12 @@ class EngineOptions:
     chunk_tokens_max: int = CHUNK_TOKENS_MAX
     batching: str = "chunked-prefill"
     """The batching policy, a name in BATCHING."""
-    order: str = "fcfs"
-    """Scheduling policy, a name in ORDERS: fcfs or priority."""
     engines: int = 1
     speed: float = 1.0
     """The speed relative to the model that the engine simulates."""
     seed: int = 0
     output_tokens_mean: int | None = 128
     """Mean of exponential answer lengths; None: every answer runs to its max_tokens."""
-    api_key: str | None = None
     max_num_queued_reqs: int | None = None
     """Most sequences in flight, waiting or running, before requests are answered with 503."""
     prompt_tokens_details: bool = False
@@ -40,14 +36,6 @@ class EngineOptions:
     """Tokens per chunk after the first."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters that are loaded, by name."""
-    responses_stored: bool = False
-    """Keep responses to be asked for by id, and take them in the background (VLLM_ENABLE_RESPONSES_API_STORE)."""
-    continuous_usage: bool = True
-    """False: ignore continuous_usage_stats, as other servers do."""
-    cut_stream_after_tokens: int | None = None
-    """Drop the connection of a stream once it has carried this many tokens."""
-    fail_stream_after_tokens: int | None = None
-    """End a stream as vLLM does when its engine process dies: an error event, then [DONE]."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an option with which no server could start."""
@@ -55,8 +43,6 @@ class EngineOptions:
             raise ValueError(f"no coefficients {self.coefficients!r}; there are {', '.join(COEFFICIENTS)}")
         if self.batching not in BATCHING:
             raise ValueError(f"no batching {self.batching!r}; there are {', '.join(BATCHING)}")
-        if self.order not in ORDERS:
-            raise ValueError(f"no order {self.order!r}; there are {', '.join(ORDERS)}")
         for name in ("engines", "max_model_len", "block_tokens", "chunk_tokens_max", "stream_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

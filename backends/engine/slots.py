@@ -1,111 +1,20 @@
 """Slots of an engine: the running sequences and the waiting ones. Only batch formation moves sequences between the two.
 
-The waiting order is one of ORDERS, named as in vLLM. It decides both which sequence is admitted next and which one is
-preempted when the KV pool is full.
+The waiting order decides both which sequence is admitted next and which one is preempted when the KV pool is full.
 """
 
-import heapq
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
 
 from backends.engine.kv_memory import KvMemory
 from backends.engine.sequence import Sequence
 
 
-class SlotOrder(Protocol):
-    """The waiting order of an engine: which sequence is admitted next, and which is preempted first?"""
-
-    def push(self, sequence: Sequence) -> None: ...
-
-    def push_front(self, sequence: Sequence) -> None:
-        """Put back a preempted sequence, ahead of all sequences that it was ahead of."""
-        ...
-
-    def peek(self) -> Sequence | None: ...
-
-    def pop(self) -> Sequence: ...
-
-    def remove(self, sequence: Sequence) -> None: ...
-
-    def victim(self, running: list[Sequence]) -> Sequence: ...
-
-    def __iter__(self) -> Iterator[Sequence]:
-        """Iterate over the sequences: the first one first, the others in no defined order."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-class FirstComeFirstServed:
-    """The waiting order by arrival; the sequence that was admitted last is preempted first."""
-
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def push(self, sequence: Sequence) -> None:
-        self._queue.append(sequence)
-
-    def push_front(self, sequence: Sequence) -> None:
-        self._queue.appendleft(sequence)
-
-    def peek(self) -> Sequence | None:
-        return self._queue[0] if self._queue else None
-
-    def pop(self) -> Sequence:
-        return self._queue.popleft()
-
-    def remove(self, sequence: Sequence) -> None:
-        self._queue.remove(sequence)
+class SlotOrder(deque[Sequence]):
+    """The waiting order of an engine, by arrival. A preempted sequence is put back ahead of all others."""
 
     def victim(self, running: list[Sequence]) -> Sequence:
+        """The running sequence that is preempted first: the one that was admitted last."""
         return running[-1]
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._queue)
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-
-class ByPriority:
-    """The waiting order by priority value, lowest first, then by arrival; the last one in this order is preempted
-    first.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Sequence]] = []
-
-    def push(self, sequence: Sequence) -> None:
-        heapq.heappush(self._heap, (_rank(sequence), sequence))
-
-    push_front = push
-
-    def peek(self) -> Sequence | None:
-        return self._heap[0][1] if self._heap else None
-
-    def pop(self) -> Sequence:
-        return heapq.heappop(self._heap)[1]
-
-    def remove(self, sequence: Sequence) -> None:
-        self._heap.remove((_rank(sequence), sequence))
-        heapq.heapify(self._heap)
-
-    def victim(self, running: list[Sequence]) -> Sequence:
-        return max(running, key=_rank)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return (sequence for _, sequence in self._heap)
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.request.priority, sequence.order
-
-
-ORDERS: dict[str, type[SlotOrder]] = {"fcfs": FirstComeFirstServed, "priority": ByPriority}
 
 
 class Slots:
@@ -123,11 +32,11 @@ class Slots:
     @property
     def has_candidate(self) -> bool:
         """Whether a sequence waits and a slot is free, regardless of memory."""
-        return len(self.running) < self.requests_running_max and self.waiting.peek() is not None
+        return len(self.running) < self.requests_running_max and len(self.waiting) > 0
 
     def admit(self) -> Sequence | None:
         """Admit the head of the queue; None if it does not fit, because no other sequence is tried."""
-        head = self.waiting.peek()
+        head = self.waiting[0] if self.waiting else None
         return head if head is not None and self.admit_this(head) else None
 
     def admit_this(self, sequence: Sequence) -> bool:
@@ -137,10 +46,7 @@ class Slots:
         cached = self.memory.admit(sequence)
         if cached is None:
             return False
-        if sequence is self.waiting.peek():
-            self.waiting.pop()
-        else:
-            self.waiting.remove(sequence)
+        self.waiting.remove(sequence)
         sequence.running = True
         sequence.computed = cached
         self.running.append(sequence)
@@ -156,7 +62,7 @@ class Slots:
         victim.computed = victim.scheduled = 0
         victim.preemptions += 1
         self.preemptions_total += 1
-        self.waiting.push_front(victim)
+        self.waiting.appendleft(victim)
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a running sequence; its memory is free at once."""

@@ -6,8 +6,7 @@ import time
 
 import aiohttp
 import openai
-
-from backends.engine.http.server import EngineOptions, EngineServer
+from faulty_engine import FaultyServer
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -19,7 +18,7 @@ SLOW = {**FAST, "speed": 0.02}  # 50 ms a step
 @contextlib.asynccontextmanager
 async def serving(**options):
     """A server and a session of its own to talk to it."""
-    server = EngineServer(EngineOptions(**{**FAST, **options}))
+    server = FaultyServer(**{**FAST, **options})
     url = await server.start()
     async with aiohttp.ClientSession(url) as session:
         try:
@@ -30,7 +29,7 @@ async def serving(**options):
 
 @contextlib.asynccontextmanager
 async def official_client(**options):
-    server = EngineServer(EngineOptions(**{**FAST, **options}))
+    server = FaultyServer(**{**FAST, **options})
     url = await server.start()
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as client:
         try:

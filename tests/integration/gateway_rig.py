@@ -12,10 +12,11 @@ from typing import Any
 
 import aiohttp
 import openai
+from faulty_engine import FaultyServer
 from listening import backend_listening
 from multidict import CIMultiDict
 
-from backends.engine.http.server import EngineOptions, EngineServer
+from backends.engine.http.server import EngineServer
 from backends.engine.text import text_prompt
 from backends.model_identity import TEXT
 from gateway.app import Gateway, open_gateway
@@ -66,7 +67,7 @@ async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> 
 @contextlib.asynccontextmanager
 async def engine(**options: Any):
     """An EngineServer; `url` is where it listens."""
-    server = EngineServer(EngineOptions(**{**FAST, **options}))
+    server = FaultyServer(**{**FAST, **options})
     server.url = await server.start()
     try:
         yield server

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -32,8 +31,6 @@ class EngineCalls:
         data = await request.read()
         with self.serving.limits() as limits:
             call = parse(data, content_type(request), limits)
-        if not self.options.continuous_usage:
-            call = replace(call, continuous_usage=False)
         base = header(request, "X-Request-Id") or call.request_id or self.serving.new_id()
         return await self.run(request, reply_of(**self.about(call), id=f"{id_prefix}-{base}"))
 

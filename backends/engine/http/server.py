@@ -5,15 +5,15 @@ Its answers are made-up words; everything else is as in vLLM. Queueing, batching
 are those of a vLLM server with the same limits.
 """
 
-from hmac import compare_digest
 from http import HTTPStatus
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from backends.engine.engine import EngineSnapshot
-from backends.engine.http.engine_calls import json_response
+from backends.engine.http.engine_calls import EngineCalls, json_response
 from backends.engine.http.http_api import EngineApi
+from backends.engine.http.serving import Serving
 from backends.engine.http.wire import WireError
 from backends.engine.options import EngineOptions
 
@@ -24,35 +24,6 @@ KEEPALIVE_S = 5.0
 """Idle connections are closed after as long as vLLM's (uvicorn's) are."""
 STOP_S_MAX = 0.05
 """The time for handlers to end by themselves when the server stops."""
-GUARDED_PREFIXES = ("/v1", "/v2", "/inference", "/cohere")
-
-
-def make_app(api: EngineApi) -> web.Application:
-    """Return the routes of a vLLM server. All other paths and methods get its 404 or 405."""
-    app = web.Application(middlewares=[_authenticate(api.options.api_key), _errors], client_max_size=BODY_BYTES_MAX)
-    app.add_routes(
-        [
-            web.post("/v1/chat/completions", api.chat),
-            web.post("/v1/chat/completions/batch", api.batch),
-            web.post("/v1/completions", api.completion),
-            web.post("/v1/responses", api.responses.response),
-            web.get("/v1/responses/{id}", api.responses.stored, allow_head=False),
-            web.post("/v1/responses/{id}/cancel", api.responses.cancel),
-            web.post("/v1/messages", api.message),
-            web.post("/v1/messages/count_tokens", api.count_tokens),
-            web.post("/v1/embeddings", api.embedding),
-            web.post("/tokenize", api.tokenize),
-            web.post("/detokenize", api.detokenize),
-            web.get("/v1/models", api.models, allow_head=False),
-            web.get("/health", api.healthy, allow_head=False),
-            web.get("/ping", api.healthy, allow_head=False),
-            web.post("/ping", api.healthy),
-            web.get("/version", api.version, allow_head=False),
-            web.get("/load", api.load, allow_head=False),
-            web.get("/metrics", api.metrics, allow_head=False),
-        ]
-    )
-    return app
 
 
 class EngineServer:
@@ -67,9 +38,9 @@ class EngineServer:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Start serving and return the URL, without a slash at its end. Raises OSError if the port is taken."""
-        self._api = EngineApi(self._options)
+        self._api = self.make_api(self._options)
         self._runner = web.AppRunner(
-            make_app(self._api),
+            self.make_app(self._api),
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
@@ -79,6 +50,37 @@ class EngineServer:
         await web.TCPSite(self._runner, host, port).start()
         bound_host, bound_port = self._runner.addresses[0][:2]
         return f"http://{bound_host}:{bound_port}"
+
+    def make_app(self, api: EngineApi) -> web.Application:
+        """Return the routes of a vLLM server. All other paths and methods get its 404 or 405."""
+        app = web.Application(middlewares=[_errors], client_max_size=BODY_BYTES_MAX)
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", api.chat),
+                web.post("/v1/chat/completions/batch", api.batch),
+                web.post("/v1/completions", api.completion),
+                web.post("/v1/responses", api.response),
+                web.get("/v1/responses/{id}", api.stored_response, allow_head=False),
+                web.post("/v1/responses/{id}/cancel", api.cancel_response),
+                web.post("/v1/messages", api.message),
+                web.post("/v1/messages/count_tokens", api.count_tokens),
+                web.post("/v1/embeddings", api.embedding),
+                web.post("/tokenize", api.tokenize),
+                web.post("/detokenize", api.detokenize),
+                web.get("/v1/models", api.models, allow_head=False),
+                web.get("/health", api.healthy, allow_head=False),
+                web.get("/ping", api.healthy, allow_head=False),
+                web.post("/ping", api.healthy),
+                web.get("/version", api.version, allow_head=False),
+                web.get("/load", api.load, allow_head=False),
+                web.get("/metrics", api.metrics, allow_head=False),
+            ]
+        )
+        return app
+
+    def make_api(self, options: EngineOptions) -> EngineApi:
+        """The handlers that it serves with."""
+        return EngineApi(EngineCalls(Serving(options), options))
 
     async def stop(self) -> None:
         """Close all connections, even those with requests in flight."""
@@ -91,21 +93,6 @@ class EngineServer:
         """Return the state of the engines of a started server."""
         assert self._api is not None, "start the server first"
         return self._api.serving.snapshots()
-
-
-def _authenticate(api_key: str | None) -> Middleware:
-    expected = (api_key or "").encode()
-
-    @web.middleware
-    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        guarded = api_key is not None and request.path.startswith(GUARDED_PREFIXES) and request.method != "OPTIONS"
-        if guarded:
-            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not compare_digest(token.encode(errors="replace"), expected):
-                return json_response({"error": "Unauthorized"}, status=401)
-        return await handler(request)
-
-    return authenticate
 
 
 @web.middleware

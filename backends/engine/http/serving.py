@@ -18,22 +18,13 @@ from backends.engine.engine import Engine, EngineSnapshot
 from backends.engine.http.exchange import Choice, Chunks, EngineExchange
 from backends.engine.http.exposition import CacheConfig, EngineMeters, render
 from backends.engine.http.requests import EngineCall
-from backends.engine.http.responses import DONE, EngineReply, Json, event
+from backends.engine.http.responses import EngineReply, Json
 from backends.engine.http.wire import EngineLimits, WireError
 from backends.engine.options import EngineOptions
 from backends.engine.realtime import PacedEngine, least_loaded
 from backends.engine.sequence import EngineRequest
-from backends.engine.slots import ORDERS
+from backends.engine.slots import SlotOrder
 from backends.engine.text import AnswerText, make_answer
-
-ENGINE_DEAD: Json = {
-    "error": {
-        "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-        "type": "InternalServerError",
-        "param": None,
-        "code": 500,
-    }
-}
 
 
 class Serving:
@@ -50,9 +41,21 @@ class Serving:
         loop = asyncio.get_running_loop()
         for _ in range(options.engines):
             meters = EngineMeters()
-            paced = PacedEngine(_engine(options), loop=loop, speed=options.speed, on_step=meters.step)
+            paced = PacedEngine(self.make_engine(options), loop=loop, speed=options.speed, on_step=meters.step)
             self.engines[paced] = meters
         self._ids = self._runs = 0
+
+    def make_engine(self, options: EngineOptions, order: SlotOrder | None = None) -> Engine:
+        kv_tokens_max = options.blocks_per_engine * options.block_tokens
+        coefficients = COEFFICIENTS[options.coefficients]
+        return Engine(
+            coefficients,
+            kv_tokens_max=kv_tokens_max,
+            block_tokens=options.block_tokens,
+            requests_running_max=options.requests_running_max // options.engines,
+            order=order,
+            batching=BATCHING[options.batching](coefficients, kv_tokens_max, options.chunk_tokens_max),
+        )
 
     def snapshots(self) -> list[EngineSnapshot]:
         """Return the state of the engines, in the order of their labels."""
@@ -124,22 +127,15 @@ class Serving:
             await response.prepare(request)
             if accepted := reply.accepted():
                 await response.write(accepted)
-            await self._write(request, response, reply, exchange)
+            await self.write(request, response, reply, exchange)
         return response
 
-    async def _write(
+    async def write(
         self, request: web.Request, response: web.StreamResponse, reply: EngineReply, exchange: EngineExchange
     ) -> None:
         chunks = Chunks(reply, interval=max(reply.call.stream_interval, self.options.stream_interval))
         while not exchange.done:
             await response.write(b"".join(chunks.take(await exchange.events())))
-            if _reached(self.options.cut_stream_after_tokens, chunks.sent):
-                if request.transport is not None:
-                    request.transport.abort()
-                return
-            if _reached(self.options.fail_stream_after_tokens, chunks.sent):
-                await response.write(event(ENGINE_DEAD) + DONE)
-                return
         await response.write(reply.ended(self._cached_tokens(exchange)))
 
     @contextmanager
@@ -164,20 +160,3 @@ class Serving:
 
     def _cached_tokens(self, exchange: EngineExchange) -> int | None:
         return exchange.cached_tokens if self.options.prompt_tokens_details else None
-
-
-def _engine(options: EngineOptions) -> Engine:
-    kv_tokens_max = options.blocks_per_engine * options.block_tokens
-    coefficients = COEFFICIENTS[options.coefficients]
-    return Engine(
-        coefficients,
-        kv_tokens_max=kv_tokens_max,
-        block_tokens=options.block_tokens,
-        requests_running_max=options.requests_running_max // options.engines,
-        batching=BATCHING[options.batching](coefficients, kv_tokens_max, options.chunk_tokens_max),
-        order=ORDERS[options.order](),
-    )
-
-
-def _reached(tokens_max: int | None, sent: list[int]) -> bool:
-    return tokens_max is not None and sum(sent) >= tokens_max

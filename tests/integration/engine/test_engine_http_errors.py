@@ -133,7 +133,6 @@ async def test_the_official_client_sees_vllms_errors():
     [
         ({"coefficients": "abacus"}, "no coefficients 'abacus'"),
         ({"batching": "none"}, "no batching 'none'; there are chunked-prefill, sarathi, separate-prefill"),
-        ({"order": "random"}, "no order 'random'"),
         ({"engines": 0}, "engines must be at least 1, got 0"),
         ({"stream_interval": 0}, "stream_interval must be at least 1, got 0"),
         ({"output_tokens_mean": 0}, "output_tokens_mean must be at least 1, got 0"),

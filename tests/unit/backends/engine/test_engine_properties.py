@@ -9,8 +9,8 @@ from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS
 from backends.engine.engine import Engine, EngineRequest
 from backends.engine.kv_memory import BlockMemory, OracleMemory
-from backends.engine.slots import ORDERS
 from tests.examples import examples
+from tests.priority_order import ORDERS
 
 POOL_TOKENS = 128
 

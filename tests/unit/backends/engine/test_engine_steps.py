@@ -6,7 +6,7 @@ from backends.engine.batching import ChunkedPrefill, Sarathi, SeparatePrefill
 from backends.engine.coefficients import COEFFICIENTS, StepCoefficients
 from backends.engine.engine import Engine, EngineRequest, StepResult
 from backends.engine.kv_memory import BlockMemory, OracleMemory
-from backends.engine.slots import ORDERS
+from tests.priority_order import ORDERS
 
 SIMPLE = StepCoefficients(
     base_s=1.0, token_s=0.1, context_token_s=0.001, request_s=0.01, kv_tokens_max=64, source="round numbers"
