@@ -32,19 +32,8 @@ class DrainEstimate:
         """Record the dispatch of the tenant's oldest request; `queued` requests of all tenants still wait."""
         if tenant_id not in self._tenants:
             self._tenants[tenant_id] = _Pace()
-        # The arrival of the tenant's next head says since when it waits.
-        for each, waits in ((self._tenants[tenant_id], False), (self._all, queued > 0)):
-            since = each.last_at if each.waits or each.last_at > arrived_at else arrived_at
-            waited_s = now - since if now > since else 0.0  # `_waiting_s`, inlined
-            each.waits = waits
-            if waited_s:
-                fade = exp(-waited_s / MEMORY_S)
-                each.dispatches *= fade
-                each.waited_s = each.waited_s * fade + waited_s
-            each.dispatches += 1.0
-            each.last_at = now
-            if now - arrived_at >= QUEUED_S_MIN:
-                each.started(waited_s, now)
+        self._tenants[tenant_id].happened(arrived_at, now, waits=False)  # the arrival of its next head says since when
+        self._all.happened(arrived_at, now, waits=queued > 0)
 
     def wait_s(self, tenant_id: str, *, tenant_queued: int, queued: int, head_arrived_at: float, now: float) -> float:
         """Seconds until `tenant_queued` requests of the tenant are sent, within RETRY_AFTER_S_MIN and
@@ -73,22 +62,32 @@ class DrainEstimate:
 class _Pace:
     """The pace of one queue: dispatches, and the time waited for them, over about the last minute of waiting."""
 
-    __slots__ = ("_started_at", "_starts", "dispatches", "last_at", "waited_s", "waits")
+    __slots__ = ("_dispatches", "_last_at", "_started_at", "_starts", "_waited_s", "_waits")
 
     def __init__(self) -> None:
-        self.dispatches = 0.0
-        self.waited_s = 0.0
-        self.last_at = float("-inf")
+        self._dispatches = 0.0
+        self._waited_s = 0.0
+        self._last_at = float("-inf")
         self._starts: deque[float] | None = None  # the waits for the last dispatches of what was queued, in seconds
         self._started_at = float("-inf")  # the last of these
-        self.waits = False  # whether a request has waited ever since the last dispatch
+        self._waits = False  # whether a request has waited ever since the last dispatch
 
-    def started(self, waited_s: float, now: float) -> None:
-        """A request that was queued was dispatched, for which the queue had waited so long."""
-        if self._starts is None:
-            self._starts = deque(maxlen=STARTS_MAX)
-        self._starts.append(waited_s)
-        self._started_at = now
+    def happened(self, arrived_at: float, now: float, *, waits: bool) -> None:
+        """A request was dispatched that arrived then; `waits`: another is waiting since before."""
+        since = self._last_at if self._waits or self._last_at > arrived_at else arrived_at
+        waited_s = now - since if now > since else 0.0  # `_waiting_s`, inlined
+        self._waits = waits
+        if waited_s:
+            fade = exp(-waited_s / MEMORY_S)
+            self._dispatches *= fade
+            self._waited_s = self._waited_s * fade + waited_s
+        self._dispatches += 1.0
+        self._last_at = now
+        if now - arrived_at >= QUEUED_S_MIN:
+            if self._starts is None:
+                self._starts = deque(maxlen=STARTS_MAX)
+            self._starts.append(waited_s)
+            self._started_at = now
 
     def start_s(self, before: int, arrived_at: float, now: float) -> float | None:
         """Seconds until the dispatch after `before` others, if the request of the next dispatch arrived at
@@ -107,9 +106,9 @@ class _Pace:
         """Seconds per dispatch, if the request of the next dispatch arrived at `arrived_at`."""
         overdue_s = self._waiting_s(arrived_at, now)
         fade = exp(-overdue_s / MEMORY_S)
-        return (self.waited_s * fade + overdue_s) / max(self.dispatches * fade, 1.0)
+        return (self._waited_s * fade + overdue_s) / max(self._dispatches * fade, 1.0)
 
     def _waiting_s(self, arrived_at: float, now: float) -> float:
         """Seconds for which a request has waited for the next dispatch."""
-        since = self.last_at if self.waits or self.last_at > arrived_at else arrived_at
+        since = self._last_at if self._waits or self._last_at > arrived_at else arrived_at
         return now - since if now > since else 0.0

@@ -102,8 +102,7 @@ class BackfillRound:
             choice = fair_queue.next(self.blocked, ())
             if choice is None or not self.refuses(choice[0], choice[1], predict):
                 return choice
-        closed, passed, in_flight = self.closed, self.passed, fair_queue.use.by_tenant
-        is_fair = fair_queue.order.is_fair
+        closed, in_flight = self.closed, fair_queue.use.by_tenant
         while (heads := self._heads or self._next_heads()) is not None:
             for head in heads:
                 tier_id, request = self._tier_id, head
@@ -112,12 +111,7 @@ class BackfillRound:
                     tier_id, request = fair_queue.within_shares((tier_id, head), self.blocked, passed_over)
                 if not still_refuses(request, tier_id, predict(request), is_closed=self.is_closed, closed=closed):
                     return tier_id, request
-                if not self.is_closed and is_fair and len(passed) < PASSED_MAX:  # `found_none`, inlined: of most
-                    passed_over.add(request.tenant_id)
-                    passed[request.tenant_id] = tier_id, request
-                    self._is_settled = False
-                else:
-                    self.found_none(tier_id, request)
+                self.found_none(tier_id, request)
                 if self._heads is None:
                     break
             else:
@@ -181,8 +175,7 @@ class BackfillRound:
         """Whether the request, which has room for this reservation at the backend, may pass all passed requests."""
         if self._asked_for is not request:  # the answer is the same for all backends with room for it
             self._settle()
-            first_not_to_pass = self._fair_queue.first_not_to_pass
-            self._too_far = first_not_to_pass(request.tenant_id, self.passed, self._held_for)
+            self._too_far = self._fair_queue.first_not_to_pass(request.tenant_id, self.passed, self._held_for)
             self._asked_for = request
         if self._too_far is not None:
             return False
