@@ -15,7 +15,6 @@ limit is learnt from how long answers take (by_latency.py).
 
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 from policies.limit.by_latency import LatencyLimit
 from policies.limit.engine_work import BUSY_STEPS, EngineWork
@@ -26,47 +25,34 @@ from policies.reservation import Reservation
 SEQUENCES_MAX = 64
 
 
-class Limit(Protocol):
-    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there?"""
+class Limit:
+    """The limit of one backend beyond slots and memory: may it be sent one more request that has room there? The base
+    class never rejects one.
+    """
 
-    reads_time: bool
+    reads_time = False
     """Whether the limit depends on the time at which prompts will be computed."""
-
-    @property
-    def by_latency(self) -> LatencyLimit | None:
-        """What learns from how long answers take, while there is no model of the steps; None: nothing does."""
-        ...
+    by_latency: LatencyLimit | None = None
+    """What learns from how long answers take, while there is no model of the steps; None: nothing does."""
 
     def is_full(self, work: EngineWork) -> bool:
         """Whether the limit allows no request at all until a running one ends. Never asked of an idle backend."""
-        ...
-
-    def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
-        """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
-        ...
-
-    def sequences_max(self, work: EngineWork) -> float:
-        """The most sequences that the limit allows at the backend; infinite where there is no fixed number."""
-        ...
-
-
-class RoomOnly:
-    """A limit that never rejects a request, so that only slots and memory count."""
-
-    reads_time = False
-    by_latency: LatencyLimit | None = None
-
-    def sequences_max(self, work: EngineWork) -> float:
-        return inf
-
-    def is_full(self, work: EngineWork) -> bool:
         return False
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
+        """Whether the request may be sent now. Never asked of an idle backend, which always takes one."""
         return True
 
+    def sequences_max(self, work: EngineWork) -> float:
+        """The most sequences that the limit allows at the backend; infinite where there is no fixed number."""
+        return inf
 
-class FixedLimit(RoomOnly):
+
+class RoomOnly(Limit):
+    """A limit that never rejects a request, so that only slots and memory count."""
+
+
+class FixedLimit(Limit):
     """A limit that is configured: the number of sequences per engine, for all replicas together."""
 
     def __init__(self, sequences_max: int = SEQUENCES_MAX) -> None:
@@ -82,7 +68,7 @@ class FixedLimit(RoomOnly):
         return work.share.of(self._sequences_max * work.engines)
 
 
-class ModelLimit:
+class ModelLimit(Limit):
     """A limit that admits the requests that the backend can serve in time, by the step-time model. Without a model, the
     limit by latency applies.
     """
@@ -90,22 +76,22 @@ class ModelLimit:
     reads_time = True
 
     def __init__(self) -> None:
-        self.by_latency = LatencyLimit()
+        self.by_latency = self._learnt = LatencyLimit()
 
     def is_full(self, work: EngineWork) -> bool:
         if work.model is None:
-            return work.sequences + 1 > self.by_latency.sequences_max
+            return work.sequences + 1 > self._learnt.sequences_max
         return work.sequences > 0 and PREDICTORS[work.batching].is_full(work)
 
     def allows(self, work: EngineWork, reservation: Reservation, now: float) -> bool:
         if work.model is None:
-            return work.sequences + reservation.sequences <= self.by_latency.sequences_max
+            return work.sequences + reservation.sequences <= self._learnt.sequences_max
         if now < work.busy_until and work.ready_at > reservation.first_due_at:
             return False  # the result of `may_prefill`, without its cost
         return PREDICTORS[work.batching].keeps_pace(work, reservation) and may_prefill(work, reservation, now)
 
     def sequences_max(self, work: EngineWork) -> float:
-        return self.by_latency.sequences_max if work.model is None else inf
+        return self._learnt.sequences_max if work.model is None else inf
 
 
 def may_prefill(work: EngineWork, reservation: Reservation, now: float) -> bool:
