@@ -42,11 +42,11 @@ class EngineWork:
 
     # Read and written with every event: without slots, Python takes twice as long for more than thirty attributes.
     __slots__ = (
-        "_at", "_budget", "_by_deadline", "_computed", "_dispatches_of", "_ends",
-        "_external_sequences", "_external_tokens", "_fits_until", "_sent", "_steps", "_surely_computed", "batching",
-        "busy_until", "chunk_s", "chunk_tokens", "context_tokens", "decode_s", "dispatches", "engines", "is_sure",
-        "knee_s", "model", "output_tokens", "ready_at", "sequences", "share", "shared", "step_s_max",
-        "step_tokens_max", "targets",
+        "_at", "_budget", "_by_deadline", "_computed", "_dispatches_of", "_ends", "_fits_until", "_sent",
+        "_steps", "_surely_computed", "batching", "busy_until", "chunk_s", "chunk_tokens", "context_tokens",
+        "decode_s", "dispatches", "engines", "external_sequences", "external_tokens", "is_sure", "knee_s",
+        "model", "output_tokens", "ready_at", "sequences", "share", "shared", "step_s_max", "step_tokens_max",
+        "targets",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class EngineWork:
         self.sequences = 0
         self.context_tokens = 0.0
         self.output_tokens = 0.0
-        self._external_sequences = 0
-        self._external_tokens = 0.0
+        self.external_sequences = 0
+        self.external_tokens = 0.0
         self.targets = TpotTargets()
         self._at = 0.0
         self._steps = 0.0
@@ -185,7 +185,7 @@ class EngineWork:
         self._go_by_deadlines(is_on=load.batching == "fair")
         self.step_tokens_max = load.step_tokens_max or STEP_TOKENS_UNKNOWN
         self._share(load.prompt_step_tokens_max)
-        self._external_sequences, self._external_tokens = external_sequences, external_tokens
+        self.external_sequences, self.external_tokens = external_sequences, external_tokens
         if is_new:
             self._budget.reported(load)
         if self.model is None:
@@ -237,8 +237,8 @@ class EngineWork:
         """Seconds of a step in which all running requests and `reservation` decode. Requires a model."""
         model, each = self.model, 1 / self.engines  # one engine's part
         assert model is not None
-        sequences = (self.sequences + self._external_sequences + reservation.sequences) * each
-        context_tokens = (self.context_tokens + self._external_tokens + reservation.context_tokens) * each
+        sequences = (self.sequences + self.external_sequences + reservation.sequences) * each
+        context_tokens = (self.context_tokens + self.external_tokens + reservation.context_tokens) * each
         decodes_s = model.base_s + model.token_s * sequences  # inlined: asked of every backend of a pool
         return decodes_s + model.context_token_s * context_tokens + model.request_s * sequences
 
@@ -320,16 +320,6 @@ class EngineWork:
         return full_steps * self.chunk_s + rest_s
 
     @property
-    def all_sequences(self) -> int:
-        """The number of running sequences, external load included."""
-        return self.sequences + self._external_sequences
-
-    @property
-    def all_context_tokens(self) -> float:
-        """The number of context tokens that a step reads, external load included."""
-        return self.context_tokens + self._external_tokens
-
-    @property
     def mean_output_tokens(self) -> float:
         """The mean predicted output of a running sequence; 0 when nothing runs."""
         return self.output_tokens / self.sequences if self.sequences else 0.0
@@ -361,11 +351,11 @@ class EngineWork:
     def _set_pace(self, model: StepTimeModel) -> None:
         """Compute the step times that hold from now on. Called with every event, hence optimised."""
         self.targets.pace_changed()
-        engines, sequences = self.engines, self.sequences + self._external_sequences
+        engines, sequences = self.engines, self.sequences + self.external_sequences
         chunk = self.step_tokens_max * engines
         self.chunk_tokens = max(1, chunk - sequences)
         # Seconds of a step besides what its tokens and requests cost, on every engine.
-        read_s = model.base_s + model.context_token_s * (self.context_tokens + self._external_tokens) / engines
+        read_s = model.base_s + model.context_token_s * (self.context_tokens + self.external_tokens) / engines
         self.decode_s = max(STEP_S_MIN, read_s + (model.token_s + model.request_s) * max(1, sequences) / engines)
         chunk_s = read_s + (model.token_s * max(chunk, sequences) + model.request_s * (sequences + 1)) / engines
         self.chunk_s = max(STEP_S_MIN, chunk_s)

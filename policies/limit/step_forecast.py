@@ -102,7 +102,8 @@ def decode_share(work: EngineWork, reservation: Reservation | None = None) -> fl
     step_s = min(work.tpot_target_s(), own_s)
     step_s = work.knee_s if step_s == inf else step_s
     token_s, read_s = (model.token_s + model.request_s) / work.engines, model.context_token_s / work.engines
-    share, sequences, context_tokens = model.base_s / step_s, work.all_sequences, work.all_context_tokens
+    share, sequences = model.base_s / step_s, work.sequences + work.external_sequences
+    context_tokens = work.context_tokens + work.external_tokens
     for tpot_s, bound in work.targets.by_tpot.items():
         share += (token_s * bound.sequences + read_s * bound.context_tokens) / tpot_s
         sequences -= bound.sequences
